@@ -18,7 +18,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help libraries demo test test-slow test-guests test-browser lint bench reference docs man zipapp screenshots constraints clean
+.PHONY: help libraries demo test test-slow test-guests test-browser lint bench reference docs man zipapp release deb screenshots constraints clean
 
 help: ## Show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r target does; do \
@@ -42,7 +42,7 @@ test-guests: .venv/.dev .venv/.libvirt ## Run the tests with real guests under l
 test-browser: .venv/.dev ## Run the tests of the dashboard in Debian's Chromium
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m browser $(ARGS)
 
-lint: .venv/.dev ## Check style, types and layers
+lint: .venv/.dev ## Check style, types, layers, spelling, wording and workflows
 	@failed=; \
 	check() { echo "+ $$*"; "$(BIN)/$$@" || failed="$$failed, $$*"; }; \
 	check ruff check; \
@@ -50,6 +50,12 @@ lint: .venv/.dev ## Check style, types and layers
 	check mypy --strict; \
 	check mypy --strict --platform win32 src/forewarn/agent src/forewarn/client; \
 	check lint-imports --no-logo; \
+	check codespell; \
+	check python tools/check_wording.py; \
+	check check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yaml; \
+	check check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml; \
+	check zizmor --offline --quiet --no-progress .github packaging/github; \
+	check pre-commit validate-config .pre-commit-config.yaml; \
 	if [[ -n $$failed ]]; then echo "lint failed: $${failed#, }" >&2; exit 1; fi
 
 bench: .venv/.dev ## Measure, and draw the picture
@@ -69,13 +75,19 @@ man: .venv/.dev ## Write the manual pages into build/man
 zipapp: ## Build the testing kit as one file, build/forewarn.pyz, for this platform and Python
 	@$(BIN)/python tools/build_zipapp.py $(ARGS)
 
+release: .venv/.release ## Build a release into dist, check it, and try the README's commands with it
+	@$(BIN)/python tools/build_release.py $(ARGS)
+
+deb: ## Build the Debian package into build/deb, with Debian's tools
+	@$(PYTHON) tools/build_deb.py $(ARGS)
+
 screenshots: .venv/.dev ## Draw every page of the dashboard into build/screenshots
 	@$(BIN)/python -m tests.browser.screenshots $(ARGS)
 
 constraints: ## Write constraints.txt anew, with today's versions
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	$(PYTHON) -m venv "$$scratch"; \
-	"$$scratch/bin/pip" install --quiet --disable-pip-version-check -e '.[server,postgresql,dev,docs]' hatchling editables; \
+	"$$scratch/bin/pip" install --quiet --disable-pip-version-check -e '.[server,postgresql,dev,docs,release]' hatchling editables; \
 	sed '/^[^#]/d' constraints.txt > "$$scratch/constraints.txt"; \
 	"$$scratch/bin/pip" freeze --exclude-editable --disable-pip-version-check >> "$$scratch/constraints.txt"; \
 	grep '^libvirt-python==' constraints.txt >> "$$scratch/constraints.txt"; \
@@ -97,6 +109,7 @@ endif
 .venv/.packaging: EXTRAS := packaging
 .venv/.dev: EXTRAS := server,postgresql,dev
 .venv/.docs: EXTRAS := server,postgresql,dev,docs
+.venv/.release: EXTRAS := server,postgresql,dev,release
 
 # libvirt's library is built here, against the libvirt of this machine; without that its tests say what is missing.
 .venv/.libvirt: .venv/.dev
@@ -107,7 +120,7 @@ endif
 	@touch $@
 
 # The first constraint is for Forewarn, the two in the environment are for what builds it (older and newer pip).
-.venv/.server .venv/.packaging .venv/.dev .venv/.docs: pyproject.toml constraints.txt
+.venv/.server .venv/.packaging .venv/.dev .venv/.docs .venv/.release: pyproject.toml constraints.txt
 	@[[ -x $(BIN)/pip ]] || { echo "Making .venv"; $(PYTHON) -m venv --clear .venv; }
 	@echo "Installing forewarn[$(EXTRAS)] into .venv"
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \

@@ -9,12 +9,12 @@ import sqlalchemy as sa
 
 from bench.postgresql import open_engine
 from forewarn.core.access import Role, Token
-from forewarn.core.decision import Changes
+from forewarn.core.decision import ChangeSet
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience, Host, Scope, ScopeKind, VirtualMachine, audience_key
 from forewarn.store import SqlStore
 from forewarn.store.tables import metadata
-from forewarn.util.secrets import digest
+from forewarn.util.secrets import hash_token
 
 __all__ = [
     "VMS_PER_HOST",
@@ -103,10 +103,10 @@ def fill(
     try:
         with store.write() as transaction:
             transaction.replace_inventory(inventory, "benchmark")
-            transaction.save(Changes(audiences=audiences))
+            transaction.save(ChangeSet(audiences=audiences))
             for name in names:
-                token = digest(token_of(name))
-                transaction.keep_token(
+                token = hash_token(token_of(name))
+                transaction.save_token(
                     Token(id=f"t-{name}", name=name, role=Role.HOST, host=name, digest=token, created_at=now)
                 )
     finally:
@@ -121,7 +121,7 @@ _COPIED = (
         {
             "id": "'t-host-' || lpad(n::text, 5, '0')",
             "host": "'host-' || lpad(n::text, 5, '0')",
-            "digest": "encode(sha256(('token-of-host-' || lpad(n::text, 5, '0'))::bytea), 'hex')",
+            "hash_token": "encode(sha256(('token-of-host-' || lpad(n::text, 5, '0'))::bytea), 'hex')",
         },
         "hosts",
         "host-00000",

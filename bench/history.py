@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.postgresql import databases, open_engine
 from bench.result import Effort, Result, Row, percentile
-from forewarn.core.access import Owned
+from forewarn.core.access import Ownership
 from forewarn.core.model import EntryKind, EventType, MaintenanceState
 from forewarn.core.selection import Selection
 from forewarn.store import SqlStore
@@ -47,7 +47,7 @@ _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Query = Callable[[Reader, random.Random], object]
-_Owned = Callable[[random.Random], Owned | None]
+_Owned = Callable[[random.Random], Ownership | None]
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 - what every part is given
@@ -145,7 +145,9 @@ def _statements(count: int, *, is_sqlite: bool) -> Iterator[str]:
         f"'vm:vm-' || {vms[0]} FROM {source}"
     )
     operator = "CASE WHEN k % 100000 = 7 THEN 'operator:eve' ELSE 'operator:o-' || (k % 20) END"
-    needle = "CASE WHEN k % 500000 = 11 THEN 'the Needle in it' ELSE 'the impact lasted 4.2 s; announced was 9 s' END"
+    needle = (
+        "CASE WHEN k % 500000 = 11 THEN 'the Needle in it' ELSE 'the impact lasted 4.2 s; announced duration: 9 s' END"
+    )
     rows = [
         ("0", "'scheduled'", operator),
         ("60000000", "'approved'", f"'vm:vm-' || {vms[0]}"),
@@ -202,8 +204,8 @@ def _everything(_rng: random.Random) -> None:
     """An operator asks."""
 
 
-def _tenant(rng: random.Random) -> Owned:
-    return Owned(scopes=frozenset({f"scope-{rng.randrange(_VMS // 10)}"}))
+def _tenant(rng: random.Random) -> Ownership:
+    return Ownership(scopes=frozenset({f"scope-{rng.randrange(_VMS // 10)}"}))
 
 
 def _queries(count: int) -> dict[str, Query]:
@@ -212,12 +214,14 @@ def _queries(count: int) -> dict[str, Query]:
         return {"since": since, "until": since + timedelta(days=1)}
 
     def entries(owned: _Owned = _everything, **said: object) -> Query:
-        return lambda reader, rng: reader.entries(
+        return lambda reader, rng: reader.list_entries(
             limit=_PAGE, newest=True, selection=_selection(rng, said), owned=owned(rng)
         )
 
     def maintenances(owned: _Owned = _everything, **said: object) -> Query:
-        return lambda reader, rng: reader.maintenances(limit=_PAGE, selection=_selection(rng, said), owned=owned(rng))
+        return lambda reader, rng: reader.list_maintenances(
+            limit=_PAGE, selection=_selection(rng, said), owned=owned(rng)
+        )
 
     def _selection(rng: random.Random, said: dict[str, object]) -> Selection:
         made = {name: value(rng) if callable(value) else value for name, value in said.items()}

@@ -32,9 +32,9 @@ PAGE = ROOT / "docs/explanation/security.md"
 """The page that shows the measured attacks beside the threats."""
 
 _PREFACE = (
-    '`make bench ARGS="--only isolation"` measures what each attack costs callers who behave, with the service on one '
-    "core: the p95 in milliseconds from the moment a call was due, in the calm and under the attack. Up to ten times "
-    "the calm one and 50 ms more is allowed."
+    '`make bench ARGS="--only isolation"` measures what each attack costs well-behaved callers, with the service on '
+    "one core: the p95 in milliseconds from the moment a call was due, before and during the attack. Allowed is up to "
+    "ten times the p95 before the attack, plus 50 ms."
 )
 _BEGIN, _END = "<!-- measured attacks: begin -->", "<!-- measured attacks: end -->"
 
@@ -104,7 +104,7 @@ def write_page(part: dict[str, Any]) -> None:
     lines = [
         _PREFACE,
         "",
-        "| they try | worst call | calm | attacked | allowed | failed calls | memory | held by |",
+        "| they try | worst call | before | during | allowed | failed calls | memory | test |",
         "|---|---|---:|---:|---:|---:|---:|---|",
     ]
     for attack in part["raw"]["attacks"]:

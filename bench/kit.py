@@ -85,21 +85,21 @@ def _fixtures(count: int) -> tuple[list[float], float]:
 def _day(count: int) -> float:
     """Seconds for a day with so many events at random moments, each for its whole life."""
     from forewarn.testing.lab import Lab  # noqa: PLC0415 - as above
-    from forewarn.testing.values import as_inventory, request_of  # noqa: PLC0415 - as above
+    from forewarn.testing.values import build_request, parse_any_inventory  # noqa: PLC0415 - as above
 
     rng = random.Random(7)
     names = [f"vm-{number}" for number in range(_VMS)]
     spans = sorted(rng.uniform(0, _DAY.total_seconds()) for _ in range(count))
 
     async def live() -> float:
-        async with Lab(as_inventory(names)).running() as lab:
+        async with Lab(parse_any_inventory(names)).running() as lab:
             began_s = time.perf_counter()
             start = lab.clock.now()
             for number, at_s in enumerate(spans):
                 moment = start + timedelta(seconds=at_s)
                 if moment > lab.clock.now():
                     await lab.advance(moment - lab.clock.now())
-                await lab.carry_out(request_of("Freeze", vms=[names[number % _VMS]]))
+                await lab.carry_out(build_request("Freeze", vms=[names[number % _VMS]]))
             await lab.advance(max(start + _DAY - lab.clock.now(), timedelta(hours=1)))
             return time.perf_counter() - began_s
 
@@ -107,18 +107,18 @@ def _day(count: int) -> float:
 
 
 def _names() -> list[str]:
-    from forewarn.testing.loading import shipped_scenarios  # noqa: PLC0415 - as above
+    from forewarn.testing.scenario_loader import shipped_scenarios  # noqa: PLC0415 - as above
 
     return shipped_scenarios()
 
 
 async def _play(name: str) -> float:
     """Seconds for one scenario, reading its file included."""
-    from forewarn.testing.loading import load_scenario  # noqa: PLC0415 - as above
-    from forewarn.testing.player import Player, lab_of  # noqa: PLC0415 - as above
+    from forewarn.testing.player import ScenarioPlayer, create_lab  # noqa: PLC0415 - as above
+    from forewarn.testing.scenario_loader import load_scenario  # noqa: PLC0415 - as above
 
     began_s = time.perf_counter()
     scenario = load_scenario(name)
-    async with lab_of(scenario).running() as lab:
-        await Player(scenario, lab).play()
+    async with create_lab(scenario).running() as lab:
+        await ScenarioPlayer(scenario, lab).play()
     return time.perf_counter() - began_s

@@ -23,8 +23,8 @@ from mutmut.mutation.file_mutation import create_mutations
 
 from bench.process import ROOT, BenchError
 from bench.result import Effort, Result, Row
-from forewarn.testing.loading import Scenario, load_scenario, shipped_scenarios
-from forewarn.testing.report import Report
+from forewarn.testing.report import TrialReport
+from forewarn.testing.scenario_loader import Scenario, load_scenario, shipped_scenarios
 from forewarn.testing.trial import try_handler
 
 __all__ = ["HANDLERS", "Mutant", "harmless_mutants", "measure", "mutants_of"]
@@ -130,12 +130,12 @@ def _difference(before: str, after: str) -> dict[str, str]:
     return {"was": was, "now": now}
 
 
-async def _try_each(mutants: list[Mutant], folder: Path) -> list[Report | None]:
+async def _try_each(mutants: list[Mutant], folder: Path) -> list[TrialReport | None]:
     """For each mutant a report that fails it; None: it passes all scenarios."""
     scenarios = [scenario for scenario in map(load_scenario, shipped_scenarios()) if scenario.only is None]
     scenarios.sort(key=lambda scenario: scenario.name != _FIRST)
     room = asyncio.Semaphore(_AT_A_TIME)
-    found: dict[int, Report] = {}
+    found: dict[int, TrialReport] = {}
 
     async def try_one(scenario: Scenario, number: int, mutant: Mutant) -> None:
         async with room:
@@ -154,7 +154,7 @@ async def _try_each(mutants: list[Mutant], folder: Path) -> list[Report | None]:
     return [found.get(number) for number in range(len(mutants))]
 
 
-async def _try(mutant: Mutant, scenario: Scenario, folder: Path) -> Report:
+async def _try(mutant: Mutant, scenario: Scenario, folder: Path) -> TrialReport:
     place = folder / scenario.name
     place.mkdir(parents=True)
     file = folder / "handler.py"
@@ -167,15 +167,15 @@ async def _try(mutant: Mutant, scenario: Scenario, folder: Path) -> Report:
         recovered="test ! -e drained",
         folder=place,
     )
-    if not report.is_alone:
+    if not report.has_own_network:
         msg = "handlers are tried in networks of their own: run as root, where network namespaces can be made"
         raise BenchError(msg)
     return report
 
 
-def _because(report: Report) -> str:
+def _because(report: TrialReport) -> str:
     """What failed it, in a word."""
-    codes = sorted({finding.code for finding in report.findings if finding.is_wrong})
+    codes = sorted({finding.code for finding in report.findings if finding.is_failure})
     return ", ".join(codes) or "a step"
 
 

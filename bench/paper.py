@@ -85,25 +85,25 @@ def _parameters(parts: dict[str, Any], costs: Costs) -> str:
     # The simulation serves one host after the other: so many that ask at once are its simplest case.
     foreseen_s = watches["watches"] * watches["join_cpu_ms"] / 1000
     rows = [
-        ("a host that asks, of a replica's core", _ms(costs.join_s)),
-        ("a host that is told of a change, of a replica's core", _ms(costs.tell_s)),
-        ("a line that says nothing, of a replica's core", _ms(costs.alive_s)),
-        ("a maintenance of a host, of the writer", _ms(costs.commit_s)),
-        ("an approval, of the writer", _ms(costs.approval_s)),
-        ("from a commit to another replica", _ms(costs.follow_s)),
-        ("from a replica's word to a VM's sight", _ms(costs.host_s)),
-        ("memory of a replica for a watch", f"{million['kib_each']:.0f} KiB"),
-        (f"memory of a replica that knows {million['vms']:,} VMs", f"{million['rss_mib']:,.0f} MiB"),
-        ("its start", f"{million['ready_s']:.0f} s"),
-        ("another inventory: nothing is answered for", f"{million['halted_s']:.1f} s"),
-        ("the replica that acts is killed: nothing starts for, at most", f"{kill_s:.1f} s"),
-        ("connections of a replica to PostgreSQL", f"{million['connections']}"),
-        ("its transactions while nothing changes", f"{million['idle_per_s']:.0f} a second"),
+        ("replica, CPU time to send a host its state", _ms(costs.join_s)),
+        ("replica, CPU time to send a host one change", _ms(costs.tell_s)),
+        ("replica, CPU time for one keep-alive line", _ms(costs.alive_s)),
+        ("writer, time for the maintenance of one host", _ms(costs.commit_s)),
+        ("writer, time for an approval", _ms(costs.approval_s)),
+        ("from a commit until another replica has it", _ms(costs.follow_s)),
+        ("from a replica's line until a VM sees the change", _ms(costs.host_s)),
+        ("replica, memory for one watch", f"{million['kib_each']:.0f} KiB"),
+        (f"replica, memory with {million['vms']:,} VMs", f"{million['rss_mib']:,.0f} MiB"),
+        ("start of this replica", f"{million['ready_s']:.0f} s"),
+        ("pause of the replica while a changed inventory is applied", f"{million['halted_s']:.1f} s"),
+        ("leader killed: longest time until the next start", f"{kill_s:.1f} s"),
+        ("replica, connections to PostgreSQL", f"{million['connections']}"),
+        ("idle replica, transactions in PostgreSQL", f"{million['idle_per_s']:.0f} a second"),
     ]
     check = (
-        f"{watches['watches']:,} hosts that asked one replica at once had their states after "
-        f"{watches['storm_s']:.1f} s. The simulation says {foreseen_s:.1f} s, from the processor that each took when "
-        f"{_WINDOW} asked at a time."
+        f"{watches['watches']:,} hosts connected to one replica at once, and all had their state after "
+        f"{watches['storm_s']:.1f} s. The simulation predicts {foreseen_s:.1f} s, from the CPU time for each host, "
+        f"measured with {_WINDOW} hosts at a time."
     )
     return f"{_table(('measured', 'value'), rows)}\n\n{check}"
 
@@ -133,11 +133,11 @@ def _returns(costs: Costs) -> str:
         )
     head = (
         "replicas",
-        "watches of each",
+        "watches per replica",
         "one is killed: all back",
-        "asked in vain",
+        "wasted requests",
         "all restart: all back",
-        "asked in vain",
+        "wasted requests",
     )
     return _table(head, rows)
 
@@ -204,11 +204,11 @@ def _choice(parts: dict[str, Any], costs: Costs) -> str:
     head = (
         "fleet",
         "replicas",
-        "watches of each",
-        "memory of each",
-        "idle",
+        "watches per replica",
+        "memory per replica",
+        "idle CPU time",
         "connections to PostgreSQL",
-        "its transactions when idle",
+        "idle transactions",
         "one is killed: all back",
     )
     return _table(head, rows)

@@ -2,7 +2,7 @@
 
 A replica is one core with a line before it: whoever comes is served in the order of coming, as the measured one does.
 Everything that takes time is a parameter, and comes from measurements. The rules of hosts are those of
-`forewarn.host.link`: who is not answered gives up after a while, pauses, and asks the next replica.
+`forewarn.host.control_plane_client`: who is not answered gives up after a while, pauses, and asks the next replica.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from forewarn.config import load_settings
-from forewarn.core.decision import Changes
+from forewarn.core.decision import ChangeSet
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import MaintenanceState
-from forewarn.core.request import Request
 from forewarn.observability.logs import configure_logging
 from forewarn.server.service import Service, run_service
 from forewarn.store.contract import Store, Transaction
@@ -71,7 +71,7 @@ class Watch:
         os.set_blocking(sys.stdin.fileno(), False)
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._read)
 
-    def _notice(self, changes: Changes) -> None:
+    def _notice(self, changes: ChangeSet) -> None:
         shown_s, shown_at_s = time.monotonic(), time.time()
         for document in changes.documents[:1]:
             self._changes.append(
@@ -121,16 +121,18 @@ class Watch:
         first = (engine.clock.now() + timedelta(seconds=lead_s)).replace(microsecond=0)
         for number, name in enumerate(vms):
             not_before = first + number * timedelta(seconds=apart_s)
-            request = Request(cause="host-maintenance", vms=(name,), not_before=not_before, force_reason="benchmark")
+            request = MaintenanceRequest(
+                cause="host-maintenance", vms=(name,), not_before=not_before, force_reason="benchmark"
+            )
             await engine.schedule(request, actor="bench")
         return {"left_s": (first - engine.clock.now()).total_seconds(), "first_s": first.timestamp()}
 
     async def _take_inventory(self) -> dict[str, Any]:
         """Take the inventory over anew, as when somebody else has changed it."""
         began_s = time.monotonic()
-        inventory = await self._service.engine.read(lambda reader: reader.inventory())
+        inventory = await self._service.engine.read(lambda reader: reader.get_inventory())
         read_s = time.monotonic()
-        self._service.identity.load(inventory)
+        self._service.identity.load_inventory(inventory)
         return {"read_s": read_s - began_s, "halted_s": time.monotonic() - read_s}
 
     async def _leads(self) -> dict[str, Any]:

@@ -22,32 +22,32 @@ import typer.main
 from pydantic import BaseModel
 
 from forewarn import errors
+from forewarn.agent.agreement import TogetherSettings
 from forewarn.agent.configuration import Configuration
-from forewarn.agent.exposition import described
+from forewarn.agent.exposition import list_families
 from forewarn.agent.handlers import AnyHandler
 from forewarn.agent.metrics import AgentMetrics
-from forewarn.agent.record import Record
-from forewarn.agent.rule import Hook, Rule, Step
-from forewarn.agent.steps import VARIABLES, payload_of
-from forewarn.agent.template import PLACEHOLDERS, READY
-from forewarn.agent.together import Together
+from forewarn.agent.record import EventRecord
+from forewarn.agent.rule import EventStep, Hook, Rule
+from forewarn.agent.steps import VARIABLES, build_payload
+from forewarn.agent.webhook_body import PLACEHOLDERS, READY
 from forewarn.cli.main import app as cli
 from forewarn.cli.openapi import openapi_document
-from forewarn.cli.scenario import format_at
+from forewarn.cli.scenario import format_scenario_time
 from forewarn.clock import RealClock
 from forewarn.config import Settings
 from forewarn.core.causes import CAUSES, MINIMUM_NOTICE
 from forewarn.core.fault import FAULTS
 from forewarn.core.lifecycle import EVENT_STATUS, TRANSITIONS
 from forewarn.core.model import ACTIVE_STATES, MaintenanceState
-from forewarn.endpoint.fault_registry import Faults
-from forewarn.endpoint.traffic import Limits, Traffic
+from forewarn.endpoint.fault_registry import FaultRegistry
+from forewarn.endpoint.traffic import EndpointLimits, Traffic
 from forewarn.observability.metrics import Metrics
 from forewarn.publishing.feed import Feed
-from forewarn.testing.loading import Scenario, load_scenario, shipped_scenarios
-from forewarn.testing.player import Outcome, Player, lab_of
+from forewarn.testing.player import ScenarioPlayer, StepOutcome, create_lab
+from forewarn.testing.scenario_loader import Scenario, load_scenario, shipped_scenarios
 from forewarn.testing.scenario_schema import encode_scenario_schema
-from forewarn.util.duration import format_span
+from forewarn.util.duration import format_duration
 from forewarn.wire.advice import ADVICE
 from forewarn.wire.document import Event
 from forewarn.wire.imds import VERSIONS, Dialect
@@ -108,7 +108,7 @@ def error_codes() -> str:
 def metrics() -> str:
     """Every metric of `/metrics`."""
     feed = Feed(Dialect())
-    collector = Metrics(Traffic(Limits(), len(feed.versions), Faults(RealClock())), feed, lambda: 0)
+    collector = Metrics(Traffic(EndpointLimits(), len(feed.versions), FaultRegistry(RealClock())), feed, lambda: 0)
     text = "# Metrics\n\n`GET /metrics` on the control address, in the Prometheus text format; on loopback without a token.\n\n"
     text += _table("metric", "type", "labels", "what it tells")
     for family in sorted(collector.registry.collect(), key=lambda f: f.name):
@@ -132,7 +132,7 @@ def lifecycle() -> str:
     text += "\nAn event that its scope no longer sees, because the scope was disabled, is `Withdrawn`.\n\n## Causes\n\n"
     text += _table("cause", "type", "source", "notice", "seconds", "description")
     for cause in CAUSES.values():
-        notice = "none" if cause.is_immediate else format_span(cause.notice or MINIMUM_NOTICE[cause.type])
+        notice = "none" if cause.is_immediate else format_duration(cause.notice or MINIMUM_NOTICE[cause.type])
         text += _row(
             f"`{cause.name}`", cause.type, cause.source, notice, cause.duration_s, cause.description or "(empty)"
         )
@@ -206,7 +206,7 @@ def agent_configuration() -> str:
         "check` says what a file would do, and names the line of a mistake.\n\n"
     )
     text += _keys(Configuration)
-    text += "\n## `[together]`\n\n" + _keys(Together)
+    text += "\n## `[together]`\n\n" + _keys(TogetherSettings)
     text += (
         "\n## `[[rule]]`\n\nThe first rule that matches an event decides; without one it is only logged.\n\n"
         + _keys(Rule)
@@ -250,23 +250,23 @@ def _shown(field: Any) -> str:  # noqa: ANN401 - msgspec's FieldInfo
         return "not set"
     if isinstance(value, bool | str | int):
         return f"`{str(value).lower() if isinstance(value, bool) else value}`"
-    return f"`{format_span(value)}`" if hasattr(value, "total_seconds") else f"`{', '.join(map(str, value))}`"
+    return f"`{format_duration(value)}`" if hasattr(value, "total_seconds") else f"`{', '.join(map(str, value))}`"
 
 
 def agent_hooks() -> str:
     """What hooks are told, and when they run."""
     text = "# Hooks of the agent\n\n## Steps\n\n" + _table("step", "key of the rule", "when")
     keys = {"before-approval": "before_approval"}
-    members = re.findall(r'    (\w+) = "([\w-]+)"\n    """(.*?)"""', inspect.getsource(Step))
+    members = re.findall(r'    (\w+) = "([\w-]+)"\n    """(.*?)"""', inspect.getsource(EventStep))
     for _, step, when in members:
         text += _row(f"`{step}`", f"`{keys.get(step, step)}`", when)
     text += "\n## Environment\n\n" + _table("variable", "what it holds")
     for name, what in VARIABLES.items():
         text += _row(f"`{name}`", what)
-    record = Record(
+    record = EventRecord(
         event=_EXAMPLE_EVENT, rule=Rule(name="drain", prepare=(("/usr/local/bin/drain",),)), seen_at=_EXAMPLE_MOMENT
     )
-    payload = json.dumps(json.loads(payload_of(record, Step.PREPARE, "db")), indent=2)
+    payload = json.dumps(json.loads(build_payload(record, EventStep.PREPARE, "db")), indent=2)
     text += f"\n## Standard input, and the body of webhooks\n\n```json\n{payload}\n```\n"
     return (
         text
@@ -316,7 +316,7 @@ def agent_metrics() -> str:
     collector = AgentMetrics(lambda: (), lambda: _EXAMPLE_MOMENT)
     text = "# Metrics of the agent\n\n`GET /metrics` on the address that `listen` names, in the Prometheus text format.\n\n"
     text += _table("metric", "type", "labels", "what it tells")
-    for family, labels in described(collector):
+    for family, labels in list_families(collector):
         suffix = "_total" if family.type == "counter" else ""
         text += _row(f"`{family.name}{suffix}`", family.type, ", ".join(labels), family.documentation)
     return text + (
@@ -345,7 +345,7 @@ def faults() -> str:
     )
     text += _table("fault", "strikes", "what a client sees", "what a good client does", "takes")
     for kind in FAULTS.values():
-        takes = "" if kind.delay is None else f"`{format_span(kind.delay)}` unless told otherwise"
+        takes = "" if kind.delay is None else f"`{format_duration(kind.delay)}` unless told otherwise"
         text += _row(f"`{kind.name}`", kind.place.value, kind.what, kind.advice, takes)
     text += "\n## Warnings\n\nWhat `forewarn requests`, `forewarn try` and the test fixture say of a client that\n\n"
     text += _table("code", "the client", "because of", "elsewhere")
@@ -364,7 +364,7 @@ def scenarios() -> str:
     for name in shipped_scenarios():
         scenario = load_scenario(name)
         lines = [
-            f"{format_at(each.at):>12}  {_MARKS.get(each.verb, '●')} {each.text}"
+            f"{format_scenario_time(each.at):>12}  {_MARKS.get(each.verb, '●')} {each.text}"
             for each in asyncio.run(_played(scenario))
         ]
         drawn = "\n".join(line if len(line) <= _DRAWN_MAX else line[: _DRAWN_MAX - 3] + "..." for line in lines)
@@ -378,12 +378,12 @@ _MARKS = {"expect": "?", "fault": "!", "clear_faults": "!"}
 _DRAWN_MAX = 130
 
 
-async def _played(scenario: Scenario) -> list[Outcome]:
-    async with lab_of(scenario).running() as lab:
-        outcomes = await Player(scenario, lab).play()
+async def _played(scenario: Scenario) -> list[StepOutcome]:
+    async with create_lab(scenario).running() as lab:
+        outcomes = await ScenarioPlayer(scenario, lab).play()
     for each in outcomes:
-        if each.fault:
-            msg = f"scenario {scenario.name} cannot be shown: line {each.line}: {each.text}: {each.fault}"
+        if each.failure:
+            msg = f"scenario {scenario.name} cannot be shown: line {each.line}: {each.text}: {each.failure}"
             raise RuntimeError(msg)
     return outcomes
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.terminal_theme import TerminalTheme
 
-from forewarn.demo.run import play
+from forewarn.demo.run import play_demo
 from forewarn.demo.style import WIDTH_MAX, DemoConsole, make_console
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "demo.svg"
@@ -79,7 +79,7 @@ def clean(svg: str) -> str:
 def main(*arguments: str) -> None:
     file = Path(arguments[0]) if arguments else PICTURE
     console = make_recorder()
-    asyncio.run(play(console))
+    asyncio.run(play_demo(console))
     svg = clean(console.export_svg(title="forewarn demo", theme=THEME, unique_id="demo"))
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_suffix(".new")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-__all__ = ["VIRTUAL_START", "Clock", "RealClock", "SpedClock", "VirtualClock", "uptime_s"]
+__all__ = ["VIRTUAL_START", "Clock", "RealClock", "ScaledClock", "VirtualClock", "uptime_s"]
 
 VIRTUAL_START = datetime(2030, 1, 1, tzinfo=UTC)
 """Default start of a virtual clock."""
@@ -25,6 +25,7 @@ def uptime_s() -> float:
 
     Not the time of an event loop: a loop reads that once in each iteration, so it may be old.
     """
+    # Only Linux has CLOCK_BOOTTIME, which goes on during suspension.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -75,7 +76,7 @@ class RealClock:
             await asyncio.sleep(min(remaining_s, self._recheck_s))
 
 
-class SpedClock:
+class ScaledClock:
     """A clock that runs at a multiple of real time.
 
     Args:

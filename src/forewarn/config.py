@@ -26,34 +26,34 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from forewarn.core.access import Role
-from forewarn.core.budget import Budget
-from forewarn.core.decision import Rules
-from forewarn.core.difference import RemovalLimit
-from forewarn.core.look import AlertThresholds
+from forewarn.core.alert_schedule import AlertThresholds
+from forewarn.core.decision import DecisionRules
+from forewarn.core.inventory_difference import RemovalLimit
+from forewarn.core.usage_limits import UsageLimits
 from forewarn.errors import ConfigError
-from forewarn.net.listen import is_loopback_name, parse_host_names
+from forewarn.net.listen_address import is_loopback_name, parse_host_names
 from forewarn.net.pool import parse_networks
-from forewarn.util.duration import format_span, parse_span
+from forewarn.util.duration import format_duration, parse_duration
 from forewarn.util.secrets import default_state_dir
 from forewarn.wire.imds import Dialect
 
-__all__ = ["Budgets", "Grant", "Oidc", "Settings", "Span", "load_settings", "said_settings"]
+__all__ = ["Grant", "Oidc", "RoleBudgets", "Settings", "Span", "load_settings", "make_settings"]
 
 _Word = Annotated[str, Field(min_length=1, max_length=200)]
 _Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519"]
-Span = Annotated[timedelta, BeforeValidator(parse_span), PlainSerializer(format_span)]
+Span = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration)]
 
 
-def _seconds(most: int) -> Any:  # noqa: ANN401 - pydantic's FieldInfo
-    return {"ge": timedelta(0), "le": timedelta(seconds=most)}
+def _limit_seconds(seconds_max: int) -> Any:  # noqa: ANN401 - pydantic's FieldInfo
+    return {"ge": timedelta(0), "le": timedelta(seconds=seconds_max)}
 
 
-def _number(value: object) -> object:
+def _parse_number(value: object) -> object:
     """Convert digits from variables and flags to int: pydantic compares literals without converting them."""
     return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
 
 
-def _table(value: object) -> object:
+def _parse_table(value: object) -> object:
     """Parse the JSON text that a flag gives."""
     if not isinstance(value, str):
         return value
@@ -87,7 +87,7 @@ class Grant(BaseModel):
     vms_claim: str = ""
 
     @model_validator(mode="after")
-    def _names_what_a_tenant_owns(self) -> Grant:
+    def _check_tenant_names(self) -> Grant:
         has_names = bool(self.scopes or self.vms or self.scopes_claim or self.vms_claim)
         if has_names is not (self.role is Role.TENANT):
             msg = f"role {self.role}: " + ("only a tenant has scopes and VMs" if has_names else "name scopes or VMs")
@@ -121,9 +121,9 @@ class Oidc(BaseModel):
     algorithms: Annotated[tuple[_Algorithm, ...], Field(min_length=1)] = ("RS256", "ES256")
     name_claim: _Word = "sub"
     grants: Annotated[tuple[Grant, ...], Field(min_length=1, max_length=1000)]
-    leeway: Span = Field(timedelta(seconds=30), **_seconds(300))
+    leeway: Span = Field(timedelta(seconds=30), **_limit_seconds(300))
     keys_max_age: Span = Field(timedelta(hours=1), ge=timedelta(minutes=1), le=timedelta(days=7))
-    keys_pause: Span = Field(timedelta(seconds=30), **_seconds(3600))
+    keys_pause: Span = Field(timedelta(seconds=30), **_limit_seconds(3600))
     timeout: Span = Field(timedelta(seconds=5), ge=timedelta(milliseconds=100), le=timedelta(minutes=1))
     ca_certificate: Path | None = None
     client_id: Annotated[str, Field(max_length=200)] = ""
@@ -131,7 +131,7 @@ class Oidc(BaseModel):
     scope: Annotated[str, Field(max_length=1000)] = "openid profile"
     dashboard_url: Annotated[str, Field(max_length=1000)] = ""
 
-    def client_secret(self) -> str | None:
+    def read_client_secret(self) -> str | None:
         """Read the client secret, each time anew: it may be replaced while the service runs.
 
         Raises:
@@ -147,7 +147,7 @@ class Oidc(BaseModel):
 
     @field_validator("dashboard_url")
     @classmethod
-    def _is_ours(cls, url: str) -> str:
+    def _check_dashboard_url(cls, url: str) -> str:
         """Require https except on loopback: an authorization code sent in the clear can be intercepted."""
         parts = urlsplit(url)
         if url and not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback_name(parts.hostname or ""))):
@@ -157,14 +157,14 @@ class Oidc(BaseModel):
 
     @field_validator("issuer")
     @classmethod
-    def _is_safe(cls, url: str) -> str:
+    def _check_issuer_url(cls, url: str) -> str:
         """Require https except on loopback: anyone who can impersonate the issuer can create operators."""
         parts = urlsplit(url)
         if not parts.hostname or parts.scheme not in {"https", "http"} or parts.query or parts.fragment:
             msg = f"{url!r} is expected to be like https://login.example.com"
             raise ValueError(msg)
         if parts.scheme == "http" and not is_loopback_name(parts.hostname):
-            msg = f"{url!r} is expected to begin with https: in the clear anybody could answer in its place"
+            msg = f"{url!r} is expected to begin with https: without TLS, anyone could impersonate the issuer"
             raise ValueError(msg)
         return url
 
@@ -232,7 +232,7 @@ class _HostBudget(_RoleBudget):
     refusals_per_minute_max: int = Field(120, ge=1)
 
 
-class Budgets(BaseModel):
+class RoleBudgets(BaseModel):
     """Limits on the use of the control API by one principal, by role.
 
     Attributes:
@@ -248,15 +248,16 @@ class Budgets(BaseModel):
     tenant: _TenantBudget = _TenantBudget()
     host: _HostBudget = _HostBudget()
 
-    def by_role(self) -> dict[Role, Budget]:
+    def by_role(self) -> dict[Role, UsageLimits]:
         """Return the budgets by role, as the accounts use them."""
+        # The names of the fields equal those of `UsageLimits`, so a row can be passed on as it is.
         rows = {
             Role.OPERATOR: self.operator,
             Role.READ_ONLY: self.read_only,
             Role.TENANT: self.tenant,
             Role.HOST: self.host,
         }
-        return {role: Budget(**row.model_dump()) for role, row in rows.items()}
+        return {role: UsageLimits(**row.model_dump()) for role, row in rows.items()}
 
 
 class Settings(BaseSettings):
@@ -319,7 +320,7 @@ class Settings(BaseSettings):
     )
     control_listen: str = Field("127.0.0.1:8170", description="Address of the control API.")
     tls_certificate: Path | None = Field(None, description="Certificate of the control API, PEM.")
-    tls_key: Path | None = Field(None, description="Private key of that certificate, PEM.")
+    tls_key: Path | None = Field(None, description="Private key of tls_certificate, PEM.")
     insecure: bool = Field(
         default=False, description="Allow the control API without TLS on an address other than loopback."
     )
@@ -351,7 +352,9 @@ class Settings(BaseSettings):
         "beyond it, new unknown callers are refused unread. Addresses in control_proxies are exempt.",
     )
     unknown_requests_per_minute_max: int = Field(
-        3000, ge=1, description="Maximum number of such requests from all addresses, a fifteenth of it in a burst."
+        3000,
+        ge=1,
+        description="Maximum number of requests per minute from all unknown callers, a fifteenth in a burst.",
     )
     auth_failures_max: int = Field(
         20, ge=1, description="Maximum number of calls without a valid token per minute and address; more get 429."
@@ -362,27 +365,29 @@ class Settings(BaseSettings):
         description="Maximum number of audit log entries for refused calls per minute and address; one more counts "
         "the rest.",
     )
-    refused_entries_total_max: int = Field(600, ge=1, description="Maximum number of such entries for all addresses.")
+    refused_entries_total_max: int = Field(
+        600, ge=1, description="Maximum number of audit log entries for refused calls per minute, for all addresses."
+    )
     refused_addresses_max: int = Field(
         10_000, ge=1, le=1_000_000, description="Maximum number of addresses whose refused calls are counted."
     )
 
     # Time
     clock: Literal["real", "virtual"] = Field(
-        "real", description="Clock; virtual time stands still until it is advanced."
+        "real", description="Clock; virtual time passes only when it is advanced."
     )
     clock_start: datetime | None = Field(None, description="Start of a virtual clock; default 2030-01-01.")
 
     # Rules
     initial_incarnation: int = Field(1, ge=0, le=1 << 31, description="First DocumentIncarnation (R45, A6).")
     first_answer_delay: Span = Field(
-        timedelta(0), **_seconds(120), description="Delay of the answer to the enabling GET (R67)."
+        timedelta(0), **_limit_seconds(120), description="Delay of the answer to the enabling GET (R67)."
     )
     announce_delay: Span = Field(
-        timedelta(0), **_seconds(300), description="Delay from enabling to the first event (R68)."
+        timedelta(0), **_limit_seconds(300), description="Delay from enabling to the first event (R68)."
     )
     start_delay: Span = Field(
-        timedelta(0), **_seconds(3600), description="Delay from the last approval to the start (A24)."
+        timedelta(0), **_limit_seconds(3600), description="Delay from the last approval to the start (A24)."
     )
     disable_after: Span = Field(
         timedelta(hours=24), ge=timedelta(seconds=1), description="Silence after which a scope is disabled (R69)."
@@ -398,7 +403,7 @@ class Settings(BaseSettings):
     )
     policy_delay: Span = Field(
         timedelta(seconds=5),
-        **_seconds(3600),
+        **_limit_seconds(3600),
         description="Minimum time for which a Freeze approved by a policy is shown as Scheduled.",
     )
     deferrals_max: int = Field(20, ge=0, le=1000, description="Maximum number of deferrals of one maintenance.")
@@ -414,7 +419,7 @@ class Settings(BaseSettings):
         "public", description="Azure cloud to imitate; china has no 2017-11-01 and no Preempt (A2)."
     )
     legacy_latest: bool = Field(default=False, description="Serve /metadata/latest/scheduledevents (A4).")
-    unknown_event: Annotated[Literal[400, 404, 200], BeforeValidator(_number)] = Field(
+    unknown_event: Annotated[Literal[400, 404, 200], BeforeValidator(_parse_number)] = Field(
         400, description="Status for the approval of an unknown id (A11)."
     )
     post_body: Literal["empty", "document"] = Field("empty", description="Body of the answer to an approval (A13).")
@@ -495,8 +500,8 @@ class Settings(BaseSettings):
         description="Silence after which a connection to the control address is closed; request_timeout applies "
         "without a valid token.",
     )
-    budgets: Annotated[Budgets, BeforeValidator(_table)] = Field(
-        Budgets(),
+    budgets: Annotated[RoleBudgets, BeforeValidator(_parse_table)] = Field(
+        RoleBudgets(),
         description="Budgets of each operator, reader, tenant and host at the control API; see docs/how-to/operate.md.",
     )
     budgets_max: int = Field(
@@ -552,7 +557,7 @@ class Settings(BaseSettings):
     )
     watches_max: int = Field(20_000, ge=1, description="Maximum number of endpoints on hosts that watch this process.")
     wait_max: Span = Field(
-        timedelta(seconds=300), **_seconds(3600), description="Maximum duration of a long poll (X1)."
+        timedelta(seconds=300), **_limit_seconds(3600), description="Maximum duration of a long poll (X1)."
     )
 
     # Choice of the actuator
@@ -578,7 +583,7 @@ class Settings(BaseSettings):
     )
     exec_runs_max: int = Field(1000, ge=10, description="Maximum number of runs remembered.")
     exec_on_lost: Literal["fail", "repeat"] = Field(
-        "fail", description="Action for a maintenance that was begun and whose state is lost."
+        "fail", description="Action for a maintenance that was started and whose state is lost."
     )
     webhook_url: str = Field("", description="URL that maintenances are posted to.")
     webhook_secret_file: Path | None = Field(None, description="File with the secret for signing requests.")
@@ -642,7 +647,7 @@ class Settings(BaseSettings):
         description="Time limit for one whole request to a receiver of notifications.",
     )
     notify_answer_size_bytes_max: int = Field(
-        16 << 10, ge=0, le=1 << 20, description="Maximum size read of a receiver's answer."
+        16 << 10, ge=0, le=1 << 20, description="Maximum number of bytes read of a receiver's answer."
     )
     notify_private_addresses: bool = Field(
         default=True, description="Allow receivers in private networks and on this machine."
@@ -684,7 +689,7 @@ class Settings(BaseSettings):
     unseen_before: Span | None = Field(
         timedelta(minutes=5),
         ge=timedelta(0),
-        description="Time before NotBefore by which a VM should have asked, at most half the notice; none: no alert.",
+        description="Time before NotBefore by which a VM should have polled, at most half the notice; none: no alert.",
     )
     late_start_after: Span | None = Field(
         timedelta(minutes=1),
@@ -812,9 +817,9 @@ class Settings(BaseSettings):
         return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> DecisionRules:
         """Settings that the core's decisions depend on."""
-        return Rules(
+        return DecisionRules(
             initial_incarnation=self.initial_incarnation,
             announce_delay=self.announce_delay,
             start_delay=self.start_delay,
@@ -851,7 +856,7 @@ class Settings(BaseSettings):
         )
 
 
-class _Said(Settings):
+class _ArgumentSettings(Settings):
     @classmethod
     def settings_customise_sources(
         cls,
@@ -865,17 +870,17 @@ class _Said(Settings):
         return (init_settings,)
 
 
-def said_settings(**said: object) -> Settings:
+def make_settings(**arguments: object) -> Settings:
     """Return settings from these arguments only, ignoring the environment and files.
 
     Raises:
         ConfigError: A value is invalid; one line names the setting and what was expected.
     """
-    values: dict[str, Any] = dict(said)
+    values: dict[str, Any] = dict(arguments)
     try:
-        return _Said(**values)
+        return _ArgumentSettings(**values)
     except ValidationError as error:
-        raise _refused(error) from error
+        raise _make_config_error(error) from error
 
 
 def load_settings(config: Path | None = None, **flags: object) -> Settings:
@@ -892,6 +897,7 @@ def load_settings(config: Path | None = None, **flags: object) -> Settings:
         msg = f"cannot read {config}: {'not a file' if config.exists() else 'no such file'}"
         raise ConfigError(msg)
 
+    # pydantic-settings takes the path of the file from the class, so each call needs a class.
     class _WithFile(Settings):
         model_config = SettingsConfigDict(toml_file=config)
 
@@ -899,14 +905,14 @@ def load_settings(config: Path | None = None, **flags: object) -> Settings:
         said: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
         return _WithFile(**said)
     except ValidationError as error:
-        raise _refused(error) from error
+        raise _make_config_error(error) from error
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else error
         msg = f"cannot read {config}: {words}"
         raise ConfigError(msg) from error
 
 
-def _refused(error: ValidationError) -> ConfigError:
+def _make_config_error(error: ValidationError) -> ConfigError:
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     msg = f"setting {name}: {first['msg'].removeprefix('Value error, ')}"

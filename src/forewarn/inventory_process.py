@@ -18,20 +18,21 @@ __all__ = ["LENGTH_BYTES", "main"]
 LENGTH_BYTES = 4
 """Size of the length prefix of each piece."""
 
+# So few that the service loads a piece within milliseconds and can answer VMs in between.
 _PIECE_VMS = 100
 
 
 def main() -> None:
     """Read an inventory from standard input; write its hosts, scopes and VMs, in pieces, to standard output."""
     out = sys.stdout.buffer
-    for piece in _pieces(sys.stdin.buffer.read()):
+    for piece in _encode_pieces(sys.stdin.buffer.read()):
         content = pickle.dumps(piece, pickle.HIGHEST_PROTOCOL)
         out.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
     out.write(bytes(LENGTH_BYTES))
     out.flush()
 
 
-def _pieces(text: bytes) -> Iterator[tuple[object, object]]:
+def _encode_pieces(text: bytes) -> Iterator[tuple[object, object]]:
     try:
         inventory = parse_inventory(text)
     except ForewarnError as error:

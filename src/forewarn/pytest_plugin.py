@@ -26,33 +26,33 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line(
         "markers",
-        "scheduled_events(inventory=None, *, start, enabled, **settings): what the fixture scheduled_events serves",
+        "scheduled_events(inventory=None, *, start, enabled, **settings): arguments of the fixture scheduled_events",
     )
 
 
 @pytest.fixture
 def scheduled_events(request: pytest.FixtureRequest) -> Iterator[ScheduledEvents]:
     """Metadata endpoint in this process, on virtual time; see `forewarn.testing.ScheduledEvents`."""
-    arguments, options = _asked(request)
-    with _class("ScheduledEvents")(*arguments, **options) as events:
+    arguments, options = _get_marker_arguments(request)
+    with _import_class("ScheduledEvents")(*arguments, **options) as events:
         yield events
 
 
 @pytest.fixture
 def async_scheduled_events(request: pytest.FixtureRequest) -> Iterator[AsyncScheduledEvents]:
     """Metadata endpoint for tests on asyncio or trio; see `forewarn.testing.AsyncScheduledEvents`."""
-    arguments, options = _asked(request)
-    with _class("AsyncScheduledEvents")(*arguments, **options) as events:
+    arguments, options = _get_marker_arguments(request)
+    with _import_class("AsyncScheduledEvents")(*arguments, **options) as events:
         yield events
 
 
-def _asked(request: pytest.FixtureRequest) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _get_marker_arguments(request: pytest.FixtureRequest) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of the test's marker."""
     marker = request.node.get_closest_marker(_MARKER)
     return ((), {}) if marker is None else (marker.args, dict(marker.kwargs))
 
 
-def _class(name: str) -> Any:  # noqa: ANN401 - a class of the module
+def _import_class(name: str) -> Any:  # noqa: ANN401 - a class of the module
     """Import a class of `forewarn.testing` on first use: sessions without such a test must not wait for it."""
     try:
         return getattr(importlib.import_module("forewarn.testing"), name)

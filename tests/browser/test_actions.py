@@ -14,8 +14,8 @@ def test_a_maintenance_is_taken_back_with_a_reason_that_stands_in_the_audit_log(
 ) -> None:
     found = announce(service, estate)
     visit(page, f"/maintenance/{found.id}")
-    page.get_by_label("Take it back").fill("The fans came too late")
-    page.get_by_role("button", name="Cancel it").click()
+    page.get_by_label("Cancel this maintenance").fill("The fans came too late")
+    page.get_by_role("button", name="Cancel maintenance").click()
     expect(page.locator("h1")).to_contain_text("canceled")
     expect(page.get_by_role("region", name="History")).to_contain_text("The fans came too late")
     expect(page.locator("#actions")).to_have_count(0)
@@ -34,7 +34,7 @@ def test_a_start_wants_a_reason_and_a_second_thought(service: Running, page: Pag
     button.click()
     expect(page.locator("h1")).to_contain_text("Start it now?")
     expect(page.get_by_role("alert")).to_contain_text(estate.db.name)
-    page.get_by_role("link", name="Back, and do nothing").click()
+    page.get_by_role("link", name="Go back without changes").click()
     expect(page.locator("h1")).to_contain_text("scheduled")
     reason.fill("The fan is on fire")
     button.click()
@@ -51,7 +51,7 @@ def test_what_does_not_end_by_itself_is_completed_by_hand(service: Running, page
     estate.db.approve(service)
     visit(page, f"/maintenance/{found.id}")
     page.get_by_role("button", name="Complete").click()
-    page.get_by_role("button", name="It is over").click()
+    page.get_by_role("button", name="Mark as completed").click()
     expect(page.locator("h1")).to_contain_text("completed")
     expect(page.locator("#live")).to_contain_text("It is over")
     assert estate.db.ask(service) == []
@@ -67,7 +67,7 @@ def test_a_button_that_comes_too_late_says_so(service: Running, page: Page, esta
     with page.expect_navigation():
         form.evaluate("form => { document.body.append(form); form.requestSubmit(); }")
     expect(page.get_by_role("alert")).to_contain_text("canceled")
-    expect(page.get_by_role("link", name="To the overview")).to_be_visible()
+    expect(page.get_by_role("link", name="Go to the overview")).to_be_visible()
 
 
 def test_a_forged_form_without_a_reason_gets_a_page_that_says_what_is_missing(

@@ -19,7 +19,7 @@ TEXTS = ("hosts", "vms", "duration", "notice", "description", "reason")
 
 def maintenances(service: Running) -> list[Maintenance]:
     def read(reader: Reader) -> list[Maintenance]:
-        return list(reader.maintenances(limit=1000).items)
+        return list(reader.list_maintenances(limit=1000).items)
 
     return service.run(service.service.engine.read(read))
 
@@ -50,11 +50,11 @@ def test_a_wrong_field_is_named_and_all_that_was_written_stays(
     page.get_by_label("Description").fill("Kept")
     for name, value in fields.items():
         page.locator(f"#{name}").fill(value.replace("HOST", estate.host).replace("VM", estate.db.name))
-    page.get_by_role("button", name="See what would be announced").click()
+    page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("alert")).to_contain_text(re.compile(says, re.IGNORECASE))
     assert len(page.get_by_role("alert").inner_text()) < 400
     expect(page.get_by_label("Description")).to_have_value("Kept")
-    expect(page.get_by_role("button", name="Announce it")).to_have_count(0)
+    expect(page.get_by_role("button", name="Announce maintenance")).to_have_count(0)
     assert len(maintenances(service)) == before
 
 
@@ -63,7 +63,7 @@ def test_markup_in_every_field_is_text(page: Page, witness: Witness) -> None:
     visit(page, "/schedule")
     for name in TEXTS:
         page.locator(f"#{name}").fill(SCRIPT)
-    page.get_by_role("button", name="See what would be announced").click()
+    page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("alert")).to_be_visible()
     for name in TEXTS:
         expect(page.locator(f"#{name}")).to_have_value(SCRIPT)
@@ -77,8 +77,8 @@ def test_markup_in_every_field_is_text(page: Page, witness: Witness) -> None:
 def test_a_description_with_markup_is_text_wherever_it_stands(service: Running, page: Page, estate: Estate) -> None:
     visit(page, f"/schedule?hosts={estate.host}&duration=5s")
     page.get_by_label("Description").fill(SCRIPT)
-    page.get_by_role("button", name="See what would be announced").click()
-    page.get_by_role("button", name="Announce it").click()
+    page.get_by_role("button", name="Preview").click()
+    page.get_by_role("button", name="Announce maintenance").click()
     page.wait_for_url(re.compile("/maintenance/"))
     expect(page.locator("#live")).to_contain_text(SCRIPT)
     visit(page, f"/vms/{estate.db.name}")
@@ -99,7 +99,7 @@ def test_ten_thousand_characters_are_refused_in_one_line(
         page.locator(f"#{name}").evaluate(
             "field => { field.removeAttribute('maxlength'); field.value = 'x'.repeat(10000); }"
         )
-        page.get_by_role("button", name="See what would be announced").click()
+        page.get_by_role("button", name="Preview").click()
         expect(page.get_by_role("alert")).to_be_visible()
         assert len(page.get_by_role("alert").inner_text()) < 400
         visit(page, f"/schedule?hosts={estate.host}")
@@ -107,8 +107,8 @@ def test_ten_thousand_characters_are_refused_in_one_line(
 
 def test_a_form_that_is_sent_twice_makes_one_maintenance(service: Running, page: Page, estate: Estate) -> None:
     visit(page, f"/schedule?hosts={estate.host}")
-    page.get_by_role("button", name="See what would be announced").click()
-    button = page.get_by_role("button", name="Announce it")
+    page.get_by_role("button", name="Preview").click()
+    button = page.get_by_role("button", name="Announce maintenance")
     expect(button).to_be_visible()
     form: dict[str, str | float | bool] = {
         name: page.locator(f"[name='{name}']").first.input_value()

@@ -32,7 +32,7 @@ def evil() -> Iterator[Site]:
 
 
 def now(service: Running, found: Maintenance) -> MaintenanceState:
-    seen = service.run(service.service.engine.read(lambda reader: reader.maintenance(found.id)))
+    seen = service.run(service.service.engine.read(lambda reader: reader.get_maintenance(found.id)))
     assert seen is not None
     return seen.state
 

@@ -32,13 +32,13 @@ def test_whoever_has_not_logged_in_is_asked_to_and_goes_on_to_where_they_wanted(
     expect(page).to_have_title("Log in · Forewarn")
     expect(page.get_by_label("Token")).to_be_focused()
     expect(page.get_by_role("navigation")).to_have_count(0)
-    log_in(page, service.service.tokens.operator)
+    log_in(page, service.service.tokens.operator_token)
     page.wait_for_url("**/vms/db-3?x=1")
     expect(page.locator("h1")).to_have_text("VM db-3")
     cookie = page.context.cookies()[0]
     assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
     assert page.evaluate("document.cookie") == ""
-    assert service.service.tokens.operator not in cookie["value"]
+    assert service.service.tokens.operator_token not in cookie["value"]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_wrong_token_is_refused_and_nobody_is_logged_in(page: Page, witness: W
     page.goto("/login")
     for token in ("wrong", "<script>window.hacked=1</script>", "x" * 5000, "ключ"):
         log_in(page, token)
-        expect(page.get_by_role("alert")).to_contain_text("not known here")
+        expect(page.get_by_role("alert")).to_contain_text("unknown token")
         expect(page.get_by_label("Token")).to_have_value("")
     page.goto("/")
     expect(page.locator("h1")).to_have_text("Log in")
@@ -63,7 +63,7 @@ def test_a_wrong_token_is_refused_and_nobody_is_logged_in(page: Page, witness: W
 
 def test_who_logs_out_is_out_in_every_window(service: Running, page: Page, witness: Witness) -> None:
     page.goto("/")
-    log_in(page, service.service.tokens.operator)
+    log_in(page, service.service.tokens.operator_token)
     expect(page.get_by_text("operator:local")).to_be_visible()
     cookie = page.context.cookies()[0]
     other = page.context.new_page()
@@ -84,7 +84,7 @@ def test_who_logs_out_is_out_in_every_window(service: Running, page: Page, witne
 def test_after_the_log_in_nobody_is_led_away(service: Running, page: Page, wanted: str) -> None:
     page.goto("/login")
     page.locator("[name='next']").evaluate("(field, value) => { field.value = value; }", wanted)
-    log_in(page, service.service.tokens.operator)
+    log_in(page, service.service.tokens.operator_token)
     expect(page.get_by_text("operator:local")).to_be_visible()
     assert page.url.startswith(service.service.control_url + "/")
     page.goto("/login?next=//evil.example/")
@@ -99,10 +99,10 @@ def test_a_session_that_is_over_asks_for_a_log_in_also_where_a_page_is_open(
         context = logged_in(browser, service, witness)
         page = visit(context.new_page(), "/vms/db-1")
         scheduler = service.service.scheduler
-        service.run(scheduler.advance(timedelta(hours=11)))
+        service.run(scheduler.advance_clock(timedelta(hours=11)))
         visit(page, "/vms/db-1")
-        service.run(scheduler.advance(timedelta(hours=2)))
+        service.run(scheduler.advance_clock(timedelta(hours=2)))
         expect(page.locator("h1")).to_have_text("Log in")
-        log_in(page, service.service.tokens.operator)
+        log_in(page, service.service.tokens.operator_token)
         expect(page.locator("h1")).to_have_text("VM db-1")
         context.close()

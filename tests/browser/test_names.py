@@ -6,8 +6,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventType, Host, Scope, ScopeKind, VirtualMachine
-from forewarn.core.request import Request
 from tests.support.browsing import visit
 from tests.support.service import Running
 from tests.support.wire import Wire, get
@@ -37,7 +37,9 @@ def named(service: Running) -> Running:
         for address in (2 * n + 1, 2 * n + 2):
             with Wire(service.address, f"127.0.60.{address}") as wire:
                 assert wire.ask(get()).status == 200
-        request = Request(cause="host-maintenance", type=EventType.FREEZE, hosts=(f"h{name}",), description=name)
+        request = MaintenanceRequest(
+            cause="host-maintenance", type=EventType.FREEZE, hosts=(f"h{name}",), description=name
+        )
         service.run(engine.schedule(request, actor=f"operator:{name}"))
     return service
 
@@ -64,9 +66,7 @@ def test_a_list_shows_every_name_as_it_is(named: Running, page: Page, path: str)
 @pytest.mark.parametrize("name", NAMES.values(), ids=list(NAMES))
 def test_every_link_leads_to_the_thing_of_that_name(named: Running, page: Page, name: str) -> None:
     visit(page, "/")
-    page.get_by_role("table", name="Maintenances that are active").get_by_role("link").filter(
-        has_text=f"h{name}"
-    ).click()
+    page.get_by_role("table", name="Active maintenances").get_by_role("link").filter(has_text=f"h{name}").click()
     expect(page.locator("h1")).to_contain_text(f"h{name}")
     check(page)
     tenants = page.get_by_role("region", name="Tenants")

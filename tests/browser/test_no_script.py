@@ -20,7 +20,7 @@ def context(browser: Browser, service: Running) -> Iterator[BrowserContext]:
     made.set_default_timeout(PATIENCE_MS)
     page = made.new_page()
     page.goto("/")
-    page.get_by_label("Token").fill(service.service.tokens.operator)
+    page.get_by_label("Token").fill(service.service.tokens.operator_token)
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_text("operator:local")).to_be_visible()
     yield made
@@ -54,15 +54,15 @@ def test_every_page_can_be_read(service: Running, page: Page, estate: Estate) ->
         open_until(page, path, text)
         expect(page.get_by_role("button", name="Switch between")).to_be_hidden()
     page.goto("/")
-    expect(page.get_by_text("What happens when")).to_be_hidden()
+    expect(page.get_by_text("Timeline", exact=True)).to_be_hidden()
 
 
 def test_forms_work(service: Running, page: Page, estate: Estate) -> None:
     page.goto(f"/hosts/{estate.host}")
     page.get_by_role("link", name="Schedule a maintenance").click()
     page.get_by_label("Description").fill("By hand")
-    page.get_by_role("button", name="See what would be announced").click()
-    page.get_by_role("button", name="Announce it").click()
+    page.get_by_role("button", name="Preview").click()
+    page.get_by_role("button", name="Announce maintenance").click()
     page.wait_for_url(re.compile("/maintenance/"))
     page.get_by_role("button", name=f"Approve for {estate.db.name}").click()
     expect(page.locator("main")).to_contain_text("by operator:local")
@@ -72,7 +72,7 @@ def test_forms_work(service: Running, page: Page, estate: Estate) -> None:
     page.get_by_role("button", name="Start now").click()
     expect(page.locator("h1")).to_contain_text("started")
     page.get_by_role("button", name="Complete").click()
-    page.get_by_role("button", name="It is over").click()
+    page.get_by_role("button", name="Mark as completed").click()
     expect(page.locator("h1")).to_contain_text("completed")
     page.get_by_role("searchbox").fill(estate.web.name)
     page.keyboard.press("Enter")

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventType, Host, Scope, ScopeKind, VirtualMachine
-from forewarn.core.request import Request
 from tests.support.browsing import visit
 from tests.support.service import Running
 
@@ -45,7 +45,7 @@ def large(service: Running) -> Running:
         await engine.apply_inventory(Inventory(hosts=hosts, scopes=scopes, vms=vms), "large", actor="operator:test")
         # Of evictions each stands alone, so one request makes as many maintenances as it names VMs.
         names = tuple(f"guest-{n * PER_HOST:06}" for n in range(ACTIVE))
-        wanted = Request(cause="spot-eviction", type=EventType.PREEMPT, vms=names)
+        wanted = MaintenanceRequest(cause="spot-eviction", type=EventType.PREEMPT, vms=names)
         assert len(await engine.schedule(wanted, actor="operator:test")) == ACTIVE
 
     asyncio.run_coroutine_threadsafe(fill(), service.loop).result(_FILL_S)
@@ -93,6 +93,6 @@ def test_whatever_is_active_can_be_reached_page_by_page(large: Running, page: Pa
     expect(page.get_by_text(f"1 to 50 of {ACTIVE}")).to_be_visible()
     page.get_by_role("link", name="next").click()
     expect(page.get_by_text(f"51 to 100 of {ACTIVE}")).to_be_visible()
-    page.get_by_role("link", name="before").click()
+    page.get_by_role("link", name="previous").click()
     expect(page.get_by_text(f"1 to 50 of {ACTIVE}")).to_be_visible()
     assert page.locator(".vis-label").count() <= 61

@@ -71,7 +71,7 @@ def test_two_tenants_follow_one_maintenance_and_see_nothing_of_each_other(
     estate.db.approve(service)
     expect(row.locator(".state-started")).to_be_visible()
     expect(web.locator("h1")).to_contain_text("started")
-    expect(web.get_by_role("region", name="What you can do")).to_have_count(0)
+    expect(web.get_by_role("region", name="Actions")).to_have_count(0)
     assert (tells(web, *hidden_from_web), tells(db, *hidden_from_db)) == ([], [])
     assert db.evaluate("window.stayed")
 
@@ -87,15 +87,15 @@ def test_what_a_tenant_does_not_own_is_not_there_for_it(
     expect(menu.get_by_role("link")).to_have_text(["Overview", "VMs", "Audit log"])
     for path in (f"/maintenance/{alone.id}", f"/vms/{estate.web.vms[0]}", f"/scopes/{estate.web.name}"):
         db.goto(path)
-        expect(db.locator("h1")).to_have_text("Not there")
+        expect(db.locator("h1")).to_have_text("Not found")
     for path in (f"/hosts/{estate.host}", "/rollouts", "/schedule"):
         db.goto(path)
-        expect(db.get_by_role("alert")).to_contain_text("not for the role tenant")
+        expect(db.get_by_role("alert")).to_contain_text("not allowed for role tenant")
     for path in ("/vms", "/audit-log", f"/search?q={estate.web.name}", f"/search?q={estate.host}"):
         visit(db, path)
         assert tells(db, *estate.web.vms, alone.id, estate.host if "q=" not in path else "-") == []
     visit(db, f"/vms/{estate.db.name}")
-    expect(db.locator("#live")).to_contain_text("None now, and none lately")
+    expect(db.locator("#live")).to_contain_text("None active or recently ended")
 
 
 def test_who_may_only_look_sees_everything_live_and_has_no_buttons(

@@ -35,7 +35,7 @@ def stranger(browser: Browser, service: Running, witness: Witness) -> Iterator[P
 def link_of(service: Running, folder: Path) -> str:
     """What `forewarn dashboard` prints, run as somebody on the machine of the service would."""
     token = folder / "operator.token"
-    token.write_text(service.service.tokens.operator)
+    token.write_text(service.service.tokens.operator_token)
     command = [sys.executable, "-m", "forewarn", "dashboard"]
     options = ["--control-url", service.service.control_url, "--token-file", str(token)]
     ran = subprocess.run([*command, *options], capture_output=True, text=True, timeout=_COMMAND_S, check=False)
@@ -176,7 +176,7 @@ def test_the_pages_on_the_way_keep_the_rules_also_without_scripts(
     stranger.goto(back)  # a redirect could not be held
     expect(stranger.locator("h1")).to_have_text("You are logged in")
     assert broken_rules(stranger) == []
-    stranger.get_by_role("link", name="Go on").click()
+    stranger.get_by_role("link", name="Continue").click()
     expect(stranger.locator("h1")).to_have_text("VMs")
 
     context = profile(browser, service, witness, java_script_enabled=False)

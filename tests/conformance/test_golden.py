@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from forewarn.core.causes import CAUSES
-from forewarn.core.decision import Document
-from forewarn.core.lifecycle import Trigger, step
+from forewarn.core.decision import AudienceDocument
+from forewarn.core.lifecycle import Trigger, apply_trigger
 from forewarn.core.model import Audience, Event, Maintenance, MaintenanceState
 from forewarn.wire.imds import VERSIONS, Dialect, Version, encode_document
 
@@ -98,7 +98,7 @@ class Life:
     steps: tuple[tuple[str, dict[str, Trigger]], ...]
     is_iaas: bool = True
 
-    def documents(self) -> Iterator[tuple[str, Document]]:
+    def documents(self) -> Iterator[tuple[str, AudienceDocument]]:
         """The words and the document of each step; the first document is empty."""
         events = [
             Event(
@@ -114,16 +114,16 @@ class Life:
         ]
         audience = Audience(key=self.title, enabled_at=NOW, epoch=1, incarnation=1, active_until=NOW)
         current: dict[str, Maintenance] = {}
-        yield "empty", Document(audience=audience)
+        yield "empty", AudienceDocument(audience=audience)
         for words, triggers in self.steps:
             for maintenance in MAINTENANCES:
                 if maintenance.id in triggers:
                     before = current.get(maintenance.id)
                     state = before.state if before is not None else None
-                    current[maintenance.id] = step(before or maintenance, state, triggers[maintenance.id], NOW)
+                    current[maintenance.id] = apply_trigger(before or maintenance, state, triggers[maintenance.id], NOW)
             audience = replace(audience, incarnation=audience.incarnation + 1)
             items = [(event, current[event.maintenance_id]) for event in events if event.maintenance_id in current]
-            yield words, Document(audience=audience, items=tuple(item for item in items if item[1].is_active))
+            yield words, AudienceDocument(audience=audience, items=tuple(item for item in items if item[1].is_active))
 
 
 def whole(number: int, title: str, *events: tuple[str, tuple[str, ...]], is_iaas: bool = True) -> Life:

@@ -13,8 +13,9 @@ import sqlalchemy as sa
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
     Audience,
-    Entry,
+    AuditEntry,
     EntryKind,
+    EventSource,
     EventType,
     Host,
     MaintenanceState,
@@ -22,14 +23,13 @@ from forewarn.core.model import (
     PowerState,
     Scope,
     ScopeKind,
-    Source,
     VirtualMachine,
 )
-from forewarn.core.policy import Extension, Policy
+from forewarn.core.policy import ExtensionAllowance, Policy
 from forewarn.errors import Conflict
 from forewarn.store import SqlStore
-from forewarn.store.contract import Outcome, Transaction
-from forewarn.store.migrate import upgrade
+from forewarn.store.contract import IdempotencyRecord, Transaction
+from forewarn.store.migrate import upgrade_schema
 from tests.support.databases import Database, save
 from tests.support.quiet import quiet_hours
 from tests.support.world import NOW, minutes
@@ -39,8 +39,10 @@ S = MaintenanceState
 MICROSECOND = timedelta(microseconds=1)
 
 
-def note(reason: str, at: datetime = NOW, maintenance_id: str | None = None) -> Entry:
-    return Entry(kind=EntryKind.SCHEDULED, at=at, actor="operator:ann", maintenance_id=maintenance_id, reason=reason)
+def note(reason: str, at: datetime = NOW, maintenance_id: str | None = None) -> AuditEntry:
+    return AuditEntry(
+        kind=EntryKind.SCHEDULED, at=at, actor="operator:ann", maintenance_id=maintenance_id, reason=reason
+    )
 
 
 def guid(number: int) -> str:
@@ -77,7 +79,7 @@ def test_audit_log_entries_take_their_numbers_from_the_same_counter(store: SqlSt
         tx.next_sequence()
     save(store, note("a"), note("b"))
     with store.read() as reader:
-        assert [e.sequence for e in reader.entries().items] == [2, 3]
+        assert [e.sequence for e in reader.list_entries().items] == [2, 3]
     with store.write() as tx:
         assert tx.next_sequence() == 4
 
@@ -88,14 +90,14 @@ def test_audit_log_entries_take_their_numbers_from_the_same_counter(store: SqlSt
 def test_nothing_is_kept_of_a_transaction_that_failed(store: SqlStore) -> None:
     def work(tx: Transaction) -> None:
         tx.replace_inventory(Inventory(hosts=(Host(name="host-1"),)), "f")
-        tx.keep_clock("real")
+        tx.save_clock_kind("real")
 
     with pytest.raises(Conflict):
         fail(store, work)
     with store.read() as reader:
-        assert reader.inventory() == Inventory()
-        assert reader.clock() is None
-        assert reader.fingerprint() is None
+        assert reader.get_inventory() == Inventory()
+        assert reader.get_clock_kind() is None
+        assert reader.get_inventory_fingerprint() is None
 
 
 def test_a_maintenance_comes_back_with_every_field_to_the_microsecond(store: SqlStore) -> None:
@@ -104,7 +106,7 @@ def test_a_maintenance_comes_back_with_every_field_to_the_microsecond(store: Sql
         maintenance(vm("web-0", scope="web", fault_domain=2), vm("db")),
         type=EventType.REBOOT,
         impact=EventType.FREEZE,
-        source=Source.USER,
+        source=EventSource.USER,
         description="Wartung für 東京 🛠, 'quoted' \"twice\" \\ and %s",
         duration_s=-1,
         state=S.COMPLETED,
@@ -122,7 +124,7 @@ def test_a_maintenance_comes_back_with_every_field_to_the_microsecond(store: Sql
     )
     save(store, full)
     with store.read() as reader:
-        assert reader.maintenance(full.id) == full
+        assert reader.get_maintenance(full.id) == full
 
 
 def test_moments_far_away_are_exact(store: SqlStore) -> None:
@@ -130,7 +132,7 @@ def test_moments_far_away_are_exact(store: SqlStore) -> None:
     early = datetime(1, 1, 1, tzinfo=UTC)
     save(store, replace(maintenance(), not_before=far, created_at=early))
     with store.read() as reader:
-        found = reader.maintenance("maintenance-a")
+        found = reader.get_maintenance("maintenance-a")
     assert found is not None
     assert (found.created_at, found.not_before) == (early, far)
     assert found.created_at.tzinfo is UTC
@@ -146,11 +148,11 @@ def test_an_event_comes_back_with_every_field(store: SqlStore) -> None:
     )
     save(store, maintenance(), full, plain)
     with store.read() as reader:
-        assert reader.events_of(["maintenance-a", "unknown"]) == {"maintenance-a": [plain, full]}
+        assert reader.find_events_of(["maintenance-a", "unknown"]) == {"maintenance-a": [plain, full]}
 
 
 def test_an_audit_log_entry_comes_back_with_every_field(store: SqlStore) -> None:
-    full = Entry(
+    full = AuditEntry(
         kind=EntryKind.APPROVED,
         at=NOW + MICROSECOND,
         actor="vm:WestNO_0",
@@ -164,7 +166,7 @@ def test_an_audit_log_entry_comes_back_with_every_field(store: SqlStore) -> None
     )
     save(store, full)
     with store.read() as reader:
-        assert reader.entries().items == [full]
+        assert reader.list_entries().items == [full]
 
 
 def test_the_inventory_comes_back_with_every_field_and_vms_by_name(store: SqlStore) -> None:
@@ -203,14 +205,14 @@ def test_the_inventory_comes_back_with_every_field_and_vms_by_name(store: SqlSto
     with store.write() as tx:
         tx.replace_inventory(declared, "fingerprint")
     with store.read() as reader:
-        found = reader.inventory()
+        found = reader.get_inventory()
         names = ["A-1", "A1", "B", "_x", "a", "fleet_0"]
         assert [v.name for v in found.vms] == names
-        assert [v.name for v in reader.vms(host="host-1")] == names
-        assert reader.vms(name="fleet_0") == [full]
-        assert reader.vms(host="host-2", name="fleet_0") == []
+        assert [v.name for v in reader.list_vms(host="host-1")] == names
+        assert reader.list_vms(name="fleet_0") == [full]
+        assert reader.list_vms(host="host-2", name="fleet_0") == []
         assert (found.hosts, found.scopes) == (declared.hosts, declared.scopes)
-        assert reader.fingerprint() == "fingerprint"
+        assert reader.get_inventory_fingerprint() == "fingerprint"
 
 
 def test_an_inventory_replaces_the_one_before_wholly(store: SqlStore) -> None:
@@ -222,7 +224,7 @@ def test_an_inventory_replaces_the_one_before_wholly(store: SqlStore) -> None:
         with store.write() as tx:
             tx.replace_inventory(inventory, "f")
     with store.read() as reader:
-        assert reader.inventory() == after
+        assert reader.get_inventory() == after
 
 
 def test_saving_the_same_key_again_changes_the_row(store: SqlStore) -> None:
@@ -236,21 +238,23 @@ def test_saving_the_same_key_again_changes_the_row(store: SqlStore) -> None:
     )
     save(store, *changed, is_new=False)
     with store.read() as reader:
-        assert reader.maintenance("maintenance-a") == changed[0]
-        assert reader.events_of(["maintenance-a"]) == {"maintenance-a": [changed[1]]}
-        assert reader.audiences(["scope:web", "scope:unknown"]) == {"scope:web": changed[2]}
-        assert reader.vms(name="db") == [changed[3]]
+        assert reader.get_maintenance("maintenance-a") == changed[0]
+        assert reader.find_events_of(["maintenance-a"]) == {"maintenance-a": [changed[1]]}
+        assert reader.find_audiences(["scope:web", "scope:unknown"]) == {"scope:web": changed[2]}
+        assert reader.list_vms(name="db") == [changed[3]]
 
 
 def test_an_outcome_is_remembered_with_its_content(store: SqlStore) -> None:
-    kept = Outcome(key="op/ü", fingerprint="f", content={"maintenances": ["a", "b"], "n": None}, at=NOW + MICROSECOND)
+    kept = IdempotencyRecord(
+        key="op/ü", fingerprint="f", content={"maintenances": ["a", "b"], "n": None}, at=NOW + MICROSECOND
+    )
     with store.write() as tx:
-        tx.keep_outcome(kept)
-        tx.keep_clock("virtual")
+        tx.save_idempotency_record(kept)
+        tx.save_clock_kind("virtual")
     with store.read() as reader:
-        assert reader.outcome("op/ü") == kept
-        assert reader.outcome("op/u") is None
-        assert reader.clock() == "virtual"
+        assert reader.get_idempotency_record("op/ü") == kept
+        assert reader.get_idempotency_record("op/u") is None
+        assert reader.get_clock_kind() == "virtual"
 
 
 # Policies
@@ -266,7 +270,7 @@ def test_policies_come_back_with_every_field_and_none_where_none_is_declared(sto
         ),
         user_operations_max=3,
         approvers=("operator", "vm:web-0"),
-        extension=Extension(max=minutes(10), times=2),
+        extension=ExtensionAllowance(max=minutes(10), times=2),
     )
     web = Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, policy=full)
     declared = Inventory(
@@ -277,13 +281,13 @@ def test_policies_come_back_with_every_field_and_none_where_none_is_declared(sto
     with store.write() as tx:
         tx.replace_inventory(declared, "f")
     with store.read() as reader:
-        assert reader.inventory() == declared
-        (zone, _) = (each.zone for each in reader.scopes(["web"])["web"].policy.quiet_hours)
+        assert reader.get_inventory() == declared
+        (zone, _) = (each.zone for each in reader.find_scopes(["web"])["web"].policy.quiet_hours)
         assert zone.rules.utcoffset(datetime(2030, 7, 1)) == timedelta(hours=2)  # noqa: DTZ001 - a local time
     with store.write() as tx:
         tx.replace_inventory(replace(declared, scopes=(availability_set("web"), availability_set("wide"))), "g")
     with store.read() as reader:
-        assert reader.scopes(["web"])["web"].policy == Policy()
+        assert reader.find_scopes(["web"])["web"].policy == Policy()
 
 
 def test_how_a_maintenance_was_put_off_is_kept_and_changes(store: SqlStore) -> None:
@@ -292,7 +296,7 @@ def test_how_a_maintenance_was_put_off_is_kept_and_changes(store: SqlStore) -> N
     moved = replace(made, not_before=NOW + minutes(5), deferrals=1, extensions=2, extended=timedelta(seconds=1.5))
     save(store, moved, is_new=False)
     with store.read() as reader:
-        assert reader.maintenance(made.id) == moved
+        assert reader.get_maintenance(made.id) == moved
 
 
 def test_it_opens_on_a_machine_that_pauses_meanwhile(
@@ -302,7 +306,7 @@ def test_it_opens_on_a_machine_that_pauses_meanwhile(
 
     def upgrade_late(connection: sa.Connection) -> None:
         time.sleep(1.2)  # longer than a change may leave its transaction alone where it waits 0.1 s for locks
-        upgrade(connection)
+        upgrade_schema(connection)
 
     monkeypatch.setattr("forewarn.store.sql.upgrade", upgrade_late)
     shared_database.open(busy_timeout_ms=100).close()

@@ -14,12 +14,12 @@ from alembic.config import Config
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forewarn.core.chain import Chain, Fault, Head, Verifier, chain_of, link
-from forewarn.core.model import Entry, EntryKind, MaintenanceState
+from forewarn.core.audit_chain import Chain, ChainFault, ChainHead, ChainVerifier, choose_chain, hash_entry
+from forewarn.core.model import AuditEntry, EntryKind, MaintenanceState
 from forewarn.store import SqlStore, Store
 from forewarn.store import tables as t
 from forewarn.store.contract import Reader
-from forewarn.store.migrate import upgrade
+from forewarn.store.migrate import upgrade_schema
 from tests.conformance.test_store_schema import MIGRATIONS
 from tests.support.databases import Database, Dictionaries, PostgreSql, save
 from tests.support.world import NOW, minutes
@@ -30,21 +30,21 @@ S = MaintenanceState
 OPERATOR, TENANT = "operator:ann", "tenant:red"
 
 
-def note(number: int, actor: str = TENANT, kind: EntryKind = K.SCHEDULED, **about: str) -> Entry:
-    return Entry(kind=kind, at=NOW + minutes(number), actor=actor, reason=f"reason {number}", **about)  # type: ignore[arg-type] # names of fields that are text
+def note(number: int, actor: str = TENANT, kind: EntryKind = K.SCHEDULED, **about: str) -> AuditEntry:
+    return AuditEntry(kind=kind, at=NOW + minutes(number), actor=actor, reason=f"reason {number}", **about)  # type: ignore[arg-type] # names of fields that are text
 
 
-def verified(reader: Reader, **noted: Sequence[Head]) -> Verifier:
-    verifier = Verifier({Chain(name): heads for name, heads in noted.items()})
-    page = reader.links(None, 3)
-    verifier.take(page)
+def verified(reader: Reader, **noted: Sequence[ChainHead]) -> ChainVerifier:
+    verifier = ChainVerifier({Chain(name): heads for name, heads in noted.items()})
+    page = reader.get_link_page(None, 3)
+    verifier.verify_page(page)
     while page.next is not None:
-        page = reader.links(page.next, 3)
-        verifier.take(page)
+        page = reader.get_link_page(page.next, 3)
+        verifier.verify_page(page)
     return verifier
 
 
-def verify(store: Store, **noted: Sequence[Head]) -> Verifier:
+def verify(store: Store, **noted: Sequence[ChainHead]) -> ChainVerifier:
     with store.read() as reader:
         return verified(reader, **noted)
 
@@ -52,7 +52,7 @@ def verify(store: Store, **noted: Sequence[Head]) -> Verifier:
 def test_an_empty_audit_log_is_whole(store: Store) -> None:
     found = verify(store)
     assert found.findings == []
-    assert {chain: report.head for chain, report in found.chains.items()} == {chain: Head() for chain in Chain}
+    assert {chain: report.head for chain, report in found.chains.items()} == {chain: ChainHead() for chain in Chain}
 
 
 def test_entries_of_operators_and_of_tenants_are_in_chains_apart(store: Store) -> None:
@@ -81,7 +81,7 @@ def test_entries_of_operators_and_of_tenants_are_in_chains_apart(store: Store) -
     ],
 )
 def test_what_a_tenant_can_cause_without_a_limit_is_no_audit_entry(kind: EntryKind, actor: str, chain: Chain) -> None:
-    assert chain_of(note(1, actor, kind)) is chain
+    assert choose_chain(note(1, actor, kind)) is chain
 
 
 def test_a_hash_covers_every_field_the_number_the_chain_and_what_was_before() -> None:
@@ -89,9 +89,9 @@ def test_a_hash_covers_every_field_the_number_the_chain_and_what_was_before() ->
     others = [replace(entry, at=NOW), replace(entry, kind=K.FAILED)]
     texts = ("actor", "maintenance_id", "event_id", "audience", "vm", "source_address", "api_version", "reason")
     others += [replace(entry, **{name: "x"}) for name in texts]  # type: ignore[arg-type] # fields that are text
-    hashes = {link(bytes(32), Chain.EVENTS, 1, each) for each in (entry, *others)}
-    hashes |= {link(bytes(32), Chain.AUDIT, 1, entry), link(bytes(32), Chain.EVENTS, 2, entry)}
-    hashes |= {link(b"\1" * 32, Chain.EVENTS, 1, entry)}
+    hashes = {hash_entry(bytes(32), Chain.EVENTS, 1, each) for each in (entry, *others)}
+    hashes |= {hash_entry(bytes(32), Chain.AUDIT, 1, entry), hash_entry(bytes(32), Chain.EVENTS, 2, entry)}
+    hashes |= {hash_entry(b"\1" * 32, Chain.EVENTS, 1, entry)}
     assert len(hashes) == len(others) + 4
 
 
@@ -99,18 +99,18 @@ def test_a_head_that_was_noted_is_found_again_and_a_different_one_is_not(store: 
     save(store, note(1), note(2, OPERATOR))
     heads = {chain: report.head for chain, report in verify(store).chains.items()}
     save(store, note(3), note(4, OPERATOR))
-    noted = {chain.value: [Head.parse(str(head))] for chain, head in heads.items()}
+    noted = {chain.value: [ChainHead.parse(str(head))] for chain, head in heads.items()}
     assert verify(store, **noted).findings == []
     events = heads[Chain.EVENTS]
     for wrong in (replace(events, hash=bytes(32)), replace(events, sequence=99)):
         (finding,) = verify(store, events=[wrong]).findings
-        assert finding.fault is Fault.HEAD
+        assert finding.fault is ChainFault.HEAD
 
 
 @pytest.mark.parametrize("text", ["", "x", "1", "1:", "1:00", f"-1:{'0' * 64}", f"1:{'g' * 64}"])
 def test_a_head_that_is_written_differently_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        Head.parse(text)
+        ChainHead.parse(text)
 
 
 # Retention
@@ -120,9 +120,9 @@ def test_audit_entries_are_forgotten_by_their_own_age_and_the_rest_by_its(store:
     ended = maintenance(id="m", state=S.CANCELED, ended_at=NOW)
     save(store, ended, *(note(n, OPERATOR if n % 2 else TENANT, maintenance_id="m") for n in range(6)), note(6))
     with store.write() as tx:
-        assert tx.prune(NOW + minutes(60), NOW, 10, NOW + minutes(3)).entries == 4 + 1
+        assert tx.prune_history(NOW + minutes(60), NOW, 10, NOW + minutes(3)).entries == 4 + 1
     with store.read() as reader:
-        assert [entry.reason for entry in reader.entries().items] == ["reason 3", "reason 5"]
+        assert [entry.reason for entry in reader.list_entries().items] == ["reason 3", "reason 5"]
         assert verified(reader).findings == []
     save(store, note(7), note(8, OPERATOR))
     assert verify(store).findings == []
@@ -135,7 +135,7 @@ def test_what_is_forgotten_before_and_after_older_gaps_becomes_one_gap_with_them
     for each in made:
         save(store, replace(each, state=S.CANCELED, ended_at=NOW), is_new=False)
         with store.write() as tx:
-            tx.prune(NOW + minutes(1), NOW, 2, NOW)
+            tx.prune_history(NOW + minutes(1), NOW, 2, NOW)
     report = verify(store).chains[Chain.EVENTS]
     assert (report.entries, report.gaps) == (0, 1)
 
@@ -159,7 +159,7 @@ def test_whatever_retention_forgets_the_rest_can_be_verified_and_gaps_are_few(
         made = maintenance(id=ended, sequence="abc".index(ended) + 900, state=S.CANCELED, ended_at=NOW)
         save(store, made, note(30 + number), is_new=False)
         with store.write() as tx:
-            tx.prune(NOW + minutes(until), NOW, 2, NOW + minutes(audit_until))
+            tx.prune_history(NOW + minutes(until), NOW, 2, NOW + minutes(audit_until))
         found = verify(store, audit=[head])
         assert found.findings == []
         for report in found.chains.values():
@@ -180,7 +180,7 @@ class Tampered:
         with store.read() as reader:
             self.heads = {chain: report.head for chain, report in verified(reader).chains.items()}
 
-    def run(self, *statements: str) -> Verifier:
+    def run(self, *statements: str) -> ChainVerifier:
         with self._store.write() as tx:
             for statement in statements:
                 tx._connection.exec_driver_sql(statement)
@@ -201,8 +201,8 @@ def tampered(sql_store: SqlStore) -> Tampered:
 
 def test_a_changed_entry_is_found_at_its_number(tampered: Tampered) -> None:
     (finding,) = tampered.run("UPDATE audit_log SET actor = 'tenant:blue' WHERE sequence = 7").findings
-    assert (finding.chain, finding.sequence, finding.fault) == (Chain.EVENTS, 7, Fault.BROKEN)
-    assert finding.words.startswith("entry 7 (events): it does not follow from the entry before it")
+    assert (finding.chain, finding.sequence, finding.fault) == (Chain.EVENTS, 7, ChainFault.BROKEN)
+    assert finding.message.startswith("entry 7 (events): hash does not match")
 
 
 def test_a_removed_entry_is_found_at_the_next_of_its_chain(tampered: Tampered) -> None:
@@ -216,7 +216,7 @@ def test_an_entry_that_moves_to_the_other_chain_is_found(tampered: Tampered) -> 
 
 def test_entries_removed_at_the_end_or_the_beginning_are_found(tampered: Tampered) -> None:
     (end,) = tampered.run("DELETE FROM audit_log WHERE sequence = 15").findings
-    assert (end.chain, end.sequence, end.fault) == (Chain.AUDIT, 12, Fault.END)
+    assert (end.chain, end.sequence, end.fault) == (Chain.AUDIT, 12, ChainFault.END)
     found = tampered.run("DELETE FROM audit_log WHERE sequence <= 3").findings
     assert {(each.chain, each.sequence) for each in found} == {(Chain.AUDIT, 6), (Chain.EVENTS, 4), (Chain.AUDIT, 12)}
 
@@ -224,7 +224,7 @@ def test_entries_removed_at_the_end_or_the_beginning_are_found(tampered: Tampere
 def test_an_audit_entry_that_is_removed_as_retention_removes_others_is_found(tampered: Tampered) -> None:
     insert = "INSERT INTO audit_log_forgotten SELECT chain, sequence, hash FROM audit_log WHERE sequence = 9"
     (finding,) = tampered.run(insert, "DELETE FROM audit_log WHERE sequence = 9").findings
-    assert (finding.sequence, finding.fault) == (9, Fault.GAP)
+    assert (finding.sequence, finding.fault) == (9, ChainFault.GAP)
 
 
 @pytest.mark.parametrize("number", [-1, 0])
@@ -232,7 +232,7 @@ def test_an_inserted_entry_without_a_hash_is_found(tampered: Tampered, number: i
     columns = "sequence, at, kind, actor"
     values = f"SELECT {number}, at, kind, actor FROM audit_log WHERE sequence = 6"  # noqa: S608 - a test
     (finding,) = tampered.run(f"INSERT INTO audit_log ({columns}) {values}").findings
-    assert (finding.sequence, finding.words) == (number, f"entry {number} (events): it has no hash")
+    assert (finding.sequence, finding.message) == (number, f"entry {number} (events): no hash")
 
 
 def test_who_rewrites_the_chain_to_its_end_is_found_by_a_head_noted_elsewhere(
@@ -242,7 +242,7 @@ def test_who_rewrites_the_chain_to_its_end_is_found_by_a_head_noted_elsewhere(
     rewrite(sql_store)
     assert verify(sql_store).findings == []
     (finding,) = verify(sql_store, audit=[tampered.heads[Chain.AUDIT]]).findings
-    assert (finding.sequence, finding.fault) == (15, Fault.HEAD)
+    assert (finding.sequence, finding.fault) == (15, ChainFault.HEAD)
 
 
 def rewrite(store: SqlStore) -> None:
@@ -331,7 +331,7 @@ def test_migrating_chains_what_is_there(shared_database: Database) -> None:
     with shared_database.engine().begin() as connection:
         config.attributes["connection"] = connection
         command.downgrade(config, "0009")
-        upgrade(connection)
+        upgrade_schema(connection)
     store = shared_database.open()
     found = verify(store)
     assert found.findings == []

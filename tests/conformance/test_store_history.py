@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
-from forewarn.core.model import Entry, EntryKind, MaintenanceState
+from forewarn.core.model import AuditEntry, EntryKind, MaintenanceState
 from forewarn.core.selection import Selection
 from forewarn.store import SqlStore, Store
 from forewarn.store.contract import Page
-from forewarn.store.writing import SqlTransaction
+from forewarn.store.sql_transaction import SqlTransaction
 from tests.conformance.test_store_schema import MIGRATIONS
 from tests.support.databases import Database, save
 from tests.support.world import NOW, minutes
@@ -25,32 +25,32 @@ WEB = vm("web-0", scope="web", host="host-1")
 LONE = vm("lone", host="host-2")
 
 
-def note(reason: str | None = None, kind: EntryKind = EntryKind.STARTED, minute: int = 0, **about: str) -> Entry:
-    return Entry(kind=kind, at=NOW + minutes(minute), actor=about.pop("actor", "forewarn"), reason=reason, **about)  # type: ignore[arg-type] # names of fields that are text
+def note(reason: str | None = None, kind: EntryKind = EntryKind.STARTED, minute: int = 0, **about: str) -> AuditEntry:
+    return AuditEntry(kind=kind, at=NOW + minutes(minute), actor=about.pop("actor", "forewarn"), reason=reason, **about)  # type: ignore[arg-type] # names of fields that are text
 
 
-def reasons(page: Page[Entry]) -> list[str | None]:
+def reasons(page: Page[AuditEntry]) -> list[str | None]:
     return [entry.reason for entry in page.items]
 
 
 def ids_of(store: SqlStore, **what: str) -> list[str]:
     with store.read() as reader:
-        return [m.id for m in reader.maintenances(selection=Selection(**what)).items]  # type: ignore[arg-type] # words
+        return [m.id for m in reader.list_maintenances(selection=Selection(**what)).items]  # type: ignore[arg-type] # words
 
 
 def test_what_has_touched_a_vm_is_found_after_its_end_and_holds_nobody_any_more(store: SqlStore) -> None:
     made = maintenance(WEB, LONE, id="m", not_before=NOW)
     save(store, WEB, LONE, made)
     with store.write() as tx:
-        assert set(tx.load_request((), ["lone"]).maintenances) == {"m"}
+        assert set(tx.load_targets((), ["lone"]).maintenances) == {"m"}
     save(store, replace(made, state=S.CANCELED, ended_at=NOW), is_new=False)
     with store.write() as tx:
-        assert tx.load_request((), ["lone"]).maintenances == {}
+        assert tx.load_targets((), ["lone"]).maintenances == {}
     for place in ({"vm": "lone"}, {"scope": "web"}, {"host": "host-2"}, {"vm": "web-0", "host": "host-1"}):
         assert ids_of(store, **place) == ["m"]
     assert ids_of(store, vm="web-0", host="host-2") == []
     with store.write() as tx:
-        tx.prune(NOW + minutes(1), NOW, 10)
+        tx.prune_history(NOW + minutes(1), NOW, 10)
     assert ids_of(store, vm="lone") == []
 
 
@@ -72,7 +72,7 @@ def test_entries_that_tenants_made_for_one_tenants_operations_are_counted_from_t
 
     def newest(since: int, key: str = "red") -> list[datetime | None]:
         with store.read() as reader:
-            return [reader.nth_newest_of_tenant(key, NOW + minutes(since), count) for count in (1, 2, 3, 4)]
+            return [reader.find_nth_newest_of_tenant(key, NOW + minutes(since), count) for count in (1, 2, 3, 4)]
 
     assert newest(0) == [NOW + minutes(6), NOW + minutes(2), NOW + minutes(1), NOW]
     assert newest(1) == [NOW + minutes(6), NOW + minutes(2), NOW + minutes(1), None]
@@ -94,7 +94,7 @@ def test_entries_of_a_place_are_those_of_its_maintenances_and_those_that_name_it
     with store.read() as reader:
 
         def told(**what: str) -> list[str | None]:
-            return reasons(reader.entries(selection=Selection(**what)))  # type: ignore[arg-type] # words
+            return reasons(reader.list_entries(selection=Selection(**what)))  # type: ignore[arg-type] # words
 
         assert told(vm="web-0") == ["web starts", "web changed"]
         assert told(scope="web") == ["web starts", "web enabled"]
@@ -106,24 +106,24 @@ def test_entries_of_a_place_are_those_of_its_maintenances_and_those_that_name_it
 def test_the_end_of_the_audit_log_is_read_backwards_page_by_page(store: SqlStore) -> None:
     save(store, *(note(str(n)) for n in range(1, 8)))
     with store.read() as reader:
-        last = reader.entries(newest=True, limit=3)
+        last = reader.list_entries(newest=True, limit=3)
         assert reasons(last) == ["5", "6", "7"]
-        middle = reader.entries(newest=True, limit=3, before=last.next)
+        middle = reader.list_entries(newest=True, limit=3, before=last.next)
         assert reasons(middle) == ["2", "3", "4"]
-        first = reader.entries(newest=True, limit=3, before=middle.next)
+        first = reader.list_entries(newest=True, limit=3, before=middle.next)
         assert (reasons(first), first.next) == (["1"], None)
 
 
 @pytest.mark.parametrize("is_newest", [False, True])
 def test_a_page_that_has_looked_enough_says_where_to_go_on(store: SqlStore, *, is_newest: bool) -> None:
     save(store, *(note("NEEDLE %" if n in {3, 18} else "straw") for n in range(1, 21)))
-    selection = Selection(text="needle %", look_max=4)
+    selection = Selection(text="needle %", scan_max=4)
     found: list[int] = []
     place: int | None = None
     with store.read() as reader:
         for _ in range(20):
             where = {"before": place} if is_newest else {"after": place or 0}
-            page = reader.entries(newest=is_newest, selection=selection, limit=5, **where)
+            page = reader.list_entries(newest=is_newest, selection=selection, limit=5, **where)
             found += [entry.sequence for entry in page.items]
             place = page.next
             if place is None:
@@ -136,16 +136,16 @@ def test_moments_are_exact_where_the_clock_was_put_back_a_little(store: SqlStore
     save(store, *(note(str(minute), minute=minute) for minute in (0, 10, 200, 170, 210, 400)))
     with store.read() as reader:
         within = Selection(since=NOW + minutes(170), until=NOW + minutes(210))
-        assert reasons(reader.entries(selection=within)) == ["200", "170"]
-        assert reasons(reader.entries(selection=within, newest=True)) == ["200", "170"]
+        assert reasons(reader.list_entries(selection=within)) == ["200", "170"]
+        assert reasons(reader.list_entries(selection=within, newest=True)) == ["200", "170"]
 
 
 def test_the_moment_of_what_is_too_much(store: SqlStore) -> None:
     save(store, *(note(str(n), minute=n) for n in range(5)))
     with store.read() as reader:
-        assert reader.excess_until(5) is None
-        assert reader.excess_until(3) == NOW + minutes(1)
-        assert reader.excess_until(0) == NOW + minutes(4)
+        assert reader.get_newest_excess_at(5) is None
+        assert reader.get_newest_excess_at(3) == NOW + minutes(1)
+        assert reader.get_newest_excess_at(0) == NOW + minutes(4)
 
 
 # Earlier versions
@@ -194,18 +194,18 @@ def test_what_an_earlier_version_leaves_out_is_mended(shared_database: Database)
     store = shared_database.open()
     with store.write() as tx:
         assert isinstance(tx, SqlTransaction)
-        assert tx.mend_claims(NOW, 10) == 2
-        assert tx.mend_claims(NOW, 10) == 0
+        assert tx.restore_claims(NOW, 10) == 2
+        assert tx.restore_claims(NOW, 10) == 0
     assert _claims(shared_database) == WHOLE
     with shared_database.engine().begin() as connection:
         connection.exec_driver_sql("DELETE FROM claim WHERE maintenance_id = 'ended'")
     with store.write() as tx:
-        assert tx.mend_claims(NOW + minutes(1), 10) == 1, "it ended no earlier than what was looked at"
+        assert tx.restore_claims(NOW + minutes(1), 10) == 1, "it ended no earlier than what was looked at"
     store.close()
 
 
 def test_the_first_and_the_last_moment_there_are_choose_all(store: SqlStore) -> None:
     everything = Selection(since=datetime.min.replace(tzinfo=UTC), until=datetime.max.replace(tzinfo=UTC))
     with store.read() as reader:
-        assert reader.maintenances(selection=everything).items == reader.maintenances().items
-        assert reader.entries(selection=everything).items == reader.entries().items
+        assert reader.list_maintenances(selection=everything).items == reader.list_maintenances().items
+        assert reader.list_entries(selection=everything).items == reader.list_entries().items

@@ -7,14 +7,14 @@ from datetime import datetime, timedelta
 
 from forewarn.core.model import (
     Audience,
+    AuditEntry,
     Claim,
-    Entry,
     EntryKind,
     MaintenanceState,
 )
 from forewarn.core.selection import Selection
 from forewarn.store import SqlStore
-from forewarn.store.contract import Forgotten, Outcome
+from forewarn.store.contract import IdempotencyRecord, PruneResult
 from tests.support.databases import save
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import an_event, maintenance, vm
@@ -23,8 +23,8 @@ S = MaintenanceState
 MICROSECOND = timedelta(microseconds=1)
 
 
-def note(reason: str, at: datetime = NOW, maintenance_id: str | None = None) -> Entry:
-    return Entry(kind=EntryKind.SCHEDULED, at=at, actor="forewarn", maintenance_id=maintenance_id, reason=reason)
+def note(reason: str, at: datetime = NOW, maintenance_id: str | None = None) -> AuditEntry:
+    return AuditEntry(kind=EntryKind.SCHEDULED, at=at, actor="forewarn", maintenance_id=maintenance_id, reason=reason)
 
 
 def guid(number: int) -> str:
@@ -42,15 +42,15 @@ def test_maintenances_come_newest_first_and_page_by_page(store: SqlStore) -> Non
     ]
     save(store, *made)
     with store.read() as reader:
-        first = reader.maintenances(limit=3)
+        first = reader.list_maintenances(limit=3)
         assert [m.id for m in first.items] == ["m7", "m6", "m5"]
-        second = reader.maintenances(limit=4, before=first.next)
+        second = reader.list_maintenances(limit=4, before=first.next)
         assert [m.id for m in second.items] == ["m4", "m3", "m2", "m1"]
         assert second.next is None
-        ended = reader.maintenances(states=[S.COMPLETED, S.FAILED], limit=2)
+        ended = reader.list_maintenances(states=[S.COMPLETED, S.FAILED], limit=2)
         assert [m.id for m in ended.items] == ["m7", "m5"]
-        assert [m.id for m in reader.maintenances(states=[S.COMPLETED], before=ended.next).items] == ["m3", "m1"]
-        assert dict(reader.counts()) == dict.fromkeys(S, 0) | {S.SCHEDULED: 3, S.COMPLETED: 4}
+        assert [m.id for m in reader.list_maintenances(states=[S.COMPLETED], before=ended.next).items] == ["m3", "m1"]
+        assert dict(reader.count_by_state()) == dict.fromkeys(S, 0) | {S.SCHEDULED: 3, S.COMPLETED: 4}
 
 
 def test_what_has_ended_lately_comes_in_the_order_of_its_end(store: SqlStore) -> None:
@@ -66,26 +66,28 @@ def test_what_has_ended_lately_comes_in_the_order_of_its_end(store: SqlStore) ->
         ),
     )
     with store.read() as reader:
-        assert [m.id for m in reader.ended_since(NOW, 9)] == ["m4", "m1", "m3", "m6"]
-        assert [m.id for m in reader.ended_since(NOW, 2)] == ["m4", "m1"]
-        assert reader.ended_since(NOW + timedelta(seconds=4), 2) == []
+        assert [m.id for m in reader.list_ended_since(NOW, 9)] == ["m4", "m1", "m3", "m6"]
+        assert [m.id for m in reader.list_ended_since(NOW, 2)] == ["m4", "m1"]
+        assert reader.list_ended_since(NOW + timedelta(seconds=4), 2) == []
 
 
 def test_audit_log_entries_come_oldest_first_and_page_by_page(store: SqlStore) -> None:
     save(store, *(note(str(n), maintenance_id="a" if n % 2 else "b") for n in range(1, 8)))
     with store.read() as reader:
-        first = reader.entries(limit=3)
+        first = reader.list_entries(limit=3)
         assert [e.reason for e in first.items] == ["1", "2", "3"]
         assert first.next == 3
-        second = reader.entries(after=3, limit=4)
+        second = reader.list_entries(after=3, limit=4)
         assert [e.reason for e in second.items] == ["4", "5", "6", "7"]
         assert second.next is None
-        assert [e.reason for e in reader.entries(newest=True, limit=2).items] == ["6", "7"]
-        assert [e.reason for e in reader.entries(selection=Selection(maintenance_id="a"), after=1, limit=2).items] == [
+        assert [e.reason for e in reader.list_entries(newest=True, limit=2).items] == ["6", "7"]
+        assert [
+            e.reason for e in reader.list_entries(selection=Selection(maintenance_id="a"), after=1, limit=2).items
+        ] == [
             "3",
             "5",
         ]
-        assert reader.entries(after=7).items == []
+        assert reader.list_entries(after=7).items == []
 
 
 def test_the_documents_are_those_of_enabled_audiences_in_order_of_creation(store: SqlStore) -> None:
@@ -99,7 +101,7 @@ def test_the_documents_are_those_of_enabled_audiences_in_order_of_creation(store
     ]
     save(store, maintenance(), *audiences, gone, *events)
     with store.read() as reader:
-        documents = {d.audience.key: d for d in reader.documents()}
+        documents = {d.audience.key: d for d in reader.iter_documents()}
     assert documents.keys() == set(keys)
     for key, document in documents.items():
         shown = [(e.sequence, m.id) for e, m in document.items]
@@ -117,8 +119,8 @@ def test_many_rows_do_not_fit_one_statement_and_come_back_all_the_same(store: Sq
         state = tx.load_maintenances([held.id], with_neighbours=True)
         assert len(state.events) == len(state.audiences) == count
         assert tx.load_events(e.id for e in events).events.keys() == {e.id for e in events}
-        assert len(tx.load_request((), [m.name for m in machines]).vms) == count
-        assert len(list(tx.documents())) == count
+        assert len(tx.load_targets((), [m.name for m in machines]).vms) == count
+        assert len(list(tx.iter_documents())) == count
 
 
 # Deadlines
@@ -132,9 +134,9 @@ def test_what_is_due_comes_in_order_of_its_moment_then_of_creation(store: SqlSto
         maintenance(id="never", sequence=9, not_before=NOW),
     )
     with store.read() as reader:
-        assert [m.id for m in reader.due(NOW + minutes(3), 9)] == ["soon", "tie-1", "tie-2", "late"]
-        assert [m.id for m in reader.due(NOW + minutes(3), 2)] == ["soon", "tie-1"]
-        assert reader.due(NOW + minutes(1) - MICROSECOND, 9) == []
+        assert [m.id for m in reader.list_due(NOW + minutes(3), 9)] == ["soon", "tie-1", "tie-2", "late"]
+        assert [m.id for m in reader.list_due(NOW + minutes(3), 2)] == ["soon", "tie-1"]
+        assert reader.list_due(NOW + minutes(1) - MICROSECOND, 9) == []
         assert reader.next_due_at() == NOW + minutes(1)
         assert reader.next_due_at(["soon", "tie-1"]) == NOW + minutes(2)
         assert reader.next_due_at(id_ for id_, _, _ in due) is None
@@ -146,19 +148,19 @@ def test_who_is_silent_is_found_at_the_microsecond(store: SqlStore) -> None:
         save(store, Audience(key=key, enabled_at=NOW, epoch=1, active_until=NOW + minutes(minute)))
     save(store, Audience(key="vm:off", epoch=3))
     with store.read() as reader:
-        assert [a.key for a in reader.silent(NOW + minutes(1), 9)] == ["vm:c", "vm:a", "vm:b"]
-        assert [a.key for a in reader.silent(NOW + minutes(1) - MICROSECOND, 9)] == ["vm:c"]
-        assert [a.key for a in reader.silent(NOW + minutes(2), 1)] == ["vm:c"]
-        assert reader.next_silent_at() == NOW
+        assert [a.key for a in reader.list_inactive(NOW + minutes(1), 9)] == ["vm:c", "vm:a", "vm:b"]
+        assert [a.key for a in reader.list_inactive(NOW + minutes(1) - MICROSECOND, 9)] == ["vm:c"]
+        assert [a.key for a in reader.list_inactive(NOW + minutes(2), 1)] == ["vm:c"]
+        assert reader.next_inactive_at() == NOW
 
 
 def test_nothing_is_due_or_silent_in_an_empty_store(store: SqlStore) -> None:
     with store.read() as reader:
         assert reader.next_due_at() is None
-        assert reader.next_silent_at() is None
-        assert reader.due(NOW, 9) == []
-        assert reader.silent(NOW, 9) == []
-        assert list(reader.documents()) == []
+        assert reader.next_inactive_at() is None
+        assert reader.list_due(NOW, 9) == []
+        assert reader.list_inactive(NOW, 9) == []
+        assert list(reader.iter_documents()) == []
 
 
 def test_a_touch_moves_forward_never_back_and_enables_nobody(store: SqlStore) -> None:
@@ -167,11 +169,11 @@ def test_a_touch_moves_forward_never_back_and_enables_nobody(store: SqlStore) ->
     off = Audience(key="vm:off", epoch=1)
     save(store, on, off)
     with store.write() as tx:
-        tx.touch({})
-        tx.touch({"vm:on": NOW - minutes(1), "vm:off": NOW, "vm:unknown": NOW})
-        assert tx.audiences(["vm:on", "vm:off", "vm:unknown"]) == {"vm:on": on, "vm:off": off}
-        tx.touch({"vm:on": NOW + MICROSECOND})
-        assert tx.audiences(["vm:on"])["vm:on"].active_until == NOW + MICROSECOND
+        tx.extend_active_until({})
+        tx.extend_active_until({"vm:on": NOW - minutes(1), "vm:off": NOW, "vm:unknown": NOW})
+        assert tx.find_audiences(["vm:on", "vm:off", "vm:unknown"]) == {"vm:on": on, "vm:off": off}
+        tx.extend_active_until({"vm:on": NOW + MICROSECOND})
+        assert tx.find_audiences(["vm:on"])["vm:on"].active_until == NOW + MICROSECOND
 
 
 # Pruning
@@ -197,29 +199,29 @@ def test_pruning_forgets_what_ended_long_ago_with_all_that_belongs_to_it(store: 
         note("z"),
     )
     with store.write() as tx:
-        tx.keep_outcome(Outcome(key="old", fingerprint="", content={}, at=NOW - MICROSECOND))
-        tx.keep_outcome(Outcome(key="new", fingerprint="", content={}, at=NOW))
-        assert tx.prune(NOW, NOW, 2) == Forgotten(maintenances=2, entries=2)
-        assert {m.id for m in tx.maintenances().items} == {"old-2", "kept", "active"}
-        assert tx.prune(NOW, NOW, 2) == Forgotten(maintenances=1, entries=2)
-        assert not tx.prune(NOW, NOW, 2)
+        tx.save_idempotency_record(IdempotencyRecord(key="old", fingerprint="", content={}, at=NOW - MICROSECOND))
+        tx.save_idempotency_record(IdempotencyRecord(key="new", fingerprint="", content={}, at=NOW))
+        assert tx.prune_history(NOW, NOW, 2) == PruneResult(maintenances=2, entries=2)
+        assert {m.id for m in tx.list_maintenances().items} == {"old-2", "kept", "active"}
+        assert tx.prune_history(NOW, NOW, 2) == PruneResult(maintenances=1, entries=2)
+        assert not tx.prune_history(NOW, NOW, 2)
     with store.read() as reader:
-        assert {m.id for m in reader.maintenances().items} == {"kept", "active"}
-        assert reader.events_of(ids).keys() == {"kept"}
-        assert [(e.maintenance_id, e.reason) for e in reader.entries().items] == [
+        assert {m.id for m in reader.list_maintenances().items} == {"kept", "active"}
+        assert reader.find_events_of(ids).keys() == {"kept"}
+        assert [(e.maintenance_id, e.reason) for e in reader.list_entries().items] == [
             ("kept", "x"),
             ("active", "x"),
             (None, "z"),
         ]
-        assert reader.outcome("old") is None
-        assert reader.outcome("new") is not None
+        assert reader.get_idempotency_record("old") is None
+        assert reader.get_idempotency_record("new") is not None
 
 
 def test_claims_hold_vm_host_scope_and_fault_domain(store: SqlStore) -> None:
     made = maintenance(vm("web-0", scope="web", fault_domain=3, host="host-7"), vm("db"))
     save(store, made)
     with store.read() as reader:
-        found = reader.maintenance(made.id)
+        found = reader.get_maintenance(made.id)
     assert found is not None
     assert found.claims == (
         Claim(vm="web-0", host="host-7", scope="web", fault_domain=3),

@@ -54,7 +54,7 @@ def store(store: SqlStore) -> Iterator[SqlStore]:
 
 def test_a_request_for_a_vm_finds_its_audience_its_document_and_who_holds_it_or_its_scope(store: SqlStore) -> None:
     with store.write() as tx:
-        state = tx.load_request((), ["web-2", "unknown"])
+        state = tx.load_targets((), ["web-2", "unknown"])
     assert not state.hosts
     assert state.vms == {"web-2": WEB[2]}
     assert state.scopes == {"web": availability_set("web")}
@@ -67,7 +67,7 @@ def test_a_request_for_a_vm_finds_its_audience_its_document_and_who_holds_it_or_
 
 def test_a_request_for_a_host_finds_it_with_all_its_vms(store: SqlStore) -> None:
     with store.write() as tx:
-        state = tx.load_request(["host-0", "host-8", "unknown"], ())
+        state = tx.load_targets(["host-0", "host-8", "unknown"], ())
     assert state.hosts.keys() == {"host-0", "host-8"}
     assert state.vms.keys() == {"web-0", "gpu-0", "gpu-1", "db"}
     assert state.scopes.keys() == {"web", "gpu"}
@@ -79,13 +79,13 @@ def test_a_request_for_a_host_finds_it_with_all_its_vms(store: SqlStore) -> None
 def test_a_request_finds_no_audience_that_never_asked(store: SqlStore) -> None:
     with store.write() as tx:
         tx.replace_inventory(Inventory(hosts=(Host(name="host-1"),), vms=(vm("new"),)), "g")
-        assert tx.load_request(["host-1"], ()).audiences == {}
+        assert tx.load_targets(["host-1"], ()).audiences == {}
 
 
 def test_ended_maintenances_hold_nothing(store: SqlStore) -> None:
     with store.write() as tx:
-        assert tx.load_request((), ["lone"]).maintenances.keys() == {"far"}
-        assert sorted(tx.active_ids()) == ["far", "first", "gpu", "queued"]
+        assert tx.load_targets((), ["lone"]).maintenances.keys() == {"far"}
+        assert sorted(tx.list_active_ids()) == ["far", "first", "gpu", "queued"]
         state = tx.load_maintenances(["ended", "unknown"])
     assert state.maintenances.keys() == {"ended"}
     assert state.focus == {"ended"}
@@ -149,9 +149,9 @@ def test_the_audience_of_an_event_is_known_also_once_it_has_ended(store: SqlStor
     """R55."""
     many = [f"unknown-{number}" for number in range(1200)]
     with store.read() as reader:
-        found = reader.event_audiences([FIRST_DB.id, ENDED_WEB.id, FIRST_DB.id, *many])
+        found = reader.find_event_audiences([FIRST_DB.id, ENDED_WEB.id, FIRST_DB.id, *many])
         assert found == {FIRST_DB.id: FIRST_DB.audience, ENDED_WEB.id: ENDED_WEB.audience}
-        assert reader.event_audiences([]) == {}
+        assert reader.find_event_audiences([]) == {}
 
 
 def test_an_event_of_a_delete_comes_with_the_deletes_that_may_wait_for_it(store: SqlStore) -> None:
@@ -194,18 +194,18 @@ def test_another_event_of_a_loaded_audience_comes_with_its_maintenance(store: Sq
 def test_claims_are_kept_while_a_maintenance_is_active_and_go_when_it_ends(store: SqlStore) -> None:
     save(store, replace(FIRST, state=S.STARTED, started_at=NOW), is_new=False)
     with store.write() as tx:
-        assert tx.load_request((), ["db"]).maintenances.keys() == {"first"}
+        assert tx.load_targets((), ["db"]).maintenances.keys() == {"first"}
     ended = replace(FIRST, state=S.COMPLETED, started_at=NOW, ended_at=NOW)
     save(store, ended, replace(FIRST_WEB, is_listed=False), is_new=False)
     with store.write() as tx:
-        assert tx.load_request((), ["db"]).maintenances.keys() == set()
-        assert tx.load_request((), ["web-0"]).maintenances.keys() == {"queued"}
+        assert tx.load_targets((), ["db"]).maintenances.keys() == set()
+        assert tx.load_targets((), ["web-0"]).maintenances.keys() == {"queued"}
 
 
 def test_a_maintenance_that_ends_as_it_is_made_holds_nothing(store: SqlStore) -> None:
     save(store, maintenance(LONE, id="instant", sequence=60, state=S.CANCELED, ended_at=NOW))
     with store.write() as tx:
-        assert tx.load_request((), ["lone"]).maintenances.keys() == {"far"}
+        assert tx.load_targets((), ["lone"]).maintenances.keys() == {"far"}
 
 
 def test_a_lone_vm_that_has_a_policy_comes_with_what_is_scheduled_for_it(store: SqlStore) -> None:

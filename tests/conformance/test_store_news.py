@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from forewarn.core.decision import Changes, Document
+from forewarn.core.decision import AudienceDocument, ChangeSet
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience, Host, MaintenanceState, PowerState
 from forewarn.errors import Conflict
@@ -19,20 +19,24 @@ S = MaintenanceState
 
 def test_a_new_store_has_no_news(store: SqlStore) -> None:
     with store.read() as reader:
-        assert (reader.position(), reader.news(0).documents, reader.news(0).inventory) == (0, [], None)
+        assert (reader.get_position(), reader.get_feed_changes(0).documents, reader.get_feed_changes(0).inventory) == (
+            0,
+            [],
+            None,
+        )
 
 
 def test_news_are_the_present_documents_of_what_has_changed(store: SqlStore) -> None:
     """Invariant 9: whoever lost a hint asks from where it stands."""
     announce(store, "one")
     with store.read() as reader:
-        first = reader.position()
+        first = reader.get_position()
     announce(store, "two")
     disable(store, "one")
     with store.read() as reader:
-        all_news, later = reader.news(0), reader.news(first)
-        assert all_news.position == later.position == reader.position() > first
-        assert reader.news(later.position).documents == []
+        all_news, later = reader.get_feed_changes(0), reader.get_feed_changes(first)
+        assert all_news.position == later.position == reader.get_position() > first
+        assert reader.get_feed_changes(later.position).documents == []
     assert {d.audience.key: (d.audience.incarnation, len(d.items)) for d in later.documents} == {
         "vm:one": (1, 0),
         "vm:two": (2, 1),
@@ -46,16 +50,16 @@ def test_an_inventory_is_news(store: SqlStore) -> None:
     with store.write() as tx:
         tx.replace_inventory(inventory, "mark")
     with store.read() as reader:
-        news = reader.news(0)
-        assert news.inventory == reader.inventory() == inventory
-        assert reader.news(news.position).inventory is None
+        news = reader.get_feed_changes(0)
+        assert news.inventory == reader.get_inventory() == inventory
+        assert reader.get_feed_changes(news.position).inventory is None
 
 
 def test_what_failed_is_no_news(store: SqlStore) -> None:
     with pytest.raises(Conflict):
         replace_and_fail(store)
     with store.read() as reader:
-        assert (reader.position(), reader.news(0).inventory) == (0, None)
+        assert (reader.get_position(), reader.get_feed_changes(0).inventory) == (0, None)
 
 
 def announce(store: SqlStore, name: str) -> None:
@@ -63,21 +67,21 @@ def announce(store: SqlStore, name: str) -> None:
     made = maintenance(id=f"m-{name}", sequence=len(name) * 1000 + ord(name[0]), state=S.SCHEDULED, not_before=NOW)
     event = an_event(id=f"e-{name}", sequence=made.sequence, maintenance_id=made.id, audience=f"vm:{name}")
     audience = Audience(key=f"vm:{name}", enabled_at=NOW, epoch=1, incarnation=2, active_until=NOW)
-    changes = Changes(audiences={audience.key: audience}, maintenances={made.id: made}, events={event.id: event})
+    changes = ChangeSet(audiences={audience.key: audience}, maintenances={made.id: made}, events={event.id: event})
     changes.created.update({made.id, event.id})
-    changes.documents.append(Document(audience=audience, items=((event, made),)))
+    changes.documents.append(AudienceDocument(audience=audience, items=((event, made),)))
     with store.write() as tx:
         tx.save(changes)
 
 
 def disable(store: SqlStore, name: str) -> None:
     with store.write() as tx:
-        audience = tx.audiences([f"vm:{name}"])[f"vm:{name}"]
+        audience = tx.find_audiences([f"vm:{name}"])[f"vm:{name}"]
         gone = replace(audience, enabled_at=None, incarnation=1, active_until=None)
         [event] = [e for e in tx.load_audiences([audience.key]).events.values() if e.is_listed]
         unlisted = replace(event, is_listed=False)
-        changes = Changes(audiences={gone.key: gone}, events={unlisted.id: unlisted})
-        changes.documents.append(Document(audience=gone, items=()))
+        changes = ChangeSet(audiences={gone.key: gone}, events={unlisted.id: unlisted})
+        changes.documents.append(AudienceDocument(audience=gone, items=()))
         tx.save(changes)
 
 
@@ -96,22 +100,22 @@ def test_a_part_of_the_inventory_is_replaced_and_the_rest_stays(store: SqlStore)
     """Invariant 12: a change of one host costs what that host costs."""
     with store.write() as tx:
         tx.replace_inventory(Inventory(hosts=HOSTS, vms=FLEET), "mark")
-        version = tx.inventory_version()
+        version = tx.get_inventory_version()
     with store.read() as reader:
-        position = reader.position()
-        around = reader.inventory_around(host="host-0", vms=["vm-1"], addresses=["10.0.0.5"], scopes=())
+        position = reader.get_position()
+        around = reader.get_inventory_around(host="host-0", vms=["vm-1"], addresses=["10.0.0.5"], scopes=())
     assert [each.name for each in around.vms] == ["vm-0", "vm-1", "vm-3", "vm-5", "vm-6"]
     assert around.hosts == HOSTS[:1]
     moved, gone = replace(FLEET[1], host="host-0", addresses=("10.0.0.99",)), FLEET[6]
     with store.write() as tx:
         tx.replace_inventory(Inventory(vms=(moved,)), "mark", before=Inventory(vms=(FLEET[1], gone)))
-        assert tx.inventory_version() > version
+        assert tx.get_inventory_version() > version
     with store.read() as reader:
-        vms = {each.name: each for each in reader.inventory().vms}
+        vms = {each.name: each for each in reader.get_inventory().vms}
         assert vms == {each.name: each for each in (*FLEET, moved) if each is not gone}
-        assert reader.inventory().hosts == HOSTS
-        news = reader.news(position)
-        assert reader.inventory_around(host="none", vms=(), addresses=["10.0.0.1", "10.0.0.99"], scopes=()).vms == (
+        assert reader.get_inventory().hosts == HOSTS
+        news = reader.get_feed_changes(position)
+        assert reader.get_inventory_around(host="none", vms=(), addresses=["10.0.0.1", "10.0.0.99"], scopes=()).vms == (
             moved,
         )
     assert news.inventory is None
@@ -125,18 +129,18 @@ def test_another_scope_or_host_is_news_of_the_whole_inventory(store: SqlStore) -
     with store.write() as tx:
         tx.replace_inventory(Inventory(hosts=HOSTS, vms=FLEET), "mark")
     with store.read() as reader:
-        position = reader.position()
+        position = reader.get_position()
     with store.write() as tx:
         tx.replace_inventory(Inventory(hosts=(Host(name="host-9"),)), "mark", before=Inventory())
     with store.read() as reader:
-        news = reader.news(position)
-        assert news.inventory == reader.inventory()
+        news = reader.get_feed_changes(position)
+        assert news.inventory == reader.get_inventory()
     assert news.hosts == {}
 
 
 def test_the_version_grows_when_a_vm_changes_by_itself(store: SqlStore) -> None:
     with store.write() as tx:
         tx.replace_inventory(Inventory(hosts=HOSTS, vms=FLEET), "mark")
-        version = tx.inventory_version()
-        tx.save(Changes(vms={"vm-0": replace(FLEET[0], power_state=PowerState.DELETED)}))
-        assert tx.inventory_version() > version
+        version = tx.get_inventory_version()
+        tx.save(ChangeSet(vms={"vm-0": replace(FLEET[0], power_state=PowerState.DELETED)}))
+        assert tx.get_inventory_version() > version

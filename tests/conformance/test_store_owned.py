@@ -7,17 +7,17 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.access import Owned
+from forewarn.core.access import Ownership
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Claim, Entry, EntryKind, Maintenance, MaintenanceState, Scope, ScopeKind
+from forewarn.core.model import AuditEntry, Claim, EntryKind, Maintenance, MaintenanceState, Scope, ScopeKind
 from forewarn.core.selection import Selection
 from forewarn.store import SqlStore
 from tests.support.databases import save
 from tests.support.world import NOW
 from tests.unit.core.builders import an_event, maintenance, vm
 
-SHOP = Owned(scopes=frozenset({"web"}), vms=frozenset({"db", "solo", "Other_0"}))
-NOBODY = Owned()
+SHOP = Ownership(scopes=frozenset({"web"}), vms=frozenset({"db", "solo", "Other_0"}))
+NOBODY = Ownership()
 
 
 def holding(number: int, *claims: tuple[str, str | None]) -> Maintenance:
@@ -48,12 +48,12 @@ def filled(store: SqlStore) -> SqlStore:
 
 def test_vms_of_a_tenant_are_listed_in_full_pages(filled: SqlStore) -> None:
     with filled.read() as reader:
-        assert [each.name for each in reader.vms(owned=SHOP)] == ["Web_0", "Web_1", "db", "solo"]
-        assert [each.name for each in reader.vm_page(None, 3, SHOP)] == ["Web_0", "Web_1", "db"]
-        assert [each.name for each in reader.vm_page("db", 3, SHOP)] == ["solo"]
-        assert reader.vms(name="foe", owned=SHOP) == reader.vms(name="none", owned=SHOP) == []
-        assert reader.vms(name="Other_0", owned=SHOP) == [], "who owns the scope owns it"
-        assert reader.vms(owned=NOBODY) == reader.vm_page(None, 9, NOBODY) == []
+        assert [each.name for each in reader.list_vms(owned=SHOP)] == ["Web_0", "Web_1", "db", "solo"]
+        assert [each.name for each in reader.get_vm_page(None, 3, SHOP)] == ["Web_0", "Web_1", "db"]
+        assert [each.name for each in reader.get_vm_page("db", 3, SHOP)] == ["solo"]
+        assert reader.list_vms(name="foe", owned=SHOP) == reader.list_vms(name="none", owned=SHOP) == []
+        assert reader.list_vms(name="Other_0", owned=SHOP) == [], "who owns the scope owns it"
+        assert reader.list_vms(owned=NOBODY) == reader.get_vm_page(None, 9, NOBODY) == []
 
 
 def test_maintenances_of_a_tenant_are_those_that_claim_a_vm_of_it_also_when_they_are_over(filled: SqlStore) -> None:
@@ -62,16 +62,16 @@ def test_maintenances_of_a_tenant_are_those_that_claim_a_vm_of_it_also_when_they
     save(filled, ended(10, ("Other_0", "other")))
     save(filled, ended(11, ("solo", None)))
     with filled.read() as reader:
-        page = reader.maintenances(limit=2, owned=SHOP)
+        page = reader.list_maintenances(limit=2, owned=SHOP)
         assert [m.id for m in page.items] == ["m11", "m9"]
-        following = reader.maintenances(limit=2, before=page.next, owned=SHOP)
+        following = reader.list_maintenances(limit=2, before=page.next, owned=SHOP)
         assert [m.id for m in following.items] == ["m6", "m3"]
         assert following.next is None
-        assert reader.maintenance("m9", SHOP) == reader.maintenance("m9")
-        assert reader.maintenance("m8", SHOP) is reader.maintenance("m10", SHOP) is None
-        assert reader.maintenances(owned=NOBODY).items == []
-        assert {m.id for m in reader.ended_since(NOW - timedelta(days=1), 99, SHOP)} == {"m9", "m6", "m3", "m11"}
-        assert reader.ended_since(NOW - timedelta(days=1), 99, NOBODY) == []
+        assert reader.get_maintenance("m9", SHOP) == reader.get_maintenance("m9")
+        assert reader.get_maintenance("m8", SHOP) is reader.get_maintenance("m10", SHOP) is None
+        assert reader.list_maintenances(owned=NOBODY).items == []
+        assert {m.id for m in reader.list_ended_since(NOW - timedelta(days=1), 99, SHOP)} == {"m9", "m6", "m3", "m11"}
+        assert reader.list_ended_since(NOW - timedelta(days=1), 99, NOBODY) == []
 
 
 def test_events_of_a_tenant_are_those_about_its_vms(filled: SqlStore) -> None:
@@ -83,8 +83,8 @@ def test_events_of_a_tenant_are_those_about_its_vms(filled: SqlStore) -> None:
         made = an_event(name, id=f"E{number}", sequence=100 + number, maintenance_id="m1", audience=audience)
         save(filled, replace(made, is_listed=False))
     with filled.read() as reader:
-        assert reader.owned_events(["E1", "E2", "E3", "E4", "E5", "E6"], SHOP) == {"E1", "E3", "E5"}
-        assert reader.owned_events([], SHOP) == reader.owned_events(["E1"], NOBODY) == set()
+        assert reader.find_owned_events(["E1", "E2", "E3", "E4", "E5", "E6"], SHOP) == {"E1", "E3", "E5"}
+        assert reader.find_owned_events([], SHOP) == reader.find_owned_events(["E1"], NOBODY) == set()
 
 
 PLACES = {
@@ -120,20 +120,20 @@ def test_entries_of_a_tenant_are_those_about_it(filled: SqlStore, *, is_near: bo
     for place in PLACES:
         save(filled, _entry(*place))
     with filled.read() as reader:
-        first = reader.entries(limit=1).items[0].sequence
-        found = reader.entries(after=first - 1 if is_near else 0, limit=1000, owned=SHOP).items
+        first = reader.list_entries(limit=1).items[0].sequence
+        found = reader.list_entries(after=first - 1 if is_near else 0, limit=1000, owned=SHOP).items
         told = [place for place, is_told in PLACES.items() if is_told]
         assert [(e.maintenance_id, e.audience, e.vm, e.event_id) for e in found] == told
-        page = reader.entries(limit=3, owned=SHOP)
+        page = reader.list_entries(limit=3, owned=SHOP)
         assert [e.sequence for e in page.items] == [e.sequence for e in found[:3]]
         assert page.next == found[2].sequence
-        newest = reader.entries(limit=2, newest=True, owned=SHOP).items
+        newest = reader.list_entries(limit=2, newest=True, owned=SHOP).items
         assert [e.sequence for e in newest] == [e.sequence for e in found[-2:]]
-        assert reader.entries(owned=NOBODY).items == []
+        assert reader.list_entries(owned=NOBODY).items == []
 
 
-def _entry(maintenance_id: str | None, audience: str | None, vm_name: str | None, event_id: str | None) -> Entry:
-    return Entry(
+def _entry(maintenance_id: str | None, audience: str | None, vm_name: str | None, event_id: str | None) -> AuditEntry:
+    return AuditEntry(
         kind=EntryKind.APPROVED,
         at=NOW,
         actor="forewarn",
@@ -151,10 +151,10 @@ def test_a_place_that_is_foreign_tells_nothing_of_what_is_shared_with_it(filled:
     for place in (("m1", None, None, None), ("m1", "vm:foe", "foe", "E"), ("m1", "scope:web", "Web_0", "E")):
         save(filled, _entry(*place))
     with filled.read() as reader:
-        after = reader.entries(limit=1).items[0].sequence - 1 if is_near else 0
+        after = reader.list_entries(limit=1).items[0].sequence - 1 if is_near else 0
         for foreign in (Selection(vm="foe"), Selection(scope="other"), Selection(vm="Web_0", scope="other")):
-            assert reader.maintenances(selection=foreign, owned=SHOP).items == []
-            assert reader.entries(after=after, selection=foreign, owned=SHOP).items == []
+            assert reader.list_maintenances(selection=foreign, owned=SHOP).items == []
+            assert reader.list_entries(after=after, selection=foreign, owned=SHOP).items == []
         for own in (Selection(vm="Web_0"), Selection(scope="web")):
-            assert [m.id for m in reader.maintenances(selection=own, owned=SHOP).items] == ["m1"]
-            assert len(reader.entries(after=after, selection=own, owned=SHOP).items) == 2
+            assert [m.id for m in reader.list_maintenances(selection=own, owned=SHOP).items] == ["m1"]
+            assert len(reader.list_entries(after=after, selection=own, owned=SHOP).items) == 2

@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 import forewarn.store.migrate
 from forewarn.core.inventory import Inventory
 from forewarn.errors import StoreCorrupt
-from forewarn.store.migrate import HEAD, upgrade
+from forewarn.store.migrate import HEAD, upgrade_schema
 from forewarn.store.tables import metadata
 from tests.conformance.conftest import ON_DISK
 from tests.support.databases import Database, PostgreSql
@@ -44,7 +44,7 @@ def test_the_constant_names_the_newest_revision() -> None:
 
 def test_migrating_makes_the_tables_of_the_code(bare: Database) -> None:
     with bare.engine().begin() as connection:
-        upgrade(connection)
+        upgrade_schema(connection)
     with bare.engine().connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert compare_metadata(context, metadata) == []
@@ -74,14 +74,14 @@ def test_a_later_schema_is_taken_only_where_it_says_that_we_can_live_with_it(
     bare.open().close()
     bare.migrate_further(since)
     if not is_taken:
-        with pytest.raises(StoreCorrupt, match="has schema 9998, unknown here"):
+        with pytest.raises(StoreCorrupt, match="has unknown schema 9998"):
             bare.open()
         return
     store = bare.open()
     with store.write() as tx:
         tx.replace_inventory(Inventory(vms=(vm("db"),)), "mark")
     with store.read() as reader:
-        assert [each.name for each in reader.vms()] == ["db"]
+        assert [each.name for each in reader.list_vms()] == ["db"]
     store.close()
 
 

@@ -50,37 +50,37 @@ def test_sqlite_and_dictionaries_are_shared_by_nobody() -> None:
 @pytest.mark.slow
 def test_a_lease_is_held_by_one_until_it_is_over(shared: SharedStore) -> None:
     with shared.write() as tx:
-        assert tx.lease("a") is None
-        mine = tx.take_lease("a", "one", SPAN)
+        assert tx.get_lease("a") is None
+        mine = tx.acquire_lease("a", "one", SPAN)
         assert (mine.holder, mine.term, mine.is_over) == ("one", 1, False)
     with shared.write() as tx:
-        assert tx.take_lease("a", "two", SPAN).holder == "one"
-        again = tx.take_lease("a", "one", SPAN)
+        assert tx.acquire_lease("a", "two", SPAN).holder == "one"
+        again = tx.acquire_lease("a", "one", SPAN)
         assert (again.term, again.expires_at > mine.expires_at) == (1, True)
-        assert tx.take_lease("b", "two", SPAN).holder == "two"
+        assert tx.acquire_lease("b", "two", SPAN).holder == "two"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_given_back", [True, False])
 def test_a_lease_that_is_over_is_taken_with_another_term(shared: SharedStore, *, is_given_back: bool) -> None:
     with shared.write() as tx:
-        tx.take_lease("a", "one", SPAN if is_given_back else NO_SPAN)
+        tx.acquire_lease("a", "one", SPAN if is_given_back else NO_SPAN)
     with shared.write() as tx:
         if is_given_back:
-            tx.give_lease_back("a", "two")
-            assert tx.take_lease("a", "two", SPAN).holder == "one"
-            tx.give_lease_back("a", "one")
-        taken = tx.take_lease("a", "two", SPAN)
+            tx.release_lease("a", "two")
+            assert tx.acquire_lease("a", "two", SPAN).holder == "one"
+            tx.release_lease("a", "one")
+        taken = tx.acquire_lease("a", "two", SPAN)
         assert (taken.holder, taken.term) == ("two", 2)
-        tx.give_lease_back("a", "two")
-        assert tx.take_lease("a", "two", SPAN).term == 3  # it may have been somebody else's meanwhile
+        tx.release_lease("a", "two")
+        assert tx.acquire_lease("a", "two", SPAN).term == 3  # it may have been somebody else's meanwhile
 
 
 @pytest.mark.slow
 def test_a_lease_is_renewed_while_somebody_else_writes(database: Database, shared: SharedStore) -> None:
     """Invariant 12: a large transaction does not cost the leader its lease."""
     with shared.write() as tx:
-        term = tx.take_lease("a", "one", SPAN).term
+        term = tx.acquire_lease("a", "one", SPAN).term
     other = database.open()
     with other.write() as large:
         large.replace_inventory(Inventory(), "large")
@@ -88,7 +88,7 @@ def test_a_lease_is_renewed_while_somebody_else_writes(database: Database, share
         assert renewed is not None
         assert renewed.expires_at == renewed.now + 2 * SPAN
     with shared.write() as tx:
-        lease = tx.lease("a")
+        lease = tx.get_lease("a")
     assert lease is not None
     assert (lease.holder, lease.term, lease.expires_at) == ("one", term, renewed.expires_at)
     other.close()
@@ -97,8 +97,8 @@ def test_a_lease_is_renewed_while_somebody_else_writes(database: Database, share
 @pytest.mark.slow
 def test_a_lease_that_is_over_or_of_somebody_else_is_not_renewed(shared: SharedStore) -> None:
     with shared.write() as tx:
-        tx.take_lease("over", "one", NO_SPAN)
-        tx.take_lease("other", "one", SPAN)
+        tx.acquire_lease("over", "one", NO_SPAN)
+        tx.acquire_lease("other", "one", SPAN)
     assert shared.renew_lease("over", "one", 1, SPAN) is None
     assert shared.renew_lease("other", "two", 1, SPAN) is None
     assert shared.renew_lease("other", "one", 2, SPAN) is None
@@ -110,12 +110,12 @@ def test_a_transaction_that_failed_has_taken_nothing(shared: SharedStore) -> Non
     with pytest.raises(ZeroDivisionError):
         take_and_fail(shared)
     with shared.write() as tx:
-        assert tx.lease("a") is None
+        assert tx.get_lease("a") is None
 
 
 def take_and_fail(shared: SharedStore) -> None:
     with shared.write() as tx:
-        tx.take_lease("a", "one", SPAN)
+        tx.acquire_lease("a", "one", SPAN)
         raise ZeroDivisionError
 
 
@@ -140,7 +140,7 @@ def test_what_one_commits_others_hear_of(database: Database, store: SqlStore, sh
         tx.replace_inventory(Inventory(), "mark")
     assert shared.wait_for_change(10)
     with store.read() as reader:
-        assert reader.news(0).inventory == Inventory()
+        assert reader.get_feed_changes(0).inventory == Inventory()
     with other.write() as tx:
         tx.take_lease("a", "one", SPAN)  # type: ignore[attr-defined] # a PostgreSQL database is shared
     assert not shared.wait_for_change(0.05)
@@ -165,7 +165,7 @@ def test_one_that_is_halted_in_a_transaction_does_not_keep_the_others_from_writi
     with pytest.raises(StoreUnavailable):
         write_while_halted(halted, other)
     with other.write() as tx:
-        assert tx.fingerprint() == "other"
+        assert tx.get_inventory_fingerprint() == "other"
     halted.close()
     other.close()
 

@@ -30,50 +30,50 @@ HOST = Token(id="h", name="host-1", role=Role.HOST, host="host-1", digest="diges
 
 def test_a_token_comes_back_as_it_was_kept(store: SqlStore) -> None:
     with store.write() as tx:
-        tx.keep_token(ANN)
-        tx.keep_token(HOST)
+        tx.save_token(ANN)
+        tx.save_token(HOST)
     with store.read() as reader:
-        assert reader.token("digest-a") == reader.token_of("a") == ANN
-        assert reader.token("digest-h") == reader.token_of("h") == HOST
-        assert reader.token("digest") is reader.token_of("x") is None
-        assert reader.tokens() == [ANN]
-        assert reader.tokens("host-1") == [HOST]
-        assert reader.tokens("host-2") == []
+        assert reader.get_token_by_digest("digest-a") == reader.get_token("a") == ANN
+        assert reader.get_token_by_digest("digest-h") == reader.get_token("h") == HOST
+        assert reader.get_token_by_digest("digest") is reader.get_token("x") is None
+        assert reader.list_tokens() == [ANN]
+        assert reader.list_tokens("host-1") == [HOST]
+        assert reader.list_tokens("host-2") == []
 
 
 def test_a_token_is_changed_by_keeping_it_again(store: SqlStore) -> None:
     for token in (ANN, HOST):
         with store.write() as tx:
-            tx.keep_token(token)
+            tx.save_token(token)
         with store.write() as tx:
-            tx.keep_token(replace(token, revoked_at=NOW))
+            tx.save_token(replace(token, revoked_at=NOW))
         with store.read() as reader:
-            assert reader.token(token.digest) == replace(token, revoked_at=NOW)
+            assert reader.get_token_by_digest(token.digest) == replace(token, revoked_at=NOW)
 
 
 def test_no_two_tokens_are_the_same_word(store: SqlStore) -> None:
     with store.write() as tx:
-        tx.keep_token(ANN)
+        tx.save_token(ANN)
     with pytest.raises(StoreUnavailable), store.write() as tx:
-        tx.keep_token(replace(ANN, id="b"))
+        tx.save_token(replace(ANN, id="b"))
     with store.read() as reader:
-        assert reader.tokens() == [ANN]
+        assert reader.list_tokens() == [ANN]
 
 
 def test_what_is_not_taken_any_more_is_forgotten_with_the_history(store: SqlStore) -> None:
     with store.write() as tx:
-        tx.keep_token(ANN)
-        tx.keep_token(replace(ANN, id="b", digest="b", revoked_at=NOW))
-        tx.keep_token(replace(HOST, revoked_at=NOW))
-        tx.keep_token(replace(HOST, id="i", digest="i"))
-        tx.prune(NOW + minutes(1), NOW, 10)
+        tx.save_token(ANN)
+        tx.save_token(replace(ANN, id="b", digest="b", revoked_at=NOW))
+        tx.save_token(replace(HOST, revoked_at=NOW))
+        tx.save_token(replace(HOST, id="i", digest="i"))
+        tx.prune_history(NOW + minutes(1), NOW, 10)
     with store.read() as reader:
-        assert [each.id for each in (*reader.tokens(), *reader.tokens("host-1"))] == ["a", "i"]
-        assert reader.token("digest-h") is None
+        assert [each.id for each in (*reader.list_tokens(), *reader.list_tokens("host-1"))] == ["a", "i"]
+        assert reader.get_token_by_digest("digest-h") is None
     with store.write() as tx:
-        tx.prune(NOW + timedelta(days=91), NOW, 10)
+        tx.prune_history(NOW + timedelta(days=91), NOW, 10)
     with store.read() as reader:
-        assert reader.tokens() == []
+        assert reader.list_tokens() == []
 
 
 # Replicas of the version before know one table of tokens, that of hosts
@@ -82,36 +82,36 @@ def test_what_is_not_taken_any_more_is_forgotten_with_the_history(store: SqlStor
 def test_what_an_older_replica_makes_and_revokes_holds_here(shared_database: Database) -> None:
     store = shared_database.open()
     with store.write() as tx:
-        tx.keep_token(HOST)
+        tx.save_token(HOST)
     made = "INSERT INTO host_token (id, host, digest, created_at) VALUES ('old', 'host-1', 'digest-old', 0)"
     with shared_database.engine().begin() as older:
         older.execute(sa.text(made))
         older.execute(sa.text("UPDATE host_token SET revoked_at = 1 WHERE id = 'h'"))
     with store.read() as reader:
-        found = reader.token("digest-old")
+        found = reader.get_token_by_digest("digest-old")
         assert found is not None
         assert (found.id, found.role, found.host, found.revoked_at) == ("old", Role.HOST, "host-1", None)
-        assert reader.token_of("old") == found
-        revoked = reader.token("digest-h")
+        assert reader.get_token("old") == found
+        revoked = reader.get_token_by_digest("digest-h")
         assert revoked is not None
         assert revoked.revoked_at is not None
-        assert {each.id for each in reader.tokens("host-1")} == {"old", "h"}
-        assert reader.tokens() == []
+        assert {each.id for each in reader.list_tokens("host-1")} == {"old", "h"}
+        assert reader.list_tokens() == []
     store.close()
 
 
 def test_what_is_made_and_revoked_here_holds_for_an_older_replica(shared_database: Database) -> None:
     store = shared_database.open()
     with store.write() as tx:
-        tx.keep_token(ANN)
-        tx.keep_token(HOST)
+        tx.save_token(ANN)
+        tx.save_token(HOST)
     query = sa.text("SELECT id, host, digest, revoked_at IS NULL FROM host_token")
     with shared_database.engine().connect() as older:
         assert [(row[0], row[1], row[2], bool(row[3])) for row in older.execute(query)] == [
             ("h", "host-1", "digest-h", True)
         ]
     with store.write() as tx:
-        tx.keep_token(replace(HOST, revoked_at=NOW))
+        tx.save_token(replace(HOST, revoked_at=NOW))
     with shared_database.engine().connect() as older:
         assert [bool(row[3]) for row in older.execute(query)] == [False]
     store.close()

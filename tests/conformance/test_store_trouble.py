@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Entry, EntryKind, Host
+from forewarn.core.model import AuditEntry, EntryKind, Host
 from forewarn.errors import ConfigError, StoreCorrupt, StoreUnavailable
 from forewarn.store import SqlStore
 from forewarn.store.sql import ADVISORY_LOCK
@@ -26,13 +26,13 @@ from tests.support.world import NOW
 MEBIBYTE = 1 << 20
 
 
-def entry(reason: str) -> Entry:
-    return Entry(kind=EntryKind.QUEUED, at=NOW, actor="forewarn", reason=reason)
+def entry(reason: str) -> AuditEntry:
+    return AuditEntry(kind=EntryKind.QUEUED, at=NOW, actor="forewarn", reason=reason)
 
 
 def reasons(store: SqlStore) -> list[str | None]:
     with store.read() as reader:
-        return [e.reason for e in reader.entries(limit=10_000).items]
+        return [e.reason for e in reader.list_entries(limit=10_000).items]
 
 
 @contextmanager
@@ -86,12 +86,12 @@ def test_a_read_is_one_view_whatever_is_written_meanwhile(shared_database: Datab
     store = shared_database.open()
     save(store, entry("before"))
     with store.read() as reader:
-        assert reader.entries().items[-1].reason == "before"
+        assert reader.list_entries().items[-1].reason == "before"
         save(store, entry("meanwhile"))
         with store.write() as tx:
             tx.replace_inventory(Inventory(hosts=(Host(name="new"),)), "f")
-        assert [e.reason for e in reader.entries().items] == ["before"]
-        assert reader.inventory() == Inventory()
+        assert [e.reason for e in reader.list_entries().items] == ["before"]
+        assert reader.get_inventory() == Inventory()
     assert reasons(store) == ["before", "meanwhile"]
     store.close()
 
@@ -123,7 +123,7 @@ def test_a_decision_on_postgresql_sees_what_another_process_decided_before(serve
         def write() -> None:
             is_inside.wait()
             with other.write() as tx:
-                assert tx.fingerprint() == "first"
+                assert tx.get_inventory_fingerprint() == "first"
                 tx.replace_inventory(Inventory(), "second")
 
         thread = threading.Thread(target=write)
@@ -134,7 +134,7 @@ def test_a_decision_on_postgresql_sees_what_another_process_decided_before(serve
             tx.replace_inventory(Inventory(), "first")
         thread.join()
         with one.read() as reader:
-            assert reader.fingerprint() == "second"
+            assert reader.get_inventory_fingerprint() == "second"
         one.close()
         other.close()
 
@@ -145,7 +145,7 @@ def _write_while_dropped(store: SqlStore, database: Database) -> None:
         with database.engine().connect() as connection:
             mine = "datname = current_database() AND pid <> pg_backend_pid()"
             connection.execute(sa.text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}"))  # noqa: S608 - no input
-        tx.keep_clock("real")
+        tx.save_clock_kind("real")
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_a_connection_that_postgresql_has_dropped_is_replaced(server: PostgreSql
         save(store, entry("after"))
         assert reasons(store) == ["before", "after"]
         with store.read() as reader:
-            assert reader.fingerprint() is None
+            assert reader.get_inventory_fingerprint() is None
         store.close()
 
 
@@ -216,14 +216,14 @@ def test_a_full_file_has_room_again_after_pruning(file: Database) -> None:
 
     assert fill() > 0
     with store.write() as tx:
-        tx.prune(NOW.replace(year=NOW.year + 1), NOW, 10)
+        tx.prune_history(NOW.replace(year=NOW.year + 1), NOW, 10)
     assert fill() > 0
     store.close()
 
 
 def test_a_file_that_is_no_database_is_damaged(file: Database) -> None:
     file.path.write_bytes(b"This is a letter, and no database. " * 1000)
-    with pytest.raises(StoreCorrupt, match=r"forewarn\.db is damaged or not Forewarn's"):
+    with pytest.raises(StoreCorrupt, match=r"forewarn\.db is damaged or not a Forewarn database"):
         file.open()
     file.path.unlink()
     file.open().close()
@@ -238,7 +238,7 @@ def test_a_file_with_damaged_pages_is_damaged_when_they_are_read(file: Database)
         raw.seek(size // 4)
         raw.write(b"\xa5" * (size // 2))
     with pytest.raises(StoreCorrupt), file.open().read() as reader:
-        reader.entries(limit=10_000)
+        reader.list_entries(limit=10_000)
 
 
 def test_somebody_elses_database_is_refused_and_left_alone(file: Database) -> None:
@@ -246,7 +246,7 @@ def test_somebody_elses_database_is_refused_and_left_alone(file: Database) -> No
         connection.execute("CREATE TABLE host (address TEXT)")
         connection.execute("INSERT INTO host VALUES ('kept')")
     connection.close()
-    with pytest.raises(StoreCorrupt, match="not Forewarn's"):
+    with pytest.raises(StoreCorrupt, match="tables of another program"):
         file.open()
     with sqlite3.connect(file.path) as connection:
         tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
@@ -303,9 +303,7 @@ def test_a_postgresql_of_another_application_is_refused_and_left_alone(server: P
             connection.exec_driver_sql("CREATE TABLE orders (number INTEGER)")
             connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32))")
             connection.exec_driver_sql("INSERT INTO alembic_version VALUES ('a1b2c3')")
-        with pytest.raises(
-            StoreCorrupt, match=r"not Forewarn's \(tables orders\): give Forewarn a database of its own"
-        ):
+        with pytest.raises(StoreCorrupt, match=r"tables of another program \(orders\): use an empty database"):
             database.open()
         with database.engine().connect() as connection:
             assert sorted(sa.inspect(connection).get_table_names()) == ["alembic_version", "orders"]
@@ -316,7 +314,9 @@ def test_a_postgresql_of_a_newer_version_is_refused(server: PostgreSql) -> None:
         with database.engine().begin() as connection:
             connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
             connection.exec_driver_sql("DELETE FROM meta WHERE key = 'compatible_since'")
-        with pytest.raises(StoreCorrupt, match="schema 9999, unknown here: use the Forewarn that wrote it, or a newer"):
+        with pytest.raises(
+            StoreCorrupt, match="unknown schema 9999: use the version of Forewarn that wrote it, or a newer"
+        ):
             database.open()
 
 

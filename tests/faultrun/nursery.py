@@ -38,7 +38,7 @@ _IMPORTED = (
     "alembic.command",
     "forewarn.server.service",
     "forewarn.cli.main",
-    "forewarn.host.running",
+    "forewarn.host.endpoint_process",
     "forewarn.actuators.exec",
     "forewarn.store.migrate",
     "psycopg",

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from forewarn.util.secrets import kept_token
+from forewarn.util.secrets import load_or_create_token
 from tests.faultrun.actuator import actuator_settings
 from tests.faultrun.clients import NAMES, ask_once
 from tests.faultrun.crowd import Crowd
@@ -82,7 +82,7 @@ class World:
         self.to_replica: dict[tuple[str, int], Way] = {}
         self.to_host: dict[str, list[Way]] = {}
         self.clocks = [folder / f"r{number}.clock" for number in range(REPLICAS)]
-        self.token = kept_token(folder / "operator.token")
+        self.token = load_or_create_token(folder / "operator.token")
         self._nursery = shared.nursery
         self._settings = actuator_settings(folder)
         self._pause_s = max(_PAUSE_S_MIN, vm_count / _REQUESTS_PER_S_MAX)

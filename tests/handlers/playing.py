@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from forewarn.testing.loading import load_scenario
-from forewarn.testing.report import Report
+from forewarn.testing.report import TrialReport
+from forewarn.testing.scenario_loader import load_scenario
 from forewarn.testing.trial import try_handler
 from tests.handlers.planted import CORRECT, PlantedFault, correct_source
 
@@ -51,12 +51,12 @@ async def play_all(
     folder: Path,
     *,
     patience_s: float,
-    on_report: Callable[[Play, Report], None] = lambda _play, _report: None,
-) -> dict[Play, Report]:
+    on_report: Callable[[Play, TrialReport], None] = lambda _play, _report: None,
+) -> dict[Play, TrialReport]:
     """Try each of these handlers in its scenario; files are made in the folder."""
     gate = asyncio.Semaphore(_AT_A_TIME)
     builds = asyncio.Lock()  # a compiler keeps all cores busy by itself
-    reports: dict[Play, Report] = {}
+    reports: dict[Play, TrialReport] = {}
 
     async def play_one(play: Play) -> None:
         async with gate:

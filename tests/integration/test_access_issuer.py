@@ -164,7 +164,7 @@ def test_people_log_in_to_the_dashboard_at_the_issuer(dashboard: Running, port: 
                 assert again.status_code == 401, "an answer is taken once"
         with Browser(dashboard) as browser:
             nobody = browser.get(answered(asked(browser), "eve"))
-            assert (nobody.status_code, "no grant is for them" in text_of(nobody)) == (403, True)
+            assert (nobody.status_code, "matches no grant" in text_of(nobody)) == (403, True)
             assert "/login" in str(browser.get("/vms").url)
 
 

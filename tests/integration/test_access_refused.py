@@ -71,7 +71,7 @@ def test_no_word_of_a_token_is_written_down(tmp_path: Path) -> None:
         words = [token_of(service, role) for role in (Role.OPERATOR, Role.TENANT, Role.HOST)]
         with client_of(service, words[0]) as client:
             assert client.get("/v1/tokens").status_code == 200
-        words.append(service.service.tokens.operator)
+        words.append(service.service.tokens.operator_token)
     written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     found = {path.name for path, content in written.items() for word in words if word.encode() in content}
     assert found == {"operator.token"}, "only the operator's own file"

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from forewarn.endpoint.request_journal import Journal
+from forewarn.endpoint.request_journal import RequestJournal
 from forewarn.wire.exchange import Exchange
 from tests.support.access import tenant
 from tests.support.control import error
@@ -179,7 +179,7 @@ def test_asking_for_the_requests_of_a_foreign_vm_does_as_much_as_for_one_that_ne
 
     def counted(*, vm: str = "", is_shown: Callable[[str], bool] | None = None) -> list[Exchange]:
         looks.append(vm)
-        return Journal.exchanges(journal, vm=vm, is_shown=is_shown)
+        return RequestJournal.list_exchanges(journal, vm=vm, is_visible=is_shown)
 
     monkeypatch.setattr(journal, "exchanges", counted)
     for name in (other.name, "never-was", mine.name):

@@ -19,14 +19,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from forewarn.actuators import Simulate
-from forewarn.actuators.choose import ActuatorSettings, make_actuator
 from forewarn.actuators.exec import EXIT_NEVER_BEGUN, EXIT_RUN_AGAIN, EXIT_STILL_RUNNING, VARIABLES, Exec
+from forewarn.actuators.factory import ActuatorSettings, make_actuator
 from forewarn.actuators.libvirt_inventory import read_inventory
 from forewarn.actuators.webhook import Webhook
 from forewarn.clock import RealClock
-from forewarn.config import said_settings
+from forewarn.config import make_settings
 from forewarn.errors import ActuationFailed, ActuatorError, ConfigError
-from forewarn.util.duration import parse_span
+from forewarn.util.duration import parse_duration
 from tests.support.actuated import started
 from tests.support.documents import ROOT, files_in
 from tests.support.hypervisor import NEEDS_LIBVIRT, URI, domain_xml, hypervisor
@@ -75,7 +75,7 @@ def shown(name: str, folder: Path, **changed: Any) -> ActuatorSettings:  # noqa:
     """The settings that the page shows in a file, with what a test has elsewhere."""
     values: dict[str, Any] = tomllib.loads(files_in(PAGE)[name])
     spans = {field.name for field in fields(Said) if field.type == "timedelta"}
-    read = {key: parse_span(value) if key in spans else value for key, value in values.items()}
+    read = {key: parse_duration(value) if key in spans else value for key, value in values.items()}
     return said(folder, **(read | changed))
 
 
@@ -124,7 +124,7 @@ sys.modules["libvirt"] = None
 from pathlib import Path
 from forewarn.clock import RealClock
 from forewarn.errors import ActuationFailed, ConfigError
-from forewarn.actuators.choose import make_actuator
+from forewarn.actuators.factory import make_actuator
 from tests.integration.test_actuator_choose import Said
 make_actuator(Said(state_dir=Path("."), actuator="exec", exec_command="true"), RealClock())
 try:
@@ -141,7 +141,7 @@ def test_without_its_library_the_one_that_needs_it_says_what_to_install() -> Non
 
 
 def test_the_service_has_the_settings_that_are_asked_for(tmp_path: Path) -> None:
-    settings: ActuatorSettings = said_settings(state_dir=tmp_path)
+    settings: ActuatorSettings = make_settings(state_dir=tmp_path)
     expected = Said(state_dir=tmp_path)
     names = {field.name for field in fields(Said)} - {"actuator_look_every"}
     assert {name: getattr(settings, name) for name in names} == {name: getattr(expected, name) for name in names}
@@ -160,7 +160,7 @@ async def test_the_command_of_the_page_carries_a_maintenance_out(tmp_path: Path)
         await asyncio.sleep(0.01)
         progress = await actuator.observe(maintenance, CLOCK.now()) or progress
     assert isinstance(actuator, Exec)
-    assert actuator._run(maintenance).outcome().output == "pausing web-0\npausing web-1\n"
+    assert actuator._get_run(maintenance).read_outcome().output == "pausing web-0\npausing web-1\n"
 
 
 async def test_the_commands_of_the_page_are_all_used(tmp_path: Path) -> None:

@@ -21,13 +21,13 @@ from typing import Any, Literal
 import pytest
 
 from forewarn.actuators import Progress
-from forewarn.actuators.exec import VARIABLES, Exec, Limits, environment_of
-from forewarn.actuators.exec_run import Run, RunState, prune
+from forewarn.actuators.exec import VARIABLES, CommandLimits, Exec, build_environment
+from forewarn.actuators.exec_run import CommandRun, CommandRunState, prune_runs
 from forewarn.clock import RealClock
+from forewarn.core.actuator_result import RetryPolicy
 from forewarn.core.model import EventType, Maintenance, MaintenanceState
-from forewarn.core.progress import Retry
 from forewarn.errors import ActuatorBusy, ActuatorError, ConfigError
-from forewarn.scheduling.scheduler import Pace
+from forewarn.scheduling.scheduler import SchedulerSettings
 from tests.support.actuated import started, until
 from tests.support.documents import ROOT
 from tests.support.processes import is_written
@@ -43,7 +43,7 @@ QUICK = timedelta(milliseconds=250)
 
 def exec_of(folder: Path, script: str, deadline: timedelta = timedelta(seconds=60), **options: Any) -> Exec:  # noqa: ANN401 - options of `Exec`
     kept = options.pop("output_size_bytes_max", 64 << 10)
-    limits = Limits(look_every=timedelta(milliseconds=10), deadline=deadline, output_size_bytes_max=kept)
+    limits = CommandLimits(check_every=timedelta(milliseconds=10), deadline=deadline, output_size_bytes_max=kept)
     return Exec(["bash", "-c", script], folder / "runs", limits=limits, **options)
 
 
@@ -139,14 +139,14 @@ async def test_a_command_is_told_everything_in_its_environment_and_on_standard_i
 
 def test_settings_of_the_service_are_not_for_commands() -> None:
     inherited = {"PATH": "/bin", "FOREWARN_DATABASE_URL": "postgresql://forewarn:password@db/forewarn"}
-    environment = environment_of(started("web-0"), inherited)
+    environment = build_environment(started("web-0"), inherited)
     assert environment["PATH"] == "/bin"
     assert "FOREWARN_DATABASE_URL" not in environment
 
 
 def test_half_a_list_of_vms_is_worse_than_none() -> None:
     many = started(*(f"a-vm-with-a-long-name-{number}" for number in range(2000)))
-    environment = environment_of(many, {})
+    environment = build_environment(many, {})
     assert "FOREWARN_VMS" not in environment
     assert environment["FOREWARN_HOSTS"] == "host-1"
 
@@ -248,7 +248,7 @@ async def test_a_flood_of_output_is_read_and_only_its_end_is_kept(tmp_path: Path
     script = "head -c 50000000 /dev/zero | tr '\\0' x; echo; echo the end; exit 1"
     actuator = exec_of(tmp_path, script, output_size_bytes_max=1000)
     assert await failure(actuator, started("web-0")) == "bash ended with exit status 1: the end"
-    assert len(Run(tmp_path / "runs" / "k3m9").outcome().output) == 1000
+    assert len(CommandRun(tmp_path / "runs" / "k3m9").read_outcome().output) == 1000
 
 
 async def test_a_flood_without_end_is_ended_at_the_deadline(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ async def test_a_folder_that_cannot_be_used_is_said(tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
     actuator = exec_of(tmp_path, "true")
     for call in (actuator.check(), actuator.execute(started("web-0"), NOW)):
-        with pytest.raises(ActuatorError, match="cannot make the folder"):
+        with pytest.raises(ActuatorError, match="cannot create the folder"):
             await call
 
 
@@ -295,7 +295,7 @@ def test_of_many_that_begin_at_the_same_time_one_does(tmp_path: Path) -> None:
 
     def begin() -> None:
         barrier.wait()
-        Run(tmp_path / "run").begin(
+        CommandRun(tmp_path / "run").begin(
             ["bash", "-c", f"echo x >> {tmp_path}/begun"],
             environment=dict(os.environ),
             stdin=b"",
@@ -308,7 +308,7 @@ def test_of_many_that_begin_at_the_same_time_one_does(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    while Run(tmp_path / "run").look() is not RunState.ENDED:
+    while CommandRun(tmp_path / "run").read_state() is not CommandRunState.ENDED:
         time.sleep(0.01)
     assert (tmp_path / "begun").read_text() == "x\n"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
@@ -335,7 +335,7 @@ async def test_of_many_calls_at_the_same_time_one_runs_the_command_however_quick
 async def test_a_call_cut_off_by_the_schedulers_time_out_has_begun_it_and_it_comes_to_its_end(tmp_path: Path) -> None:
     """Invariant 3."""
     actuator = exec_of(tmp_path, f"echo x >> {tmp_path}/begun; sleep 0.2")
-    pace = Pace(call_timeout=timedelta(0), retry=Retry(attempts_max=100, pause=seconds(5)))
+    pace = SchedulerSettings(call_timeout=timedelta(0), retry=RetryPolicy(attempts_max=100, pause=seconds(5)))
     made = await simulated(inventory(*VMS, scopes=SCOPES), actuator=actuator, pace=pace)
     maintenance = await made.schedule_one("host-maintenance", "db")
     await made.approve_all("db")
@@ -394,7 +394,7 @@ async def lost(tmp_path: Path, on_lost: Literal["fail", "repeat"], **options: An
     await actuator.execute(maintenance, NOW)
     await until(lambda: is_written(tmp_path / "begun"))
     os.kill(int((tmp_path / "runs" / "k3m9" / "keeper").read_text()), signal.SIGKILL)
-    await until(lambda: Run(tmp_path / "runs" / "k3m9").look() is RunState.LOST)
+    await until(lambda: CommandRun(tmp_path / "runs" / "k3m9").read_state() is CommandRunState.LOST)
     (tmp_path / "go").touch()
     return actuator, maintenance
 
@@ -402,7 +402,7 @@ async def lost(tmp_path: Path, on_lost: Literal["fail", "repeat"], **options: An
 async def test_what_nobody_has_seen_the_end_of_fails(tmp_path: Path) -> None:
     actuator, maintenance = await lost(tmp_path, "fail")
     for call in (actuator.observe, actuator.execute):
-        with pytest.raises(ActuatorError, match="what became of it is unknown"):
+        with pytest.raises(ActuatorError, match="outcome is unknown"):
             await call(maintenance, NOW)
     assert len((tmp_path / "begun").read_text().split()) == 1
 
@@ -416,7 +416,7 @@ async def test_or_is_run_again_where_the_operator_says_that_it_may_be(tmp_path: 
 
 async def test_what_was_begun_elsewhere_fails_or_is_run_again_as_well(tmp_path: Path) -> None:
     elsewhere = replace(started("web-0"), begun_at=NOW)
-    with pytest.raises(ActuatorError, match="what became of it is unknown"):
+    with pytest.raises(ActuatorError, match="outcome is unknown"):
         await exec_of(tmp_path, "true").observe(elsewhere, NOW)
     repeating = exec_of(tmp_path, "true", on_lost="repeat")
     assert await repeating.observe(elsewhere, NOW) is None
@@ -454,7 +454,7 @@ async def test_without_one_nothing_can_be_observed_everywhere(tmp_path: Path) ->
 
 @pytest.mark.parametrize("script", ["echo 'no idea'; exit 9", "sleep 60"])
 async def test_an_observe_command_that_fails_or_hangs_is_an_error(tmp_path: Path, script: str) -> None:
-    limits = Limits(observe_deadline=QUICK)
+    limits = CommandLimits(observe_deadline=QUICK)
     actuator = Exec(["true"], tmp_path / "runs", observe_command=["bash", "-c", script], limits=limits)
     with pytest.raises(ActuatorError, match=r"no idea|took longer than"):
         await actuator.observe(started("web-0"), NOW)
@@ -522,7 +522,7 @@ async def test_only_so_many_runs_are_remembered_and_never_is_one_forgotten_that_
     actuator = exec_of(tmp_path, "true")
     for number in range(4):
         await ended(actuator, started("web-0", id=f"run-{number}"))
-    prune(tmp_path / "runs", 3)
+    prune_runs(tmp_path / "runs", 3)
     assert names_in(tmp_path / "runs") == ["run-2", "run-3", "running"]
     await running.abort(started("web-0", id="running"), NOW)
 

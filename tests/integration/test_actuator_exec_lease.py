@@ -29,7 +29,7 @@ async def test_nothing_is_begun_when_the_lease_is_over(actuator: Exec, tmp_path:
     """Invariant 3: a replica that was halted after it had looked at its lease, and wakes when another one acts."""
     BEGIN_BEFORE_S.set(uptime_s())
     maintenance = started("db")
-    with pytest.raises(ActuatorError, match="the lease is over"):
+    with pytest.raises(ActuatorError, match="the lease has expired"):
         await actuator.execute(maintenance, NOW)
     assert not (tmp_path / "done").exists()
     assert await actuator.observe(maintenance, NOW) is None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.actuators import Progress
-from forewarn.actuators.libvirt import Destination, Libvirt, Terms, read_destinations
+from forewarn.actuators.libvirt import Destination, Libvirt, LibvirtTimings, read_destinations
 from forewarn.actuators.libvirt_domain import ENDED_RECORDS_MAX
 from forewarn.clock import RealClock, VirtualClock
 from forewarn.core.model import EventType, Maintenance
@@ -27,10 +27,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow, NEEDS_LIBVIRT]
 T = EventType
 CLOCK = RealClock()
 NOW = CLOCK.now()
-TERMS = Terms(
+TERMS = LibvirtTimings(
     freeze=timedelta(milliseconds=60),
     shutdown_timeout=timedelta(milliseconds=60),
-    look_every=timedelta(milliseconds=10),
+    check_every=timedelta(milliseconds=10),
 )
 
 
@@ -43,7 +43,7 @@ def world() -> Iterator[Hypervisor]:
 
 @pytest.fixture
 async def libvirt(world: Hypervisor) -> AsyncIterator[Libvirt]:
-    async with closing(Libvirt(URI, terms=TERMS)) as made:
+    async with closing(Libvirt(URI, timings=TERMS)) as made:
         yield made
 
 
@@ -191,12 +191,12 @@ async def test_a_vm_that_is_missing_keeps_no_other_suspended_and_then_is_told(
     await libvirt.execute(maintenance, NOW)
     world.domain("web-1").undefine()
     world.domain("web-1").destroy()
-    assert await refusal(libvirt, maintenance) == f"vm web-1 is no domain of {URI}"
+    assert await refusal(libvirt, maintenance) == f"vm web-1 is not a domain of {URI}"
     assert world.state("web-0") == "running"
 
 
 async def test_with_a_vm_that_was_never_there_nothing_is_begun(libvirt: Libvirt, world: Hypervisor) -> None:
-    assert await refusal(libvirt, started("web-0", "nobody", "no-one")) == f"vm nobody is no domain of {URI}"
+    assert await refusal(libvirt, started("web-0", "nobody", "no-one")) == f"vm nobody is not a domain of {URI}"
     assert world.state("web-0") == "running"
 
 
@@ -270,7 +270,7 @@ def away_at(folder: Path) -> Destination:
 
 async def domains(libvirt: Libvirt, uri: str) -> dict[str, bool]:
     """What is where, and whether it runs."""
-    return await libvirt._line(uri, "web-0").call(
+    return await libvirt._get_connection(uri, "web-0").run_job(
         lambda session: {domain.name(): bool(domain.isActive()) for domain in session.connect.listAllDomains()}
     )
 
@@ -283,12 +283,14 @@ async def test_a_redeployment_with_a_destination_moves_the_vm(
     if not is_running:
         world.domain("web-0").destroy()
     identity = world.domain("web-0").UUIDString()
-    async with closing(Libvirt(URI, destinations={"*": away}, terms=TERMS, lines_per_host=1)) as libvirt:
+    async with closing(Libvirt(URI, destinations={"*": away}, timings=TERMS, connections_per_host=1)) as libvirt:
         done = await carried_out(libvirt, started("web-0", type=T.REDEPLOY))
         assert done.is_complete
         assert await domains(libvirt, away.uri) == {"web-0": is_running}
         assert await domains(libvirt, URI) == {"web-1": True}
-        there = await libvirt._line(away.uri, "web-0").call(lambda s: s.connect.lookupByName("web-0").UUIDString())
+        there = await libvirt._get_connection(away.uri, "web-0").run_job(
+            lambda s: s.connect.lookupByName("web-0").UUIDString()
+        )
         assert there == identity
         # The inventory may not know yet that it has moved: it is found all the same.
         await carried_out(libvirt, started("web-0", id="next", type=T.TERMINATE))
@@ -297,7 +299,7 @@ async def test_a_redeployment_with_a_destination_moves_the_vm(
 
 async def test_a_migration_that_libvirt_refuses_is_an_error_each_time_and_the_vm_runs_on(world: Hypervisor) -> None:
     destinations = {"host-1": Destination("qemu+unix:///system?socket=/no/such/socket")}
-    async with closing(Libvirt(URI, destinations=destinations, terms=TERMS)) as libvirt:
+    async with closing(Libvirt(URI, destinations=destinations, timings=TERMS)) as libvirt:
         for _ in range(TERMS.migrations_max + 3):
             message = await refusal(libvirt, started("web-0"))
             assert message.startswith(f"vm web-0 was not migrated: libvirt at {URI}: ")
@@ -337,9 +339,9 @@ async def test_whenever_the_power_is_cut_nothing_is_done_twice_or_left_undone(
         world.events.clear()
         maintenance = started(name, type=kind)
         cut.left, cut.has_come = number, False
-        first = Libvirt(URI, destinations=destinations, terms=TERMS, lines_per_host=1)
-        second = Libvirt(URI, destinations=destinations, terms=TERMS, lines_per_host=1)
-        second._lines = first._lines  # the test driver forgets a destination with its connection
+        first = Libvirt(URI, destinations=destinations, timings=TERMS, connections_per_host=1)
+        second = Libvirt(URI, destinations=destinations, timings=TERMS, connections_per_host=1)
+        second._connections = first._connections  # the test driver forgets a destination with its connection
         with contextlib.suppress(Cut):
             await carried_out(first, maintenance)
         cut.left = -1
@@ -358,7 +360,7 @@ async def test_whenever_the_power_is_cut_nothing_is_done_twice_or_left_undone(
 
 
 async def test_an_abort_resumes_what_is_suspended(world: Hypervisor) -> None:
-    async with closing(Libvirt(URI, terms=replace(TERMS, freeze=timedelta(hours=1)))) as libvirt:
+    async with closing(Libvirt(URI, timings=replace(TERMS, freeze=timedelta(hours=1)))) as libvirt:
         maintenance = started("web-0", "web-1")
         await libvirt.execute(maintenance, NOW)
         assert world.state("web-1") == "paused"
@@ -372,7 +374,7 @@ async def test_an_abort_resumes_what_is_suspended(world: Hypervisor) -> None:
 
 async def test_an_abort_starts_what_would_stay_off(world: Hypervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     stubborn(monkeypatch)
-    async with closing(Libvirt(URI, terms=replace(TERMS, shutdown_timeout=timedelta(hours=1)))) as libvirt:
+    async with closing(Libvirt(URI, timings=replace(TERMS, shutdown_timeout=timedelta(hours=1)))) as libvirt:
         maintenance = started("web-0", type=T.REBOOT)
         await libvirt.execute(maintenance, NOW)
         world.domain("web-0").destroy()
@@ -399,7 +401,7 @@ def test_each_host_has_its_libvirt_and_its_destination(world: Hypervisor) -> Non
         "host-1": Destination("qemu+tls://host-9/system", "tcp://10.0.0.9"),
         "*": Destination("qemu+ssh://spare/system?a=b"),
     }
-    libvirt = Libvirt("qemu+ssh://{host}/system", destinations=destinations, terms=TERMS)
+    libvirt = Libvirt("qemu+ssh://{host}/system", destinations=destinations, timings=TERMS)
     plans = [
         libvirt.plan(started("web-0", host=host, type=kind))[0]
         for host, kind in [
@@ -410,7 +412,7 @@ def test_each_host_has_its_libvirt_and_its_destination(world: Hypervisor) -> Non
             ("host-1", T.PREEMPT),
         ]
     ]
-    shut_down = "within 0.06 s or by cutting its power"
+    shut_down = "cut its power after 0.06 s"
     assert plans == [
         "migrate web-0 from qemu+ssh://host-1/system to qemu+tls://host-9/system while it runs",
         f"shut down web-0 on qemu+ssh://host-2/system, {shut_down}, define and start it on qemu+ssh://spare/system?a=b",

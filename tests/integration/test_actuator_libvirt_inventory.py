@@ -11,15 +11,22 @@ from pathlib import Path
 import pytest
 import typer
 
-from forewarn.actuators.libvirt_follow import News, follow, keep_declared
+from forewarn.actuators.libvirt_events import DomainEvent, follow_domains, keep_declared
 from forewarn.actuators.libvirt_inventory import read_host, read_inventory
-from forewarn.cli.command import group
+from forewarn.cli.command import add_group
 from forewarn.cli.inventory_libvirt import add_from_libvirt
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, Scope, ScopeKind, VirtualMachine
 from forewarn.errors import ActuatorError, ConfigError, InvalidRequest, ServerUnreachable, Unauthorized
 from forewarn.testing.lab import Lab
-from forewarn.wire.inventory import HostVmsIn, InventoryIn, VmIn, parse_inventory, to_host_declaration, to_inventory
+from forewarn.wire.inventory import (
+    HostDeclarationIn,
+    InventoryIn,
+    VmIn,
+    parse_inventory,
+    to_host_declaration,
+    to_inventory,
+)
 from tests.support.actuated import until
 from tests.support.hypervisor import NEEDS_LIBVIRT, URI, Hypervisor, domain_xml, hypervisor
 from tests.support.spans import GUARD_S
@@ -87,7 +94,7 @@ def test_a_size_that_somebody_has_named_is_kept(world: Hypervisor) -> None:
     [
         ({"a b": ""}, "domain a b: name: "),
         ({"web": vm_element('fault_domain="one"')}, "domain web: fault_domain: "),
-        ({"web": vm_element('colour="red"')}, "domain web: 'colour' in its metadata is none of "),
+        ({"web": vm_element('colour="red"')}, "domain web: unknown metadata attribute 'colour': expected one of "),
         ({"web": vm_element('scope="s" kind="circle"')}, "domain web: scope s: kind: "),
         (
             {"web": vm_element("", "<f:address>here</f:address>")},
@@ -99,7 +106,7 @@ def test_a_size_that_somebody_has_named_is_kept(world: Hypervisor) -> None:
         ),
         (
             {name: vm_element("", "<f:address>10.0.0.1</f:address>") for name in ("a", "b")},
-            "inventory: address '10.0.0.1' stands twice",
+            "inventory: duplicate address '10.0.0.1'",
         ),
     ],
 )
@@ -136,10 +143,10 @@ def test_only_what_runs_is_claimed_from_another_host(world: Hypervisor) -> None:
 async def test_what_is_there_is_told_and_then_what_changes(world: Hypervisor) -> None:
     world.define("db")
     world.define("old", is_running=False)
-    heard: list[News] = []
-    following = asyncio.create_task(follow(URI, heard.append))
+    heard: list[DomainEvent] = []
+    following = asyncio.create_task(follow_domains(URI, heard.append))
     await until(lambda: len(heard) == 2)
-    assert {(news.vm, news.what, news.is_running) for news in heard} == {
+    assert {(news.vm, news.kind, news.is_running) for news in heard} == {
         ("db", "present", True),
         ("old", "present", False),
     }
@@ -148,7 +155,7 @@ async def test_what_is_there_is_told_and_then_what_changes(world: Hypervisor) ->
     world.domain("db").resume()
     world.domain("db").destroy()
     await until(lambda: len(heard) == 6)
-    assert [(news.vm, news.what, news.is_running) for news in heard[2:]] == [
+    assert [(news.vm, news.kind, news.is_running) for news in heard[2:]] == [
         ("old", "started", True),
         ("db", "suspended", False),
         ("db", "resumed", True),
@@ -160,13 +167,13 @@ async def test_what_is_there_is_told_and_then_what_changes(world: Hypervisor) ->
 
 async def test_a_libvirt_that_is_away_is_tried_again(tmp_path: Path) -> None:
     file = tmp_path / "node.xml"
-    heard: list[News] = []
-    following = asyncio.create_task(follow(f"test://{file}", heard.append, reconnect_s=0.01))
+    heard: list[DomainEvent] = []
+    following = asyncio.create_task(follow_domains(f"test://{file}", heard.append, reconnect_s=0.01))
     await asyncio.sleep(0.05)
     assert heard == []
     file.write_text(f"<node>{domain_xml('web-0')}</node>")
     await until(lambda: bool(heard))
-    assert heard == [News(vm="web-0", what="present", is_running=True)]
+    assert heard == [DomainEvent(vm="web-0", kind="present", is_running=True)]
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
 
@@ -177,11 +184,11 @@ async def test_what_is_declared_follows_what_libvirt_runs(world: Hypervisor) -> 
     async with Lab(to_inventory(InventoryIn())).running() as lab:
         engine = lab.backend.engine
 
-        async def declare(host: str, said: HostVmsIn) -> None:
+        async def declare(host: str, said: HostDeclarationIn) -> None:
             await engine.apply_host(to_host_declaration(host, said), actor="test")
 
         async def declared() -> dict[str, str]:
-            found = await engine.read(lambda reader: reader.inventory())
+            found = await engine.read(lambda reader: reader.get_inventory())
             return {vm.name: vm.host for vm in found.vms}
 
         async def becomes(expected: dict[str, str]) -> None:
@@ -193,7 +200,7 @@ async def test_what_is_declared_follows_what_libvirt_runs(world: Hypervisor) -> 
         await becomes({"web-0": "host-1"})
         world.define("db")
         await becomes({"web-0": "host-1", "db": "host-1"})
-        await declare("host-2", HostVmsIn(vms=[VmIn(name="db", host="host-2")]))  # it moved away
+        await declare("host-2", HostDeclarationIn(vms=[VmIn(name="db", host="host-2")]))  # it moved away
         assert await declared() == {"web-0": "host-1", "db": "host-2"}
         world.domain("db").destroy()
         world.define("other")
@@ -209,7 +216,7 @@ async def test_a_service_that_is_away_is_told_when_it_is_back(world: Hypervisor)
     world.define("db")
     told: list[list[str]] = []
 
-    async def declare(_host: str, said: HostVmsIn) -> None:
+    async def declare(_host: str, said: HostDeclarationIn) -> None:
         told.append([vm.name for vm in said.vms])
         if len(told) == 1:
             msg = "it is away"
@@ -225,7 +232,7 @@ async def test_a_service_that_is_away_is_told_when_it_is_back(world: Hypervisor)
 async def test_a_wrong_token_ends_it(world: Hypervisor) -> None:
     world.define("db")
 
-    async def declare(_host: str, _said: HostVmsIn) -> None:
+    async def declare(_host: str, _said: HostDeclarationIn) -> None:
         msg = "this token is none"
         raise Unauthorized(msg)
 
@@ -238,7 +245,7 @@ async def test_a_wrong_token_ends_it(world: Hypervisor) -> None:
 
 def command(*words: str) -> None:
     app = typer.Typer()
-    add_from_libvirt(group(app, "inventory", "Declare.", "Declare"))
+    add_from_libvirt(add_group(app, "inventory", "Declare.", "Declare"))
     app(args=["inventory", "from-libvirt", *words], standalone_mode=False)
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from forewarn.actuators import Progress
-from forewarn.actuators.libvirt import Destination, Libvirt, Terms
+from forewarn.actuators.libvirt import Destination, Libvirt, LibvirtTimings
 from forewarn.actuators.libvirt_connection import load_libvirt
-from forewarn.actuators.libvirt_follow import News, follow
+from forewarn.actuators.libvirt_events import DomainEvent, follow_domains
 from forewarn.clock import RealClock
 from forewarn.core.model import EventType, Maintenance
 from forewarn.errors import ActuatorError
@@ -34,8 +34,8 @@ pytestmark = [
 ]
 
 CLOCK = RealClock()
-TERMS = Terms(
-    freeze=timedelta(milliseconds=500), shutdown_timeout=timedelta(seconds=1), look_every=timedelta(milliseconds=100)
+TERMS = LibvirtTimings(
+    freeze=timedelta(milliseconds=500), shutdown_timeout=timedelta(seconds=1), check_every=timedelta(milliseconds=100)
 )
 LOCAL = "tcp://127.0.0.1"
 
@@ -58,7 +58,7 @@ def away() -> Iterator[Daemon]:
 @asynccontextmanager
 async def actuator(home: Daemon, away: Daemon | None = None, **options: Any) -> AsyncIterator[Libvirt]:  # noqa: ANN401 - options of `Libvirt`
     destinations = {} if away is None else {"*": Destination(away.uri, LOCAL)}
-    made = Libvirt(home.uri, destinations=destinations, terms=TERMS, **options)
+    made = Libvirt(home.uri, destinations=destinations, timings=TERMS, **options)
     try:
         yield made
     finally:
@@ -178,8 +178,8 @@ async def test_a_migration_is_stopped_by_an_abort_and_the_machine_runs_on_where_
 
 async def test_a_daemon_that_dies_is_connected_to_again_and_nothing_is_done_twice(home: Daemon) -> None:
     maintenance = replace(started("web-0"), duration_s=3)
-    heard: list[News] = []
-    following = asyncio.create_task(follow(home.uri, heard.append, reconnect_s=0.1))
+    heard: list[DomainEvent] = []
+    following = asyncio.create_task(follow_domains(home.uri, heard.append, reconnect_s=0.1))
     async with actuator(home) as libvirt:
         await libvirt.execute(maintenance, CLOCK.now())
         await until(lambda: bool(heard))
@@ -191,7 +191,7 @@ async def test_a_daemon_that_dies_is_connected_to_again_and_nothing_is_done_twic
         done = await carried_out(libvirt, replace(maintenance, impacted_at=CLOCK.now()))
         assert done.impact_s is not None
         assert done.impact_s >= 3
-        await until(lambda: any(news.what == "present" for news in heard[before:]))
+        await until(lambda: any(news.kind == "present" for news in heard[before:]))
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     assert domains(home)["web-0"] == (RUNNING, 1)

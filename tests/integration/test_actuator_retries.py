@@ -15,11 +15,11 @@ from typing import Literal
 import pytest
 
 from forewarn.actuators import Actuator
-from forewarn.actuators.exec import Exec, Limits
+from forewarn.actuators.exec import CommandLimits, Exec
 from forewarn.actuators.webhook import Webhook
+from forewarn.core.actuator_result import RetryPolicy
 from forewarn.core.model import EntryKind, Maintenance
-from forewarn.core.progress import Retry
-from forewarn.scheduling.scheduler import Pace
+from forewarn.scheduling.scheduler import SchedulerSettings
 from tests.support.operator_service import Asked, answer, operator_service
 from tests.support.processes import is_written
 from tests.support.simulated import Simulated, inventory, simulated
@@ -37,12 +37,12 @@ def exec_of(
 ) -> Exec:
     command = ["bash", "-c", script]
     observe_command = ["bash", "-c", observe] if observe else None
-    return Exec(command, folder / runs, observe_command=observe_command, on_lost=on_lost, limits=Limits())
+    return Exec(command, folder / runs, observe_command=observe_command, on_lost=on_lost, limits=CommandLimits())
 
 
 async def begun(actuator: Actuator, *, attempts_max: int = 10) -> tuple[Simulated, Maintenance]:
     """A maintenance of `db` that is due to be carried out."""
-    pace = Pace(retry=Retry(attempts_max=attempts_max, pause=seconds(5)))
+    pace = SchedulerSettings(retry=RetryPolicy(attempts_max=attempts_max, pause=seconds(5)))
     made = await simulated(inventory(*VMS, scopes=SCOPES), actuator=actuator, pace=pace)
     maintenance = await made.schedule_one("host-maintenance", "db")
     await made.approve_all("db")
@@ -107,7 +107,7 @@ async def test_a_command_that_always_exits_with_75_fails_after_as_many_runs_as_t
     assert await over(made, maintenance) == "failed"
     assert (tmp_path / "begun").read_text() == "x\n" * 3
     last = made.entries(maintenance)[-1]
-    assert last.reason == "the actuator failed 3 times, at last: bash ended with exit status 75"
+    assert last.reason == "the actuator failed 3 times; last error: bash ended with exit status 75"
 
 
 async def test_a_command_that_fails_otherwise_is_run_once(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from forewarn.actuators import Progress
-from forewarn.actuators.payload import REASON_LENGTH_MAX, describe
-from forewarn.actuators.webhook import SIGNATURE, Webhook, sign
+from forewarn.actuators.payload import REASON_LENGTH_MAX, describe_maintenance
+from forewarn.actuators.webhook import SIGNATURE, Webhook, sign_request
 from forewarn.clock import RealClock
 from forewarn.errors import ActuatorError, ConfigError
 from tests.support.actuated import started
@@ -72,7 +72,7 @@ async def test_the_maintenance_is_posted_as_the_control_api_shows_it(
     assert asked.headers["content-type"] == "application/json"
     assert asked.headers["idempotency-key"] == "k3m9"
     shown = json.loads(asked.body)
-    assert shown == describe(MAINTENANCE)
+    assert shown == describe_maintenance(MAINTENANCE)
     assert (shown["id"], shown["type"], shown["vms"]) == ("k3m9", "Freeze", ["web-0", "web-1"])
 
 
@@ -95,7 +95,7 @@ async def test_every_request_is_signed_so_that_it_cannot_be_made_another(
 
 def test_a_signature_is_what_the_documentation_says() -> None:
     digest = hmac.new(b"key", b'1700000000.{"id": 1}', "sha256").hexdigest()
-    assert sign(b"key", b'{"id": 1}', 1_700_000_000) == f"t=1700000000,v1={digest}"
+    assert sign_request(b"key", b'{"id": 1}', 1_700_000_000) == f"t=1700000000,v1={digest}"
 
 
 @pytest.mark.parametrize(
@@ -181,10 +181,10 @@ async def test_404_says_that_nothing_was_begun_but_not_to_a_post(webhook: Webhoo
     ("body", "reason"),
     [
         ({"state": "failed", "reason": "no capacity\non host-2"}, "failed: no capacity on host-2"),
-        ({"state": "failed"}, "failed: it gave no reason"),
+        ({"state": "failed"}, "failed: no reason given"),
         ({"state": "failed", "reason": "\x1b[2J\u202e"}, "failed: [2J"),
-        ({"state": "unknown", "reason": "asleep"}, "cannot say: asleep"),
-        ({"state": "unknown"}, "cannot say: it gave no reason"),
+        ({"state": "unknown", "reason": "asleep"}, "reports an unknown state: asleep"),
+        ({"state": "unknown"}, "reports an unknown state: no reason given"),
     ],
 )
 async def test_a_failure_comes_with_its_reason_in_a_line(
@@ -200,19 +200,19 @@ async def test_a_long_reason_is_cut(webhook: Webhook, service: OperatorService) 
 
 
 NONSENSE = [
-    (answer(200, b"<html>welcome</html>"), "not as agreed"),
-    (answer(200, b""), "not as agreed"),
-    (answer(200, b"\xff\xfe\x00"), "not as agreed"),
-    (answer(200, b"[" * 900), "not as agreed"),
-    (answer(200, [{"state": "completed"}]), "not as agreed"),
-    (answer(200, {"status": "completed"}), "not as agreed: state: Field required"),
-    (answer(200, {"state": "Completed"}), "not as agreed: state"),
-    (answer(200, {"state": "running", "check_after_s": "soon"}), "not as agreed: check_after_s"),
-    (answer(200, {"state": "running", "check_after_s": -1}), "not as agreed: check_after_s"),
-    (answer(200, b'{"state": "running", "check_after_s": NaN}'), "not as agreed: check_after_s"),
-    (answer(200, b'{"state": "completed", "impact_s": 1e999}'), "not as agreed: impact_s"),
-    (answer(200, {"state": "completed", "impacted": "yes"}), "not as agreed: impacted"),
-    (answer(200, {"state": "failed", "reason": ["a"]}), "not as agreed: reason"),
+    (answer(200, b"<html>welcome</html>"), "with an invalid body"),
+    (answer(200, b""), "with an invalid body"),
+    (answer(200, b"\xff\xfe\x00"), "with an invalid body"),
+    (answer(200, b"[" * 900), "with an invalid body"),
+    (answer(200, [{"state": "completed"}]), "with an invalid body"),
+    (answer(200, {"status": "completed"}), "with an invalid body: state: Field required"),
+    (answer(200, {"state": "Completed"}), "with an invalid body: state"),
+    (answer(200, {"state": "running", "check_after_s": "soon"}), "with an invalid body: check_after_s"),
+    (answer(200, {"state": "running", "check_after_s": -1}), "with an invalid body: check_after_s"),
+    (answer(200, b'{"state": "running", "check_after_s": NaN}'), "with an invalid body: check_after_s"),
+    (answer(200, b'{"state": "completed", "impact_s": 1e999}'), "with an invalid body: impact_s"),
+    (answer(200, {"state": "completed", "impacted": "yes"}), "with an invalid body: impacted"),
+    (answer(200, {"state": "failed", "reason": ["a"]}), "with an invalid body: reason"),
     (answer(204), "answered 204; expected 200, 201 or 202"),
     (answer(302, headers="Location: /elsewhere\r\n"), "answered 302; expected"),
     (answer(307, headers="Location: /elsewhere\r\n"), "answered 307; expected"),
@@ -220,14 +220,14 @@ NONSENSE = [
     (answer(503, b"x" * 900), "answered 503; expected"),
     (answer(200, b"x" * 1001), "answered with more than 1000 bytes"),
     (answer(500, b"x" * 5_000_000), "answered with more than 1000 bytes"),
-    (answer(200, b"\x1f\x8b\x08\x00", headers="Content-Encoding: gzip\r\n"), "not as agreed"),
+    (answer(200, b"\x1f\x8b\x08\x00", headers="Content-Encoding: gzip\r\n"), "with an invalid body"),
     (
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"400\r\n" + b"x" * 1024 + b"\r\n",
         "answered with more",
     ),
-    (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "could not be asked"),
-    (b"HTTP/1.1 200 OK\r\nContent-Length: nine\r\n\r\n", "could not be asked"),
-    (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 300_000 + b"\r\n\r\n", "could not be asked"),
+    (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "did not answer"),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: nine\r\n\r\n", "did not answer"),
+    (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 300_000 + b"\r\n\r\n", "did not answer"),
 ]
 
 
@@ -248,13 +248,13 @@ async def test_anything_else_is_an_error_in_one_line(
 async def test_an_answer_that_does_not_come_is_not_waited_for(service: OperatorService, part: bytes) -> None:
     webhook = Webhook(service.url, SECRET, deadline=timedelta(milliseconds=200))
     service.script = always(part)
-    assert await refusal(webhook) == "gave no whole answer to POST within 0.2 s"
+    assert await refusal(webhook) == "did not fully answer POST within 0.2 s"
     await webhook.close()
 
 
 async def test_nobody_there_is_said() -> None:
     webhook = Webhook("http://127.0.0.1:1", SECRET)
-    assert (await refusal(webhook)).startswith("could not be asked (POST): ")
+    assert (await refusal(webhook)).startswith("did not answer POST: ")
     await webhook.close()
 
 

@@ -43,9 +43,9 @@ def a_file(path: Path, text: str, mode: int = 0o755) -> None:
         ("{folder}", "{folder} is a folder"),
         ("no-such-program", "'no-such-program' is not on the PATH"),
         ("plain-too", "{folder}/bin/plain-too is not executable"),
-        ("{folder}/bin/headless", "{folder}/bin/headless does not begin with #! and the program that is to run it"),
-        ("{folder}/bin/lost", "{folder}/bin/lost is to be run by /nowhere/sh, which does not exist"),
-        ("{folder}/bin/empty", "{folder}/bin/empty is to be run by nothing, which does not exist"),
+        ("{folder}/bin/headless", "{folder}/bin/headless has no #! line that names its interpreter"),
+        ("{folder}/bin/lost", "the interpreter of {folder}/bin/lost, /nowhere/sh, does not exist"),
+        ("{folder}/bin/empty", "the #! line of {folder}/bin/empty names no interpreter"),
     ],
 )
 def test_a_command_that_cannot_be_run_fails_with_its_place(tmp_path: Path, program: str, why: str) -> None:
@@ -108,6 +108,6 @@ max_duration = 1.8
     config = f"{tmp_path}/agent.toml"
     no_second = "no whole number of seconds lies between min_duration and max_duration"
     assert done.stderr.splitlines() == [
-        f"warning: {config}:5: 'freezes' can never match: 'mine' before it matches all that it would",
+        f"warning: {config}:5: 'freezes' can never match: the earlier rule 'mine' matches every event that it would",
         f"warning: {config}:9: 'between' can never match: {no_second}",
     ]

@@ -139,7 +139,7 @@ def test_status_says_that_no_agent_runs(tmp_path: Path) -> None:
     (tmp_path / "agent.token").write_text("secret\n")
     done = forewarn("agent", "status", folder=tmp_path)
     assert done.returncode == 3
-    assert "no agent answers at 127.0.0.1:1: is it running?" in done.stderr
+    assert "no agent answers at 127.0.0.1:1: start it with 'forewarn agent run'" in done.stderr
 
 
 def test_a_token_that_is_not_the_agents_is_refused(service: Served, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_token_that_is_not_the_agents_is_refused(service: Served, tmp_path: Pa
         done = forewarn("agent", "status", folder=tmp_path)
         (tmp_path / "agent.token").write_text(token)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "the agent's token is needed" in done.stderr
+    assert "the agent's token is required" in done.stderr
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_an_operator_approves_by_hand_what_waits_for_that(service: Served, tmp_p
     with agent(tmp_path, service.metadata_url, '[[rule]]\nname = "careful"\napprove = "by-hand"\n'):
         assert "no events" in forewarn("agent", "status", folder=tmp_path).stderr
         done = forewarn("agent", "approve", folder=tmp_path)
-        assert (done.returncode, done.stderr) == (1, "forewarn: no event waits for approval\n")
+        assert (done.returncode, done.stderr) == (1, "forewarn: no event is waiting for approval\n")
         maintenance = announce(service)
         (event,) = wait_for(lambda: status(tmp_path)["events"])
         event_id = event["event"]["id"]
@@ -167,12 +167,12 @@ def test_an_operator_approves_by_hand_what_waits_for_that(service: Served, tmp_p
         assert "waiting for `forewarn agent approve`" in shown
         assert "in 14m" in shown or "in 15m" in shown
         done = forewarn("agent", "approve", event_id, folder=tmp_path)
-        assert done.stdout == f"event {event_id} is approved by hand\n"
+        assert done.stdout == f"event {event_id} will be approved once prepared\n"
         wait_for(lambda: status(tmp_path)["events"][0]["state"] == "started")
         service.forewarn("maintenance", "complete", maintenance)
         wait_for(lambda: not status(tmp_path)["events"])
         shown = forewarn("agent", "status", folder=tmp_path).stdout
-        assert "Done with" in shown
+        assert "Recently ended" in shown
         assert "recovered" in shown
         assert json.loads(forewarn("agent", "status", "--json", folder=tmp_path).stdout) == status(tmp_path) | {
             "now": ANY,

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from forewarn.agent.listener import Incoming, Listener, Reply
+from forewarn.agent.listener import Listener, ListenerReply, ListenerRequest
 from forewarn.errors import ConfigError
 from tests.support.actuated import until
 from tests.support.spans import GUARD_S
@@ -23,11 +23,11 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def echo(incoming: Incoming) -> Reply:
+async def echo(incoming: ListenerRequest) -> ListenerReply:
     if incoming.path == "/break":
         raise RuntimeError
     text = f"{incoming.method} {incoming.path} {dict(incoming.query)} {len(incoming.body)}"
-    return Reply(body=text.encode(), headers={"x-seen": incoming.headers.get("x-sent", "")})
+    return ListenerReply(body=text.encode(), headers={"x-seen": incoming.headers.get("x-sent", "")})
 
 
 @asynccontextmanager

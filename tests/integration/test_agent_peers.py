@@ -21,9 +21,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from forewarn.agent.configuration import read_configuration
-from forewarn.agent.peers import PATH, read_secret
-from forewarn.agent.seal import SIGNATURE, Question, Seal
+from forewarn.agent.configuration import parse_configuration
+from forewarn.agent.peer_exchange import PATH, read_secret
+from forewarn.agent.signing import SIGNATURE, MessageSigner, PeerQuery
 from forewarn.errors import ConfigError
 from tests.support.documents import ROOT, files_in
 from tests.support.namespaces import METADATA_ADDRESS, Network, missing, network
@@ -204,7 +204,7 @@ def test_the_next_one_approves_when_the_leader_was_never_there(service: Served, 
         vm, at = wait_approved(service, maintenance_id)
         assert vm == second.vm
         assert at >= at_deadline(second, place=1)
-        assert second.lines(f"peer {first.vm} does not say how far it is")
+        assert second.lines(f"no state from peer {first.vm}")
 
 
 @pytest.mark.slow
@@ -316,7 +316,7 @@ def test_an_agent_that_starts_after_its_deadline_asks_before_it_approves(service
         first.kill()
         time.sleep(2.5)
         first.start()
-        wait_for(lambda: len(first.lines(f"peer {second.vm} says: held")) > 1)
+        wait_for(lambda: len(first.lines(f"peer {second.vm} reports: held")) > 1)
         assert_nobody_approves(service, maintenance_id)
 
 
@@ -383,7 +383,7 @@ def test_a_vm_that_never_sees_the_event_is_waited_for_until_the_deadline(service
         vm, at = wait_approved(service, maintenance_id)
         assert vm == first.vm
         assert at >= at_deadline(first)
-        assert first.lines("does not say how far it is") == []
+        assert first.lines("no state from peer") == []
 
 
 @pytest.mark.slow
@@ -398,7 +398,7 @@ def test_a_vm_that_is_not_among_the_peers_is_waited_for_until_the_deadline(servi
         vm, at = wait_approved(service, maintenance_id)
         assert vm == first.vm
         assert at >= at_deadline(first)
-        assert len(first.lines(f"{third.vm} is not among together.peers")) == 1
+        assert len(first.lines(f"{third.vm} is not in together.peers")) == 1
 
 
 @pytest.mark.slow
@@ -431,8 +431,8 @@ def test_a_vm_with_another_secret_is_silent_and_both_say_so(service: Served, gro
         assert vm == first.vm
         assert at >= at_deadline(first)
         for agent, other in ((first, second), (second, first)):
-            assert agent.lines(f"peer {other.vm} does not say how far it is: it answered 401")
-            assert len(agent.lines(f"a question that claims to come from {other.vm} was refused")) == 1
+            assert agent.lines(f"no state from peer {other.vm}: it answered 401")
+            assert len(agent.lines(f"refused a query that claims to come from {other.vm}")) == 1
         assert SECRET not in first.log + second.log
 
 
@@ -505,14 +505,14 @@ def intercepted(agent: AgentProcess) -> Iterator[Tap]:
 def test_an_impostor_without_the_secret_gets_nothing_and_changes_nothing(service: Served, group: Making) -> None:
     with group() as (first, second), intercepted(second) as tap:
         first.peers[second.vm] = tap.url
-        guess = Seal(b"a guess of more than sixteen bytes")
+        guess = MessageSigner(b"a guess of more than sixteen bytes")
 
         def forge(body: bytes) -> tuple[bytes, str]:
             """What the peer would say if it were prepared, as well as somebody can who reads the question."""
             question = json.loads(body)
             said = {"from": second.vm, "to": first.vm, "nonce": question["nonce"], "version": "x"}
             forged = json.dumps(said | {"standings": dict.fromkeys(question["events"], "prepared")}).encode()
-            return forged, guess.close(Question(sender="", receiver="", nonce="0" * 32, version=""))[1]
+            return forged, guess.sign_message(PeerQuery(sender="", receiver="", nonce="0" * 32, version=""))[1]
 
         tap.forged = forge
         start(first, second)
@@ -520,13 +520,13 @@ def test_an_impostor_without_the_secret_gets_nothing_and_changes_nothing(service
         first.finish_preparing()
         event_id = first.records[0]["event"]["id"]
         for _ in range(5):
-            asking = Question(sender=second.vm, receiver=first.vm, nonce="0" * 32, version="x", events=(event_id,))
-            body, signature = guess.close(asking)
+            asking = PeerQuery(sender=second.vm, receiver=first.vm, nonce="0" * 32, version="x", events=(event_id,))
+            body, signature = guess.sign_message(asking)
             status, said, _ = post(first.url, body, signature)
             assert status == 401
             assert event_id.encode() not in said
             assert post(first.url, body, "")[0] == 401
-        assert len(first.lines("was refused")) == 1
+        assert len(first.lines("refused a query")) == 1
         vm, at = wait_approved(service, maintenance_id)
         assert vm == first.vm
         assert at >= at_deadline(first)
@@ -558,7 +558,7 @@ def test_genuine_messages_that_were_recorded_change_nothing_when_they_are_played
         vm, at = wait_approved(service, maintenance_id)
         assert vm == first.vm
         assert at >= first.seen_at + timedelta(seconds=12)
-        assert first.lines("its answer is to another question")
+        assert first.lines("its answer belongs to another query")
 
 
 # The secret and the address
@@ -574,8 +574,8 @@ def test_a_secret_is_read_without_the_white_space_around_it(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("content", "mode", "reason"),
     [
-        (b"0123456789abcdef", 0o640, "is open to others than its owner: run chmod 600"),
-        (b"0123456789abcdef", 0o604, "is open to others than its owner: run chmod 600"),
+        (b"0123456789abcdef", 0o640, "is accessible to other users: run chmod 600"),
+        (b"0123456789abcdef", 0o604, "is accessible to other users: run chmod 600"),
         (b"0123456789abcde\n", 0o600, "has 15 bytes, expected 16 to 4096"),
         (b"", 0o600, "has 0 bytes"),
         (b"x" * 5000, 0o600, "expected 16 to 4096"),
@@ -616,7 +616,7 @@ def test_an_agent_that_cannot_speak_to_its_peers_says_so_and_does_not_start(
 
 def test_the_configurations_of_the_guide_are_such() -> None:
     files = files_in(ROOT / "docs/how-to/agent-several-vms.md")
-    modes = {name.removesuffix(".toml"): read_configuration(text).together.mode for name, text in files.items()}
+    modes = {name.removesuffix(".toml"): parse_configuration(text).together.mode for name, text in files.items()}
     assert set(modes) == {"leader", "each", "primary", "secondary", "all-prepared"}
     assert all(name == mode for name, mode in modes.items())
 
@@ -711,7 +711,7 @@ def test_a_vm_that_is_cut_off_while_they_talk_is_heard_soon_after_the_network_is
         first.finish_preparing()
         second.finish_preparing()
         assert_nobody_approves(cloud.service, maintenance_id, 6)
-        assert first.lines(f"peer {second.vm} does not say how far it is")
+        assert first.lines(f"no state from peer {second.vm}")
         cloud.heal()
         vm, _ = wait_approved(cloud.service, maintenance_id)
         assert vm == first.vm

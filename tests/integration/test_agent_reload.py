@@ -46,10 +46,10 @@ def test_a_wrong_configuration_changes_nothing_and_is_told_until_it_is_mended(tm
         error = agent.status()["config_error"]
         assert error.startswith(f"{agent.config}:{line}: ")
         assert [each["event"] for each in agent.log() if each["level"] == "error"] == [
-            f"the configuration was not taken, and the one before stays in effect: {error}"
+            f"configuration not reloaded; the previous one stays in effect: {error}"
         ]
         (row,) = [row for row in agent.forewarn("agent", "status", columns=400).stdout.splitlines() if error in row]
-        assert row.startswith("not in effect ")
+        assert row.startswith("configuration error ")
         assert sample(agent, "forewarn_agent_config_current") == 0
         assert sample(agent, 'forewarn_agent_config_reloads_total{outcome="failed"}') == 1
         endpoint.show(EVENT)
@@ -57,7 +57,7 @@ def test_a_wrong_configuration_changes_nothing_and_is_told_until_it_is_mended(tm
         assert ran(tmp_path) == ["old prepare"]
         agent.config.unlink()
         agent.reload()
-        assert agent.status()["config_error"].startswith(f"there is no configuration {agent.config}")
+        assert agent.status()["config_error"].startswith(f"configuration file {agent.config} does not exist")
         agent.write(noting("new"))
         agent.reload()
         assert agent.status()["config_error"] is None
@@ -112,7 +112,7 @@ def test_what_has_to_wait_for_a_restart_is_named(tmp_path: Path) -> None:
         assert (agent.status()["waits_for_restart"], agent.status()["dry_run"]) == (["scale_set", "dry_run"], False)
         assert "scale_set, dry_run" in agent.forewarn("agent", "status").stdout
         assert [line["event"] for line in agent.log() if line["level"] == "warning"] == [
-            "the configuration was read again, but scale_set, dry_run wait for a restart"
+            "configuration reloaded, but changes to scale_set, dry_run need a restart"
         ]
         endpoint.show(EVENT)
         wait_for(lambda: [line for line in agent.log() if line["level"] == "debug"])  # log_level holds at once

@@ -36,7 +36,7 @@ def shown(agent: AgentProcess) -> str:
     [
         (["vm-1"], True, "  resources  vm-1 (this VM)"),
         (["vm-0", "vm-1", "vm-2"], True, "  resources  vm-1 (this VM), vm-0, vm-2"),
-        (["vm-0", "vm-2"], False, "  resources  vm-0, vm-2, but not this VM"),
+        (["vm-0", "vm-2"], False, "  resources  vm-0, vm-2, not this VM"),
         ([f"vm-{n}" for n in range(1, 40)], True, "vm-20, 19 more"),
     ],
 )
@@ -72,7 +72,7 @@ def test_status_shows_that_a_command_took_too_long_and_what_it_said_meanwhile(tm
         assert (run["exit_status"], run["has_timed_out"]) == (None, True)
         text = shown(agent)
         assert "sleep 600 took longer than 2 s" in text
-        assert [line.split() for line in text.splitlines() if "time-out" in line] == [["time-out", "yes"]]
+        assert [line.split() for line in text.splitlines() if "timed out" in line] == [["timed", "out", "yes"]]
         assert "waiting for the disk" in text
 
 
@@ -92,7 +92,7 @@ def test_a_failed_preparation_is_run_again_once_it_is_mended_and_then_approved(t
         assert not endpoint.posts
         (tmp_path / "mended").touch()
         done = agent.forewarn("agent", "retry")
-        assert (done.returncode, done.stdout) == (0, f"event {EVENT}: what failed runs again\n")
+        assert (done.returncode, done.stdout) == (0, f"event {EVENT}: failed steps restarted\n")
         assert agent.wait_for_state("started")["steps"]["prepare"]["tries"] == 2
         assert endpoint.statuses() == ["Started"]
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_retried_is_refused_with_the_reason(tmp_path: Path) -> No
         wait_for(lambda: (event := agent.event()) and "before-approval" in event["steps"])
         endpoint.start()
         agent.wait_for_state("started")
-        late = "it is too late to retry what has failed: the event has gone on since, or NotBefore is near"
+        late = "too late to retry the failed steps: the event has moved on, or NotBefore is near"
         assert refused() == f"forewarn: {late}\n"
         assert refused(EVENT) == f"forewarn: {late}\n"
 

@@ -367,7 +367,7 @@ def test_a_second_agent_on_the_same_state_file_is_refused(tmp_path: Path, cloud:
     [
         ('log_level = "loud"\n', r":7: log_level: .*'loud'.*"),
         ("[[rule]]\nprepair = []\n", r":8: .*prepair.*"),
-        ('name = "x', r":7: not TOML: .*"),
+        ('name = "x', r":7: not valid TOML: .*"),
     ],
 )
 def test_a_wrong_configuration_is_told_with_its_file_and_line(tmp_path: Path, wrong: str, said: str) -> None:
@@ -377,7 +377,7 @@ def test_a_wrong_configuration_is_told_with_its_file_and_line(tmp_path: Path, wr
 
 
 def test_a_configuration_that_is_not_there_is_told(tmp_path: Path) -> None:
-    assert refused(tmp_path).startswith(f"forewarn: there is no configuration {tmp_path}/agent.toml")
+    assert refused(tmp_path).startswith(f"forewarn: configuration file {tmp_path}/agent.toml does not exist")
 
 
 def test_a_port_in_use_is_told(tmp_path: Path) -> None:
@@ -798,7 +798,7 @@ def test_what_was_installed_starts_is_watched_and_goes_without_a_trace(box: Box)
     assert box.inside("stat", "--format", "%a", "/var/lib/forewarn").stdout.strip() == "700"
     pid = box.show("MainPID")
     again = box.forewarn("install", "--config", f"{PLACE}/agent.toml")
-    assert "as it should be" in again.stdout
+    assert "is up to date" in again.stdout
     assert box.show("MainPID") == pid
     assert box.forewarn("uninstall").returncode == 0
     assert box.booted.states(UNIT) == {UNIT: "inactive"}

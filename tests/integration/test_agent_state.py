@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.agent.codec import decode
+from forewarn.agent.codec import decode_json
 from forewarn.agent.configuration import Configuration, default_state_file, load_configuration
-from forewarn.agent.state import State, StateFile
+from forewarn.agent.state import AgentState, StateFile
 from forewarn.errors import ConfigError
 from tests.support.documents import ROOT
 from tests.support.records import a_record
@@ -58,7 +58,7 @@ while sys.stdin.readline():
 """
 """For each line that it reads it saves in a process of its own, and says what is on disk, until that is killed."""
 
-STATE = State(vm="db", records=(a_record(),))
+STATE = AgentState(vm="db", records=(a_record(),))
 
 
 @pytest.fixture
@@ -100,10 +100,10 @@ def as_nobody() -> Iterator[None]:
 def test_what_was_saved_is_loaded(path: Path) -> None:
     file = StateFile(path)
     file.acquire()
-    assert file.load() == State()
+    assert file.load() == AgentState()
     file.save(STATE)
     assert file.load() == STATE
-    assert file.set_aside is None
+    assert file.unreadable_copy is None
     assert sorted(each.name for each in path.parent.iterdir()) == ["agent.json", "agent.json.lock"]
     file.release()
 
@@ -183,7 +183,7 @@ def test_no_kill_damages_the_state(path: Path, saver: Saver) -> None:
         time.sleep(randomly.random() * 0.02)
         last = max(found, saver.kill())
         if path.exists():
-            state = decode(path.read_bytes(), State)
+            state = decode_json(path.read_bytes(), AgentState)
             assert int(state.vm) in {last, last + 1}, f"kill {kill}, seed {seed}"
             assert len(state.records) == 50
     assert last > 0
@@ -210,9 +210,9 @@ def test_a_state_that_cannot_be_read_is_moved_aside_and_not_lost(path: Path, con
     path.parent.mkdir()
     path.write_bytes(content)
     file = StateFile(path)
-    assert file.load() == State()
-    assert file.set_aside == path.parent / "agent.json.unreadable"
-    assert file.set_aside.read_bytes() == content
+    assert file.load() == AgentState()
+    assert file.unreadable_copy == path.parent / "agent.json.unreadable"
+    assert file.unreadable_copy.read_bytes() == content
     file.save(STATE)
     assert StateFile(path).load() == STATE
 
@@ -220,7 +220,7 @@ def test_a_state_that_cannot_be_read_is_moved_aside_and_not_lost(path: Path, con
 def test_a_state_that_lacks_what_was_added_later_is_read(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b'{"version": 1, "vm": "db", "unknown": 3}')
-    assert StateFile(path).load() == State(vm="db")
+    assert StateFile(path).load() == AgentState(vm="db")
 
 
 def test_what_could_not_be_saved_leaves_what_was(path: Path) -> None:
@@ -232,13 +232,13 @@ def test_what_could_not_be_saved_leaves_what_was(path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
         with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
-            file.save(State(vm="x" * 10_000))
+            file.save(AgentState(vm="x" * 10_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
     assert file.load() == STATE
     assert [each.name for each in path.parent.iterdir()] == ["agent.json"]
-    file.save(State(vm="x" * 10_000))
+    file.save(AgentState(vm="x" * 10_000))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
@@ -253,10 +253,10 @@ def test_a_full_disk_leaves_what_was(path: Path) -> None:
         file = StateFile(path)
         file.save(STATE)
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-            file.save(State(vm="x" * 100_000))
+            file.save(AgentState(vm="x" * 100_000))
         assert file.load() == STATE
-        file.save(State(vm="web"))
-        assert file.load() == State(vm="web")
+        file.save(AgentState(vm="web"))
+        assert file.load() == AgentState(vm="web")
     finally:
         subprocess.run(["umount", str(path.parent)], check=True)
 
@@ -288,7 +288,7 @@ def test_agents_whose_states_have_similar_names_do_not_meet(tmp_path: Path) -> N
     for file in files:
         file.acquire()
     for number, file in enumerate(files):
-        file.save(State(vm=str(number)))
+        file.save(AgentState(vm=str(number)))
     assert [file.load().vm for file in files] == list("01234")
     for file in files:
         file.release()
@@ -297,13 +297,13 @@ def test_agents_whose_states_have_similar_names_do_not_meet(tmp_path: Path) -> N
 def test_a_folder_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "agent.json"
-    assert refusal(StateFile(path)) == f"cannot write beside the state file {path}: its folder is a file"
+    assert refusal(StateFile(path)) == f"cannot write next to the state file {path}: its directory is a file"
 
 
 def test_a_read_only_folder_is_told_at_once() -> None:
     path = Path("/proc/agent.json")
     said = refusal(StateFile(path))
-    assert said.startswith(f"cannot write beside the state file {path}: ")
+    assert said.startswith(f"cannot write next to the state file {path}: ")
     with as_nobody():
         said = refusal(StateFile(Path("/etc/forewarn-of-nobody.json")))
     assert said.endswith("Permission denied")
@@ -355,14 +355,14 @@ def test_a_configuration_is_read_as_it_is_written(tmp_path: Path, content: bytes
 
 def test_a_missing_configuration_is_told_with_the_option_that_names_another(tmp_path: Path) -> None:
     path = tmp_path / "agent.toml"
-    assert told(path) == f"there is no configuration {path}: write it, or name another file with --config"
+    assert told(path) == f"configuration file {path} does not exist: create it, or name another file with --config"
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b'a = 1\nb = "\xff"\n', ":2: not UTF-8, in which TOML is written"),
-        ('name = "db"\n'.encode("utf-16"), ":1: not UTF-8, in which TOML is written"),
+        (b'a = 1\nb = "\xff"\n', ":2: not valid UTF-8, which TOML requires"),
+        ('name = "db"\n'.encode("utf-16"), ":1: not valid UTF-8, which TOML requires"),
         (b"# " + "\u96ea".encode() * (1 << 19), " is larger than 1048576 bytes"),
         (b"name = 3\n", ":1: name: expected a string, got 3"),
         (b"\xef\xbb\xbf\nname = 3\n", ":2: name: expected a string, got 3"),

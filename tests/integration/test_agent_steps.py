@@ -20,12 +20,12 @@ import psutil
 import pytest
 
 from forewarn.agent import process
-from forewarn.agent.codec import Span
-from forewarn.agent.handlers import File, Handler, Occasion
+from forewarn.agent.codec import Duration
+from forewarn.agent.handlers import BuiltInHandler, FileHandler, HandlerContext
 from forewarn.agent.process import run_process
-from forewarn.agent.record import Record, RunState
-from forewarn.agent.rule import Hook, Rule, Step
-from forewarn.agent.steps import VARIABLES, StepRunner
+from forewarn.agent.record import EventRecord, StepRunState
+from forewarn.agent.rule import EventStep, Hook, Rule
+from forewarn.agent.steps import VARIABLES, LiveStepExecutor
 from forewarn.errors import HookFailed
 from tests.support.processes import wait_for
 from tests.support.records import a_record
@@ -48,11 +48,16 @@ async def nothing_to_remember(_place: str, _memory: dict[str, Any]) -> None:
     """For hooks."""
 
 
-async def run(*hooks: Hook | tuple[str, ...], step: Step = Step.PREPARE, size_max: int = 64 << 10, **of: Any) -> str:  # noqa: ANN401 - of a record
+async def run(
+    *hooks: Hook | tuple[str, ...],
+    step: EventStep = EventStep.PREPARE,
+    size_max: int = 64 << 10,
+    **of: Any,  # noqa: ANN401 - fields of an event
+) -> str:
     given: dict[str, Any] = {step.name.lower(): hooks}
     rule = Rule(name="db", **given)
     record = a_record(rule, **of)
-    return await StepRunner(size_max).run(record, step, "db", nothing_to_remember, "why")
+    return await LiveStepExecutor(size_max).run(record, step, "db", nothing_to_remember, "why")
 
 
 async def failure(*hooks: Hook | tuple[str, ...], **members: Any) -> HookFailed:  # noqa: ANN401 - as `run`
@@ -150,7 +155,7 @@ async def test_a_hook_finds_everything_about_the_event_in_its_environment(out: O
 
 async def test_a_hook_can_read_the_event_from_its_input(out: Out) -> None:
     event = {"id": "E-1", "not_before": None, "status": "Started", "description": '\u96ea \0 "', "resources": ("db",)}
-    await run(a_line('cat > "$OUT"'), event=event, runs={Step.PREPARE: RunState.DONE})
+    await run(a_line('cat > "$OUT"'), event=event, runs={EventStep.PREPARE: StepRunState.DONE})
     assert out.json() == {
         "step": "prepare",
         "vm": "db",
@@ -188,7 +193,7 @@ async def test_a_hook_that_does_not_read_its_input_succeeds() -> None:
 
 
 async def test_an_alert_says_why(out: Out) -> None:
-    await run(python(SHOW), step=Step.ALERT)
+    await run(python(SHOW), step=EventStep.ALERT)
     environment = out.json()["env"]
     assert (environment["FOREWARN_STEP"], environment["FOREWARN_REASON"]) == ("alert", "why")
 
@@ -221,13 +226,13 @@ async def test_output_need_not_be_text() -> None:
         ),
         (a_line("echo a; echo b; exit 1"), "echo a; echo b; exit 1 ended with status 1: b"),
         (("false",), "false ended with status 1"),
-        (a_line("kill -9 $$"), "kill -9 $$ was ended by SIGKILL"),
-        (a_line("kill -35 $$"), "kill -35 $$ was ended by signal 35"),
-        (a_line("echo no; kill -TERM $$"), "echo no; kill -TERM $$ was ended by SIGTERM: no"),
+        (a_line("kill -9 $$"), "kill -9 $$ was killed by SIGKILL"),
+        (a_line("kill -35 $$"), "kill -35 $$ was killed by signal 35"),
+        (a_line("echo no; kill -TERM $$"), "echo no; kill -TERM $$ was killed by SIGTERM: no"),
         (("/nowhere/drain", "--now"), "cannot run /nowhere/drain: No such file or directory"),
         (("no-such-program",), "cannot run no-such-program: No such file or directory"),
         (("/",), "cannot run /: Permission denied"),
-        (a_line("exec sleep 30\n", timeout=Span(seconds=0.1)), "exec sleep 30 took longer than 0.1 s"),
+        (a_line("exec sleep 30\n", timeout=Duration(seconds=0.1)), "exec sleep 30 took longer than 0.1 s"),
     ],
 )
 async def test_a_failure_is_told_in_one_line(hook: Hook | tuple[str, ...], message: str) -> None:
@@ -265,18 +270,18 @@ async def test_a_time_out_ends_all_that_was_started(out: Out) -> None:
 STUBBORN = 'trap "" TERM; echo $$ > "$OUT"; while :; do sleep 0.1; done'
 
 
-async def late(out: Out, make: Callable[[Span], Hook], lines: int = 1) -> HookFailed:
+async def late(out: Out, make: Callable[[Duration], Hook], lines: int = 1) -> HookFailed:
     """How a hook fails that is ended at its time-out, once that was long enough for it to write so many lines.
 
     A slow machine may need longer than that to begin the command. Then it is tried with a longer one.
     """
     for timeout_s in (0.3, 1, 4):
         out.path.unlink(missing_ok=True)
-        error = await failure(make(Span(seconds=timeout_s)))
+        error = await failure(make(Duration(seconds=timeout_s)))
         if out.is_there() and out.text().count("\n") >= lines:
             return error
     out.path.unlink(missing_ok=True)
-    return await failure(make(Span(seconds=16)))
+    return await failure(make(Duration(seconds=16)))
 
 
 @pytest.mark.parametrize("line", [STUBBORN, f"sh -c '{STUBBORN}' & wait"], ids=["itself", "its child"])
@@ -373,10 +378,10 @@ async def test_a_command_that_is_cancelled_while_it_is_started_leaves_nothing_be
 async def test_an_input_that_is_being_closed_is_closed_once() -> None:
     errors: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
-    watch = process._Watch(100)
-    transport = await process._start(["sleep", "60"], os.environ, watch, "sleep")
-    process._feed(transport, b"")
-    process._close(transport, watch)
+    watch = process._ProcessWatcher(100)
+    transport = await process._start_process(["sleep", "60"], os.environ, watch, "sleep")
+    process._write_stdin(transport, b"")
+    process._close_pipes(transport, watch)
     await watch.has_ended.wait()
     assert errors == []
 
@@ -390,21 +395,21 @@ def sleepers(argument: str) -> list[int]:
 
 
 async def test_a_hook_is_tried_again_after_a_pause(out: Out) -> None:
-    hook = a_line('echo x >> "$OUT"; test $(wc -l < "$OUT") = 3', retries=5, retry_delay=Span(milliseconds=100))
+    hook = a_line('echo x >> "$OUT"; test $(wc -l < "$OUT") = 3', retries=5, retry_delay=Duration(milliseconds=100))
     with lasts(0.2):
         await run(hook)
     assert out.text() == "x\n" * 3
 
 
 async def test_a_hook_that_never_succeeds_is_given_up(out: Out) -> None:
-    hook = a_line('echo x >> "$OUT"; echo no; exit 7', retries=2, retry_delay=Span(0))
+    hook = a_line('echo x >> "$OUT"; echo no; exit 7', retries=2, retry_delay=Duration(0))
     assert (await failure(hook)).message.endswith("ended with status 7: no")
     assert out.text() == "x\n" * 3
 
 
 async def test_each_try_has_the_whole_time(out: Out) -> None:
     line = 'echo x >> "$OUT"; exec sleep 600'
-    await late(out, lambda timeout: a_line(line, timeout=timeout, retries=1, retry_delay=Span(0)), lines=2)
+    await late(out, lambda timeout: a_line(line, timeout=timeout, retries=1, retry_delay=Duration(0)), lines=2)
     assert out.text() == "x\n" * 2
 
 
@@ -517,13 +522,13 @@ async def test_a_webhook_that_refuses_has_failed(server: Server, status: int) ->
 
 async def test_a_webhook_is_tried_again(server: Server) -> None:
     server.answers = [500, 503]
-    await run(Hook(webhook=server.url, retries=2, retry_delay=Span(0)))
+    await run(Hook(webhook=server.url, retries=2, retry_delay=Duration(0)))
     assert len(server.requests) == 3
 
 
 async def test_a_webhook_that_does_not_answer_has_failed(server: Server) -> None:
     server.answers = [-1]
-    error = await failure(Hook(webhook=server.url, timeout=Span(milliseconds=300)))
+    error = await failure(Hook(webhook=server.url, timeout=Duration(milliseconds=300)))
     assert error.message == f"webhook {place(server.url)} took longer than 0.3 s"
 
 
@@ -545,7 +550,7 @@ async def test_a_connection_that_hangs_takes_no_longer_than_the_hook_may() -> No
         for each in waiting:
             each.setblocking(False)
             each.connect_ex(("127.0.0.1", port))
-        error = await failure(Hook(webhook=f"http://127.0.0.1:{port}/", timeout=Span(milliseconds=300)))
+        error = await failure(Hook(webhook=f"http://127.0.0.1:{port}/", timeout=Duration(milliseconds=300)))
         for each in waiting:
             each.close()
     assert error.message == f"webhook 127.0.0.1:{port} took longer than 0.3 s"
@@ -581,7 +586,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) 
 # The order of things
 
 
-class Noting(Handler, frozen=True, kw_only=True, tag="noting"):
+class Noting(BuiltInHandler, frozen=True, kw_only=True, tag="noting"):
     """Notes in a file when it is called."""
 
     who: str
@@ -589,7 +594,7 @@ class Noting(Handler, frozen=True, kw_only=True, tag="noting"):
     breaks_at: tuple[str, ...] = ()
     error: Any = HookFailed("broken")
 
-    async def _note(self, occasion: Occasion, method: str) -> None:
+    async def _note(self, occasion: HandlerContext, method: str) -> None:
         self.out.note(f"{method} {self.who}")
         if method == "prepare":
             await occasion.remember(who=self.who)
@@ -598,14 +603,14 @@ class Noting(Handler, frozen=True, kw_only=True, tag="noting"):
                 await asyncio.sleep(3600)
             raise self.error
 
-    async def prepare(self, occasion: Occasion) -> None:
-        await self._note(occasion, "prepare")
+    async def prepare(self, context: HandlerContext) -> None:
+        await self._note(context, "prepare")
 
-    async def started(self, occasion: Occasion) -> None:
-        await self._note(occasion, "started")
+    async def react_to_start(self, context: HandlerContext) -> None:
+        await self._note(context, "started")
 
-    async def undo(self, occasion: Occasion) -> None:
-        await self._note(occasion, "undo")
+    async def undo(self, context: HandlerContext) -> None:
+        await self._note(context, "undo")
 
 
 Handlers = Callable[..., tuple[Any, ...]]
@@ -627,12 +632,12 @@ def a_rule(handlers: tuple[Any, ...], **hooks: Any) -> Rule:  # noqa: ANN401 - o
     return Rule(handlers=handlers, **hooks)
 
 
-async def carried_out(record: Record, step: Step, remembered: dict[str, Any] | None = None) -> None:
+async def carried_out(record: EventRecord, step: EventStep, remembered: dict[str, Any] | None = None) -> None:
     async def remember(place: str, memory: dict[str, Any]) -> None:
         if remembered is not None:
             remembered[place] = memory
 
-    await StepRunner().run(record, step, "db", remember)
+    await LiveStepExecutor().run(record, step, "db", remember)
 
 
 async def test_what_is_prepared_first_is_undone_last(out: Out, noting: Handlers) -> None:
@@ -644,7 +649,7 @@ async def test_what_is_prepared_first_is_undone_last(out: Out, noting: Handlers)
         before_approval=(said("b"),),
     )
     remembered: dict[str, Any] = {}
-    for step in (Step.PREPARE, Step.BEFORE_APPROVAL, Step.STARTED, Step.RECOVER):
+    for step in (EventStep.PREPARE, EventStep.BEFORE_APPROVAL, EventStep.STARTED, EventStep.RECOVER):
         await carried_out(a_record(rule), step, remembered)
     assert out.text().splitlines() == [
         *("prepare h1", "prepare h2", "hook p1", "hook p2"),
@@ -658,14 +663,14 @@ async def test_what_is_prepared_first_is_undone_last(out: Out, noting: Handlers)
 async def test_hooks_for_what_was_cancelled_run_instead_of_those_that_recover(out: Out, noting: Handlers) -> None:
     """R77."""
     rule = a_rule(noting(), recover=(said("r"),), canceled=(said("c"),))
-    await carried_out(a_record(rule), Step.CANCELED)
+    await carried_out(a_record(rule), EventStep.CANCELED)
     assert out.text().splitlines() == ["hook c", "undo h2", "undo h1"]
 
 
 async def test_undoing_goes_on_after_a_failure_and_tells_of_all(out: Out, noting: Handlers) -> None:
     rule = a_rule(noting(breaks_at=("undo",)), recover=(said("r1", 1), said("r2", 2), said("r3")))
     with pytest.raises(HookFailed) as caught:
-        await carried_out(a_record(rule), Step.RECOVER)
+        await carried_out(a_record(rule), EventStep.RECOVER)
     assert out.text().splitlines() == ["hook r1", "hook r2", "hook r3", "undo h2", "undo h1"]
     failures = caught.value.message.split("; handler ")
     assert caught.value.message.count("ended with status") == 2
@@ -677,8 +682,8 @@ async def test_undoing_goes_on_after_a_failure_and_tells_of_all(out: Out, noting
     [
         (HookFailed("no"), "handler noting: no"),
         (TimeoutError, "handler noting took longer than 0.2 s"),
-        (TimeoutError("of its own"), "handler noting broke: TimeoutError: of its own"),
-        (KeyError("x"), "handler noting broke: KeyError: 'x'"),
+        (TimeoutError("of its own"), "handler noting failed unexpectedly: TimeoutError: of its own"),
+        (KeyError("x"), "handler noting failed unexpectedly: KeyError: 'x'"),
     ],
     ids=["refused", "slow", "a time-out of its own", "a bug"],
 )
@@ -689,62 +694,62 @@ async def test_a_handler_that_fails_ends_preparing_and_does_not_end_undoing(
     message: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    timeout = Span(milliseconds=200) if error is TimeoutError else Span(hours=1)
+    timeout = Duration(milliseconds=200) if error is TimeoutError else Duration(hours=1)
     rule = a_rule(noting(breaks_at=("prepare", "undo"), error=error, timeout=timeout), prepare=(said("p"),))
     with pytest.raises(HookFailed) as caught:
-        await carried_out(a_record(rule), Step.PREPARE)
+        await carried_out(a_record(rule), EventStep.PREPARE)
     assert caught.value.message == message
     with pytest.raises(HookFailed) as caught:
-        await carried_out(a_record(rule), Step.RECOVER)
+        await carried_out(a_record(rule), EventStep.RECOVER)
     assert caught.value.message == f"{message}; {message}"
     assert out.text().splitlines() == ["prepare h1", "undo h2", "undo h1"]
-    assert bool([r for r in caplog.records if r.exc_info]) is ("broke" in message)
+    assert bool([r for r in caplog.records if r.exc_info]) is ("unexpectedly" in message)
     caplog.clear()
 
 
 async def test_cancelling_a_handler_is_no_failure_of_it(noting: Handlers) -> None:
     rule = a_rule(noting(breaks_at=("prepare",), error=TimeoutError))
-    task = asyncio.ensure_future(carried_out(a_record(rule), Step.PREPARE))
+    task = asyncio.ensure_future(carried_out(a_record(rule), EventStep.PREPARE))
     await asyncio.sleep(0.05)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
-class Running(Handler, frozen=True, kw_only=True, tag="running"):
+class Running(BuiltInHandler, frozen=True, kw_only=True, tag="running"):
     """Runs commands as a handler does."""
 
-    async def prepare(self, occasion: Occasion) -> None:
-        ran = await occasion.run("sh", "-c", "cat; echo err >&2; exit 3", stdin=b"in", is_checked=False)
-        occasion.log(f"{ran.status} {ran.output} {ran.errors.strip()} {occasion.vm} {occasion.event.type}")
-        await occasion.pause(0.01)
-        await occasion.remember(a=1)
-        await occasion.remember(b=2)
-        assert occasion.memory == {"a": 1, "b": 2}
-        assert occasion.now.tzinfo is not None
-        await occasion.run("sh", "-c", "echo no >&2; exit 4")
+    async def prepare(self, context: HandlerContext) -> None:
+        ran = await context.run("sh", "-c", "cat; echo err >&2; exit 3", stdin=b"in", is_checked=False)
+        context.log(f"{ran.status} {ran.output} {ran.errors.strip()} {context.vm} {context.event.type}")
+        await context.pause(0.01)
+        await context.remember(a=1)
+        await context.remember(b=2)
+        assert context.memory == {"a": 1, "b": 2}
+        assert context.now.tzinfo is not None
+        await context.run("sh", "-c", "echo no >&2; exit 4")
 
-    async def undo(self, occasion: Occasion) -> None:
-        await occasion.run("sleep", "30", timeout_s=0.1)
+    async def undo(self, context: HandlerContext) -> None:
+        await context.run("sleep", "30", timeout_s=0.1)
 
 
 async def test_a_handler_runs_commands_and_remembers(caplog: pytest.LogCaptureFixture) -> None:
     record = a_record(a_rule((Running(),)))
     remembered: dict[str, Any] = {}
     with caplog.at_level("INFO", "forewarn.agent"), pytest.raises(HookFailed) as caught:
-        await carried_out(record, Step.PREPARE, remembered)
+        await carried_out(record, EventStep.PREPARE, remembered)
     assert caught.value.message == "handler running: sh -c echo no >&2; exit 4 ended with status 4: no"
     assert caplog.messages == ["3 in err db Freeze"]
     assert remembered == {"0": {"a": 1, "b": 2}}
     with pytest.raises(HookFailed, match=r"handler running: sleep took longer than 0.1 s"):
-        await carried_out(record, Step.RECOVER)
+        await carried_out(record, EventStep.RECOVER)
 
 
 async def test_a_handler_of_ours_prepares_and_undoes(tmp_path: Path) -> None:
-    record = a_record(Rule(handlers=(File(touch=str(tmp_path / "drain")),)))
+    record = a_record(Rule(handlers=(FileHandler(touch=str(tmp_path / "drain")),)))
     remembered: dict[str, Any] = {}
-    await carried_out(record, Step.PREPARE, remembered)
+    await carried_out(record, EventStep.PREPARE, remembered)
     assert (tmp_path / "drain").exists()
     undone = a_record(record.rule, memory=remembered)
-    await carried_out(undone, Step.RECOVER)
+    await carried_out(undone, EventStep.RECOVER)
     assert not (tmp_path / "drain").exists()

@@ -63,4 +63,4 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(tmp_path: Path) -> Non
         endpoint.show(EVENT, EventStatus="Started", NotBefore="")
         wait_for(lambda: agent.event() and agent.event()["steps"].get("prepare", {}).get("state") == "done")
         assert not (tmp_path / "drained").exists()
-    assert f"dry run: prepare would make the file {tmp_path}/drained" in [line["event"] for line in agent.log()]
+    assert f"dry run: prepare would create the file {tmp_path}/drained" in [line["event"] for line in agent.log()]

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from forewarn.cli.main import run
+from forewarn.cli.main import run_command_line
 from forewarn.core.access import Role
 from forewarn.store import SqlStore
 from tests.conformance.test_store_chain import OPERATOR, note
@@ -55,13 +55,13 @@ def test_the_commands_ask_the_service(
     service.event(vm)
     monkeypatch.setenv("FOREWARN_CONTROL_URL", service.service.control_url)
     monkeypatch.setenv("FOREWARN_TOKEN", token_of(service, Role.OPERATOR))
-    assert run(["audit-log", "head"]) == 0
+    assert run_command_line(["audit-log", "head"]) == 0
     audit, events = capsys.readouterr().out.split()
-    assert run(["audit-log", "verify", "--head", f"{audit},{events}"]) == 0
+    assert run_command_line(["audit-log", "verify", "--head", f"{audit},{events}"]) == 0
     assert "no entry was changed, removed or inserted" in capsys.readouterr().out
-    assert run(["audit-log", "--limit", "1"]) == 0, "the command of one word is still there"
+    assert run_command_line(["audit-log", "--limit", "1"]) == 0, "the command of one word is still there"
     assert len(capsys.readouterr().out.splitlines()) == 1
-    assert run(["audit-log", "verify", "--head", "x"]) == 1
+    assert run_command_line(["audit-log", "verify", "--head", "x"]) == 1
     assert "expected CHAIN:SEQUENCE:HASH" in capsys.readouterr().err
 
 
@@ -78,7 +78,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_file_that_nobody_changed_is_whole(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["audit-log", "verify", "--database-url", f"sqlite:///{file}"]) == 0
+    assert run_command_line(["audit-log", "verify", "--database-url", f"sqlite:///{file}"]) == 0
     shown = capsys.readouterr().out
     assert "no entry was changed, removed or inserted" in shown
     assert "audit:9:" in shown
@@ -88,14 +88,14 @@ def test_a_changed_entry_is_named_with_status_1(file: Path, capsys: pytest.Captu
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("UPDATE audit_log SET reason = 'nothing' WHERE sequence = 6")
         connection.commit()
-    assert run(["audit-log", "verify", "--database-url", f"sqlite:///{file}"]) == 1
-    assert "entry 6 (audit): it does not follow" in capsys.readouterr().out
-    assert run(["audit-log", "verify", "--json", "--database-url", f"sqlite:///{file}"]) == 1
+    assert run_command_line(["audit-log", "verify", "--database-url", f"sqlite:///{file}"]) == 1
+    assert "entry 6 (audit): hash does not match" in capsys.readouterr().out
+    assert run_command_line(["audit-log", "verify", "--json", "--database-url", f"sqlite:///{file}"]) == 1
     assert json.loads(capsys.readouterr().out)["findings"][0]["sequence"] == 6
 
 
 def test_a_head_that_cannot_be_read_is_an_error_in_one_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["audit-log", "verify", "--head", "x", "--database-url", f"sqlite:///{file}"]) == 1
+    assert run_command_line(["audit-log", "verify", "--head", "x", "--database-url", f"sqlite:///{file}"]) == 1
     assert "expected CHAIN:SEQUENCE:HASH" in capsys.readouterr().err
 
 
@@ -103,5 +103,5 @@ def test_an_older_schema_is_named(file: Path, capsys: pytest.CaptureFixture[str]
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '0007'")
         connection.commit()
-    assert run(["audit-log", "verify", "--database-url", f"sqlite:///{file}"]) == 1
+    assert run_command_line(["audit-log", "verify", "--database-url", f"sqlite:///{file}"]) == 1
     assert "has schema 0007" in capsys.readouterr().err

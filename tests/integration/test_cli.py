@@ -113,10 +113,10 @@ def test_vms_hosts_and_the_inventory_are_listed(cli: Cli) -> None:
     assert [vm["name"] for vm in cli.json("vm", "list")] == ["WestNO_0", "WestNO_1", "db", "pool_0"]
     assert [host["name"] for host in cli.json("host", "list")] == ["host-1", "host-2"]
     lines = cli.run("vm", "list").stdout.splitlines()
-    assert lines[0].split() == ["NAME", "HOST", "SCOPE", "FD", "UD", "POWER", "ASKS", "ADDRESSES"]
+    assert lines[0].split() == ["NAME", "HOST", "SCOPE", "FD", "UD", "POWER", "ENABLED", "ADDRESSES"]
     assert lines[3].split() == ["db", "host-2", "-", "0", "0", "running", "yes", "127.0.0.13"]
     assert "host-1  -       2    WestNO_0, WestNO_1" in cli.run("host", "list").stdout
-    assert "asks       yes, incarnation" in cli.run("vm", "show", "WestNO_0").stdout
+    assert "enabled    yes, incarnation" in cli.run("vm", "show", "WestNO_0").stdout
     assert cli.json("vm", "show", "db")["scope_kind"] == "standalone"
 
 
@@ -158,7 +158,7 @@ def test_a_maintenance_goes_from_schedule_to_complete(cli: Cli) -> None:
 
     shown = cli.run("maintenance", "show", started["id"]).stdout
     assert all(event_id in shown for event_id in event_ids)
-    happened = shown.partition("What happened\n")[2]
+    happened = shown.partition("History\n")[2]
     order = [re.split(r" {2,}", line)[1] for line in happened.splitlines()]
     assert order == ["scheduled", "approved", "approved", "started", "impacted", "completed"]
     assert cli.json("maintenance", "show", started["id"])["events"][0]["approved_by"] == "operator:local"
@@ -179,7 +179,7 @@ def test_a_maintenance_is_deferred_and_extended_within_bounds(cli: Cli) -> None:
     assert "not both" in cli.fails("maintenance", "defer", id_, "--by", "1h", "--until", "2h", status=2)
     assert "grants no extension" in cli.fails("maintenance", "extend", id_, "--by", "5m")
     shown = cli.run("maintenance", "show", id_).stdout
-    assert "put off" in shown
+    assert "postponed" in shown
     assert "deferred 2 times" in shown
     assert ": not now)" in shown
     cli.run("maintenance", "cancel", id_)
@@ -275,7 +275,7 @@ def test_a_service_that_cannot_be_reached_is_status_3(alone: Cli) -> None:
 def test_what_is_not_there_is_status_1(cli: Cli) -> None:
     assert "vm 'nope' does not exist" in cli.fails("vm", "show", "nope")
     assert "forewarn maintenance list" in cli.fails("maintenance", "show", "nope")
-    assert "no event has the id NOPE" in cli.fails("event", "approve", "nope")
+    assert "no event with the id NOPE" in cli.fails("event", "approve", "nope")
     assert "cannot read the inventory nowhere.yaml" in cli.fails("inventory", "apply", "nowhere.yaml")
     (cli.folder / "bad.yaml").write_text("vms: [{name: a, host: b}]")
     assert "host 'b' is not declared" in cli.fails("inventory", "apply", "bad.yaml")
@@ -288,7 +288,7 @@ def test_a_token_that_is_wrong_or_missing_says_what_to_pass(cli: Cli) -> None:
 
 
 def test_the_metadata_address_is_not_taken_for_the_control_address(cli: Cli, service: Served) -> None:
-    assert "like a control API" in cli.fails("vm", "list", "--control-url", service.metadata_url)
+    assert "is not a control API" in cli.fails("vm", "list", "--control-url", service.metadata_url)
 
 
 def test_a_reader_that_leaves_early_is_no_error(cli: Cli) -> None:
@@ -394,7 +394,7 @@ def test_following_the_audit_log_outlives_a_restart_and_misses_nothing(alone: Cl
 
         first.send_signal(signal.SIGTERM)
         assert first.wait(GUARD_S) == 0
-        assert "is lost; trying again" in line_of(follower.stderr)
+        assert "; retrying" in line_of(follower.stderr)
         address = control.removeprefix("http://")
         second = stack.enter_context(
             started(alone, "serve", "--control-listen", address, "--metadata-listen", "127.0.0.1:0")
@@ -403,7 +403,7 @@ def test_following_the_audit_log_outlives_a_restart_and_misses_nothing(alone: Cl
         alone.json("maintenance", "cancel", made["id"])
         entry = json.loads(line_of(follower.stdout))
         assert (entry["kind"], entry["maintenance_id"]) == ("canceled", made["id"])
-        assert line_of(follower.stderr) == "the connection is back\n"
+        assert line_of(follower.stderr) == "reconnected\n"
 
         follower.send_signal(signal.SIGINT)
         assert follower.wait(GUARD_S) == 130
@@ -449,7 +449,7 @@ def test_a_port_in_use_is_named(alone: Cli) -> None:
     [
         (["--state-dir", "/dev/null/state"], "choose another folder with --state-dir"),
         (["--database-url", "sqlite:////dev/null/forewarn.db"], "choose another folder with --database-url"),
-        (["--database-url", "sqlite:///text.db"], "is damaged or not Forewarn's"),
+        (["--database-url", "sqlite:///text.db"], "is damaged or not a Forewarn database"),
         (["--inventory", "broken.yaml"], "broken.yaml:2: "),
         (["--inventory", "wrong.yaml"], "vms[0] (a)"),
         (["--control-listen", "0.0.0.0:0"], "say --insecure"),

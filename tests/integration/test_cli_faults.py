@@ -42,8 +42,8 @@ def test_a_fault_comes_and_goes_and_requests_are_told(tmp_path: Path) -> None:
         assert said(service, "fault", "inject", "503", "--for", "1h").startswith("fault 1: 503")
         assert "503    all VMs  all" in said(service, "fault", "list")
         assert ask(service) == 503
-        assert said(service, "fault", "clear") == "1 fault ended\n"
-        assert said(service, "fault", "list") == "no fault is in force: see 'forewarn fault inject --help'\n"
+        assert said(service, "fault", "clear") == "1 fault cleared\n"
+        assert said(service, "fault", "list") == "no active faults: see 'forewarn fault inject --help'\n"
         assert ask(service, "2017-03-01") == 200
         told = said(service, "requests").splitlines()
         assert ["503" in line for line in told] == [False, True, False, False]
@@ -72,4 +72,4 @@ def test_requests_are_followed(tmp_path: Path) -> None:
                 assert '"number": 2' in follower.stdout.readline().replace('":2', '": 2')
             finally:
                 follower.kill()
-        assert "this service injects no faults" in said(service, "fault", "inject", "500", status=1)
+        assert "fault injection is off" in said(service, "fault", "inject", "500", status=1)

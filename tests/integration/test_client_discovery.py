@@ -150,15 +150,15 @@ def test_a_server_that_knows_no_endpoint_is_no_help(cloud: Network, tmp_path: Pa
     """R95: its answer is an answer, but not to this question."""
     with dnsmasq(cloud, tmp_path):
         said = ask(cloud, waits_s=[0, 0.1], timeout_s=0.3)
-    assert said["error"].startswith("no DHCP server said where the metadata endpoint is, in 2 tries of 0.3 s")
+    assert said["error"].startswith("no DHCP server announced the metadata endpoint in 2 tries of 0.3 s")
     assert (tmp_path / "dnsmasq.log").read_text().count(f"DHCPOFFER(br0) {VM} {MAC}") == 2
 
 
 def test_without_a_server_the_message_says_what_to_do(cloud: Network) -> None:
     """R94."""
     assert ask(cloud, waits_s=[0, 0.1, 0.1], timeout_s=0.2)["error"] == (
-        "no DHCP server said where the metadata endpoint is, in 3 tries of 0.2 s (nobody answered): "
-        "in a virtual network it is at 169.254.169.254; elsewhere set its address yourself"
+        "no DHCP server announced the metadata endpoint in 3 tries of 0.2 s (no answer): "
+        "use 169.254.169.254 in a virtual network; elsewhere set the address of the endpoint"
     )
 
 
@@ -179,7 +179,7 @@ def test_who_is_not_root_is_told(cloud: Network) -> None:
     """R94."""
     assert ask(cloud, uid=65534)["error"] == (
         "cannot listen for DHCP answers on UDP port 68 of every interface: Permission denied; "
-        "it takes root or CAP_NET_BIND_SERVICE, and no other program that keeps the port to itself"
+        "run as root or with CAP_NET_BIND_SERVICE, and stop any other program that uses the port"
     )
 
 

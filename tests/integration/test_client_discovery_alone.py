@@ -54,4 +54,4 @@ async def test_packets_for_others_do_not_stop_the_clock() -> None:
     with Chatty(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.settimeout(0)
         with pytest.raises(TimeoutError):
-            await discovery._ask(sock, bytes(6), 0.05)
+            await discovery._request_address(sock, bytes(6), 0.05)

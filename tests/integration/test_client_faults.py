@@ -17,9 +17,9 @@ from forewarn.client import (
     ChangeKind,
     EndpointRefused,
     EndpointUnreachable,
-    Missed,
     Pace,
-    Seen,
+    PollAnswered,
+    PollFailed,
 )
 from tests.support.drivers import DRIVERS, QUICK, SHORT, Driver, Drives
 from tests.support.faulty import Act, Faulty, document, drip, event, faulty, nothing, raw, reset, says, when
@@ -74,7 +74,7 @@ def connect_timeout_for(fault: str) -> float:
     return SHORT if fault in HANGING else GUARD_S
 
 
-def first_of(told: Iterator[Seen | Missed], kind: type[T]) -> T:
+def first_of(told: Iterator[PollAnswered | PollFailed], kind: type[T]) -> T:
     """The next of that kind: where time-outs are short, a slow machine adds failures of its own."""
     return next(one for one in told if isinstance(one, kind))
 
@@ -113,7 +113,7 @@ def test_a_fault_is_told_as_a_failure_and_followed_by_the_document(
     pace = replace(pace_for(fault), first_timeout_s=QUICK.first_timeout_s)
     with drives(endpoint.url, pace, connect_timeout_s=connect_timeout_for(fault)) as client:
         told = client.follow()
-        first, missed, last = first_of(told, Seen), first_of(told, Missed), first_of(told, Seen)
+        first, missed, last = first_of(told, PollAnswered), first_of(told, PollFailed), first_of(told, PollAnswered)
     assert (missed.failures, last.is_changed, last.document) == (1, False, first.document)
     assert "\n" not in str(missed.error)
     assert str(missed.error).startswith("the metadata endpoint ")
@@ -155,13 +155,13 @@ def test_a_fetch_says_in_the_end_what_was_wrong(
 def test_a_refused_connection_is_asked_again(client: Driver, endpoint: Faulty) -> None:
     """R104: an endpoint that is being started anew."""
     told = client.follow()
-    assert isinstance(next(told), Seen)
+    assert isinstance(next(told), PollAnswered)
     endpoint.refuse()
     missed = list(islice(told, 4))
-    assert all(isinstance(one, Missed) for one in missed)
+    assert all(isinstance(one, PollFailed) for one in missed)
     assert str(missed[-1].error).endswith("does not answer: Connection refused")  # type: ignore[union-attr]
     endpoint.listen()
-    assert any(isinstance(one, Seen) for one in islice(told, 5))
+    assert any(isinstance(one, PollAnswered) for one in islice(told, 5))
 
 
 def test_a_host_that_does_not_answer_is_given_up_soon(drives: Drives) -> None:
@@ -175,7 +175,7 @@ def test_failures_come_further_and_further_apart(client: Driver, endpoint: Fault
     """R104."""
     endpoint.script(says(b"", 500))
     told = list(islice(client.follow(), 6))
-    waited = [one.retry_in_s for one in told if isinstance(one, Missed)]
+    waited = [one.retry_in_s for one in told if isinstance(one, PollFailed)]
     assert len(waited) == 6
     gaps = [later.at_s - sooner.at_s for sooner, later in pairwise(endpoint.heard)]
     assert all(gap >= pause for gap, pause in zip(gaps, waited, strict=False))
@@ -206,8 +206,8 @@ def test_a_silent_endpoint_is_given_more_time_each_time(drives: Drives, endpoint
     endpoint.script(EMPTY, says(document(2), after_s=2 * SHORT))
     with drives(endpoint.url, replace(QUICK, timeout_s=SHORT)) as client:
         told = list(islice(client.follow(), 6))
-    assert [type(one) for one in told[:2]] == [Seen, Missed]
-    assert any(isinstance(one, Seen) for one in told[2:])
+    assert [type(one) for one in told[:2]] == [PollAnswered, PollFailed]
+    assert any(isinstance(one, PollAnswered) for one in told[2:])
 
 
 # What is tolerated
@@ -408,7 +408,7 @@ def test_an_endpoint_may_close_the_connection_between_polls(
 
     endpoint.script(closes)
     with drives(endpoint.url, replace(QUICK, poll_interval_s=0.1)) as client:
-        assert [type(one) for one in islice(client.follow(), 4)] == [Seen] * 4
+        assert [type(one) for one in islice(client.follow(), 4)] == [PollAnswered] * 4
         time.sleep(0.1)
         client.approve(FIRST)
     assert endpoint.connections == 5
@@ -449,10 +449,10 @@ def test_a_dead_endpoint_that_holds_a_request_is_found_out(drives: Drives, endpo
     pace = replace(QUICK, wait_s=1, timeout_s=SHORT)
     with lasts(1), drives(endpoint.url, pace) as client:
         told = client.follow()
-        first_of(told, Seen)
-        first_of(told, Missed)
+        first_of(told, PollAnswered)
+        first_of(told, PollFailed)
         for _ in range(3):
-            first_of(told, Seen)
+            first_of(told, PollAnswered)
     assert [heard.is_conditional for heard in endpoint.heard[:5]] == [False, True, False, False, False]
 
 

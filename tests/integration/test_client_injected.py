@@ -10,14 +10,14 @@ from typing import get_args
 import pytest
 
 from forewarn.client import ChangeKind, Client, Pace
-from forewarn.core.fault import FAULTS, Place
-from forewarn.testing import FaultName, ScheduledEvents, loop
+from forewarn.core.fault import FAULTS, FaultPoint
+from forewarn.testing import FaultName, ScheduledEvents, background_loop
 from tests.support.drivers import DRIVERS, Drives
 from tests.support.service import eventually
 from tests.support.spans import GUARD_S
 
 PACES = {"held": Pace(), "polled": Pace(wait_s=0)}
-OF_REQUESTS = {kind.name for kind in FAULTS.values() if kind.place not in {Place.ONCE, Place.NOTICE}}
+OF_REQUESTS = {kind.name for kind in FAULTS.values() if kind.place not in {FaultPoint.ONCE, FaultPoint.NOTICE}}
 
 
 def told_and_approved(drives: Drives, url: str, pace: Pace) -> list[ChangeKind]:
@@ -34,8 +34,8 @@ def told_and_approved(drives: Drives, url: str, pace: Pace) -> list[ChangeKind]:
 
 def is_held(events: ScheduledEvents) -> bool:
     """Whether a request of the VM is held."""
-    channel = events._lab.backend.feed.channel(events._lab.backend.identity.audience(events._lab.default_vm))
-    return loop.run(lambda: len(channel._waiters)) > 0
+    channel = events._lab.backend.feed.channel(events._lab.backend.identity.get_audience_key(events._lab.default_vm))
+    return background_loop.run_function(lambda: len(channel._waiters)) > 0
 
 
 def comes_through(drives: Drives, pace: Pace, kind: FaultName) -> str:

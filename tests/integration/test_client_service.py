@@ -19,9 +19,9 @@ from forewarn.client import (
     Client,
     EndpointRefused,
     EndpointUnreachable,
-    Missed,
     Pace,
-    Seen,
+    PollAnswered,
+    PollFailed,
 )
 from forewarn.core.model import EventType
 from tests.support.drivers import DRIVERS, Driver, Drives
@@ -92,7 +92,7 @@ def test_an_event_that_is_canceled_is_told(client: Driver, service: Running, vm:
 def test_while_nothing_changes_one_request_is_held(client: Driver, service: Running, vm: Vm) -> None:
     """X1: no polling, and so no load."""
     told = client.follow()
-    assert isinstance(next(told), Seen)
+    assert isinstance(next(told), PollAnswered)
     thread = threading.Thread(target=next, args=[told])
     thread.start()
     assert eventually(lambda: service.held(vm) == 1)
@@ -105,19 +105,19 @@ def test_a_held_request_ends_without_news(drives: Drives, service: Running, vm: 
     """X1: it is told, and the next is held."""
     with drives(service.url, Pace(wait_s=1, poll_interval_s=0.05), vm.address) as client, lasts(2):
         told = list(islice(client.follow(), 3))
-    assert [one.is_changed for one in told if isinstance(one, Seen)] == [True, False, False]
+    assert [one.is_changed for one in told if isinstance(one, PollAnswered)] == [True, False, False]
 
 
 def test_the_services_clock_is_told(client: Driver) -> None:
     seen = next(client.follow())
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, PollAnswered)
     assert seen.served_at is not None
     assert seen.served_at.utcoffset() is not None
 
 
 def test_a_vm_learns_its_own_name(client: Driver, vm: Vm) -> None:
     """R106, W7, W10, X3."""
-    assert client.name() == vm.name
+    assert client.fetch_name() == vm.name
 
 
 def test_an_unknown_event_is_refused(client: Driver, service: Running, vm: Vm) -> None:
@@ -146,7 +146,7 @@ def test_a_vm_that_nobody_knows_is_refused(drives: Drives, service: Running) -> 
     with drives(service.url, HELD, service.stranger) as client:
         with pytest.raises(EndpointRefused, match="answered 404 for its document"):
             client.fetch()
-        assert isinstance(next(client.follow()), Missed)
+        assert isinstance(next(client.follow()), PollFailed)
 
 
 @pytest.mark.parametrize("version", ["2017-03-01", "2017-08-01", "2019-08-01"])
@@ -255,7 +255,7 @@ async def test_a_task_approves_while_another_follows(service: Running, vm: Vm) -
 async def test_a_canceled_request_leaves_the_client_whole(service: Running, vm: Vm) -> None:
     async with AsyncClient(service.url, source_address=vm.address) as client:
         told = client.follow()
-        assert isinstance(await anext(told), Seen)
+        assert isinstance(await anext(told), PollAnswered)
         for _ in range(20):  # more than there are connections
             waiting = asyncio.ensure_future(anext(client.follow()))
             await asyncio.sleep(0)

@@ -8,19 +8,19 @@ from pathlib import Path
 import structlog
 
 from forewarn.core.access import Role
-from forewarn.core.clock_jump import Jump
+from forewarn.core.clock_jump import ClockJump
 from tests.support.access import client_of, token_of
 from tests.support.control import error
 from tests.support.pages import Browser, text_of
 from tests.support.service import eventually, running
 
-JUMP = Jump(by=timedelta(minutes=20), at=datetime.fromisoformat("2030-01-01T00:20:00Z"))
+JUMP = ClockJump(by=timedelta(minutes=20), at=datetime.fromisoformat("2030-01-01T00:20:00Z"))
 
 
 def test_it_shows_until_an_operator_confirms_it(tmp_path: Path) -> None:
     with running(tmp_path) as service, service.operator() as api, Browser(service) as browser:
         guard = service.service.engine.clock_guard
-        browser.send_form("/login", token=service.service.tokens.operator, next="/")
+        browser.send_form("/login", token=service.service.tokens.operator_token, next="/")
         assert "clock jumped" not in text_of(browser.get("/"))
         guard.jump, guard.jumps = JUMP, 1
         with structlog.testing.capture_logs():

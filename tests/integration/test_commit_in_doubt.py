@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from forewarn.clock import RealClock
-from forewarn.config import said_settings
+from forewarn.config import make_settings
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Host
-from forewarn.core.request import Request
-from forewarn.engine.transaction import threaded
+from forewarn.engine.transaction import make_thread_runner
 from forewarn.errors import NotFound, StoreUnavailable
 from forewarn.server.backend import Backend
 from forewarn.store import SqlStore
@@ -56,22 +56,22 @@ async def test_what_others_commit_is_shown_after_a_doubt_and_a_refusal(database:
     with ExitStack() as stack:
 
         def backend(store: Any) -> Backend:  # noqa: ANN401 - a store
-            write, read = (threaded(stack.enter_context(ThreadPoolExecutor(1))) for _ in range(2))
+            write, read = (make_thread_runner(stack.enter_context(ThreadPoolExecutor(1))) for _ in range(2))
             stack.callback(store.close)
-            return Backend(said_settings(), store=store, clock=RealClock(), write=write, read=read)
+            return Backend(make_settings(), store=store, clock=RealClock(), write=write, read=read)
 
         breaking = Breaking(database.open(busy_timeout_ms=60_000))
         one, other = backend(breaking), backend(database.open(busy_timeout_ms=60_000))
         inventory = Inventory(hosts=(Host(name="host-1"),), vms=(vm("a"), vm("b")))
-        await one.engine.recover()
+        await one.engine.restore_state()
         await other.engine.apply_inventory(inventory, "mark", actor="test")
         await other.engine.enable("vm:a", None)
         await other.engine.enable("vm:b", None)
         assert await one.engine.catch_up()
         breaking.is_breaking = True
         with pytest.raises(StoreUnavailable):
-            await one.engine.schedule(Request(cause="user-restart", vms=("b",)), actor="test")
-        await other.engine.schedule(Request(cause="user-restart", vms=("a",)), actor="test")
+            await one.engine.schedule(MaintenanceRequest(cause="user-restart", vms=("b",)), actor="test")
+        await other.engine.schedule(MaintenanceRequest(cause="user-restart", vms=("a",)), actor="test")
         with pytest.raises(NotFound):
             await one.engine.cancel("nothing", actor="test")
         await one.engine.catch_up()

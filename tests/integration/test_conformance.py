@@ -11,23 +11,30 @@ from typing import Any
 
 import pytest
 
-from forewarn.core.request import Request
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.errors import ConfigError, EndpointRefused, EndpointUnreachable
-from forewarn.testing.conformance import CHECKS, Phase, Report, Verdict, check_endpoint, choose
+from forewarn.testing.conformance import (
+    CHECKS,
+    CheckPhase,
+    CheckVerdict,
+    ConformanceReport,
+    check_endpoint,
+    select_checks,
+)
 from tests.support.service import Running, running
 from tests.support.wire import get
 from tests.support.wrong_endpoint import FAULTS, Fault, Told, wrong_endpoint
 
 
-def told(report: Report) -> str:
+def told(report: ConformanceReport) -> str:
     return "\n".join(f"{f.check.code}: {f.outcome.verdict}, {f.outcome.seen}" for f in report.findings)
 
 
-def verdicts(report: Report, verdict: Verdict) -> set[str]:
+def verdicts(report: ConformanceReport, verdict: CheckVerdict) -> set[str]:
     return {f.check.code for f in report.findings if f.outcome.verdict is verdict}
 
 
-def seen(report: Report, code: str) -> str:
+def seen(report: ConformanceReport, code: str) -> str:
     return next(f.outcome.seen for f in report.findings if f.check.code == code)
 
 
@@ -35,11 +42,11 @@ def test_our_own_endpoint_holds_everything(service: Running) -> None:
     """With an event of a newer type, and one to approve."""
     vm = service.web[0]
     service.enable(vm)
-    eviction = Request(cause="spot-eviction", vms=(service.web[1].name,))
+    eviction = MaintenanceRequest(cause="spot-eviction", vms=(service.web[1].name,))
     service.run(service.service.engine.schedule(eviction, actor="operator:test"))
     service.schedule(vm)
     report = check_endpoint(service.url, allow_approve=True, source_address=vm.address)
-    assert verdicts(report, Verdict.HOLDS) == {check.code for check in CHECKS}, told(report)
+    assert verdicts(report, CheckVerdict.HOLDS) == {check.code for check in CHECKS}, told(report)
 
 
 def test_looking_only_starts_nothing(service: Running) -> None:
@@ -48,16 +55,18 @@ def test_looking_only_starts_nothing(service: Running) -> None:
     report = check_endpoint(service.url, source_address=vm.address)
     assert report.is_conformant, told(report)
     assert not service.is_approved(event_id)
-    assert {check.code for check in CHECKS if check.phase is Phase.APPROVE} <= verdicts(report, Verdict.INCONCLUSIVE)
+    assert {check.code for check in CHECKS if check.phase is CheckPhase.APPROVE} <= verdicts(
+        report, CheckVerdict.INCONCLUSIVE
+    )
 
 
 def test_without_an_event_what_is_about_events_is_inconclusive(service: Running) -> None:
     report = check_endpoint(service.url, allow_approve=True, source_address=service.vm().address)
     assert report.is_conformant, told(report)
     assert {"members", "types", "event-id", "approve", "life", "incarnation-growth"} <= verdicts(
-        report, Verdict.INCONCLUSIVE
+        report, CheckVerdict.INCONCLUSIVE
     )
-    assert seen(report, "approve") == "no event is Scheduled now, so that there is none to approve"
+    assert seen(report, "approve") == "no event is Scheduled now, so there is none to approve"
 
 
 @pytest.mark.slow
@@ -91,13 +100,13 @@ def test_every_value_of_a_switch_is_accepted_and_named(
 @pytest.mark.slow
 def test_a_rate_limit_is_waited_out_and_named(tmp_path: Path) -> None:
     """R9: the limiter refuses, the checks ask again, and what they judge is not the 429."""
-    checks = choose(["R3", "R9", "R15", "R66"])
+    checks = select_checks(["R3", "R9", "R15", "R66"])
     with running(tmp_path, rate_limit_per_s=5) as service:
         vm = service.vm()
         service.enable(vm)
         report = check_endpoint(service.url, checks=checks, source_address=vm.address)
     assert report.is_conformant, told(report)
-    assert "are answered 429" in seen(report, "rate")
+    assert "return 429" in seen(report, "rate")
     assert "429" in seen(report, "outages")
 
 
@@ -105,21 +114,21 @@ def test_a_rate_limit_is_waited_out_and_named(tmp_path: Path) -> None:
 def test_an_endpoint_that_shares_nothing_with_ours_holds_everything() -> None:
     with wrong_endpoint() as url:
         report = check_endpoint(url, allow_approve=True)
-    assert verdicts(report, Verdict.HOLDS) == {check.code for check in CHECKS}, told(report)
+    assert verdicts(report, CheckVerdict.HOLDS) == {check.code for check in CHECKS}, told(report)
 
 
 def test_what_refuses_nothing_is_blamed_once_for_the_start() -> None:
     """R10: the first approval that had to be refused let the event start; those after it cannot be judged any more."""
     fault = next(fault for fault in FAULTS if fault.check == "approve-headers")
-    checks = choose(["approve-headers", "approve-malformed", "approve-unknown"])
+    checks = select_checks(["approve-headers", "approve-malformed", "approve-unknown"])
     with wrong_endpoint(fault) as url:
         report = check_endpoint(url, checks=checks, allow_approve=True)
-    assert verdicts(report, Verdict.BREAKS) == {"approve-headers"}, told(report)
+    assert verdicts(report, CheckVerdict.BREAKS) == {"approve-headers"}, told(report)
 
 
 def test_a_stranger_is_told_in_one_line_that_it_is_no_vm(service: Running) -> None:
     """R2: not in a broken check for each thing that it was not shown."""
-    with pytest.raises(EndpointRefused, match="with 404, so nothing was checked: the address that asks is no VM"):
+    with pytest.raises(EndpointRefused, match="with 404, so nothing was checked: the caller's address"):
         check_endpoint(service.url, source_address=service.stranger)
 
 
@@ -127,13 +136,13 @@ def test_a_stranger_is_told_in_one_line_that_it_is_no_vm(service: Running) -> No
 def test_an_endpoint_that_refuses_every_get_alike_refuses_the_caller(status: int) -> None:
     fault = Fault("", "refuses", tell=lambda _, __, ___: Told(status, b'{ "error": "Bad request" }'))
     with wrong_endpoint(fault) as url, pytest.raises(EndpointRefused) as refused:
-        check_endpoint(url, checks=choose(["X2"]))
+        check_endpoint(url, checks=select_checks(["X2"]))
     assert refused.value.details["status"] == status
 
 
 def test_the_path_of_the_events_may_stand_in_the_url(service: Running) -> None:
     url = f"{service.url}/metadata/scheduledevents"
-    report = check_endpoint(url, checks=choose(["R1"]), source_address=service.vm().address)
+    report = check_endpoint(url, checks=select_checks(["R1"]), source_address=service.vm().address)
     assert report.is_conformant
     assert report.url == service.url
 
@@ -141,7 +150,7 @@ def test_the_path_of_the_events_may_stand_in_the_url(service: Running) -> None:
 def test_nobody_there_is_an_error_and_no_finding() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(EndpointUnreachable, match="cannot be reached"):
+    with pytest.raises(EndpointUnreachable, match="cannot reach endpoint"):
         check_endpoint(f"http://127.0.0.1:{port}")
 
 
@@ -203,7 +212,7 @@ def test_a_silent_endpoint_is_given_up_on_after_a_while(monkeypatch: pytest.Monk
     with speaking(b"") as url:
         report = check_endpoint(url, timeout_s=0.1)
     assert not report.is_conformant
-    assert "not asked" in seen(report, "instance")
+    assert "not sent" in seen(report, "instance")
 
 
 def test_the_service_is_as_it_was(service: Running) -> None:

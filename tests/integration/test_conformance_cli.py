@@ -34,15 +34,15 @@ def test_all_is_well_and_the_table_says_so() -> None:
     assert done.exit_code == 0
     assert "R14" in done.output
     assert "6 checks held: R3, R14, R65" in done.output
-    assert "What differs" not in done.output
+    assert "Deviations" not in done.output
 
 
 def test_what_differs_is_told_and_the_exit_status_is_1() -> None:
     with wrong_endpoint(SILENT) as url:
         done = run(url, *QUICK)
     assert done.exit_code == 1
-    assert "What differs" in done.output
-    assert "the document comes without an ETag" in done.output
+    assert "Deviations" in done.output
+    assert "the document has no ETag" in done.output
 
 
 def test_as_json() -> None:
@@ -63,7 +63,7 @@ def test_nothing_is_approved_unless_allowed() -> None:
     with wrong_endpoint() as url:
         done = run(url, "--only", "approve", "--json")
         allowed = run(url, "--only", "approve", "--json", "--allow-approve")
-    assert json.loads(done.output)["checks"][0]["seen"] == "needs --allow-approve, since it approves an event"
+    assert json.loads(done.output)["checks"][0]["seen"] == "needs --allow-approve, because it approves an event"
     assert json.loads(allowed.output)["checks"][0]["outcome"] == "holds"
 
 
@@ -88,7 +88,7 @@ def test_what_is_noted_fails_no_run() -> None:
         done = run(url, "--only", "member-order")
     assert done.exit_code == 0
     assert "1 check noted: R26, R112" in done.output
-    assert "What differs" not in done.output
+    assert "Deviations" not in done.output
 
 
 def test_the_version_of_the_suite_stands_above_the_table() -> None:

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from forewarn.testing.conformance import CHECKS, Report, Verdict, check_endpoint, choose
+from forewarn.testing.conformance import CHECKS, CheckVerdict, ConformanceReport, check_endpoint, select_checks
 from tests.support.wrong_endpoint import FAULTS, Fault, wrong_endpoint
 
 pytestmark = pytest.mark.slow
 
 
-def outcomes(report: Report) -> dict[str, Verdict]:
+def outcomes(report: ConformanceReport) -> dict[str, CheckVerdict]:
     return {finding.check.code: finding.outcome.verdict for finding in report.findings}
 
 
-def told(report: Report) -> str:
+def told(report: ConformanceReport) -> str:
     return "\n".join(f"{f.check.code}: {f.outcome.verdict}, {f.outcome.seen}" for f in report.findings)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.check}: {fault.name}")
 def test_a_fault_is_found_by_its_check(fault: Fault) -> None:
-    checks = choose([fault.check])
+    checks = select_checks([fault.check])
     if fault.check in {"incarnation-growth", "event-id-constant", "life"}:
-        checks = choose(["approve", fault.check])
+        checks = select_checks(["approve", fault.check])
     with wrong_endpoint(fault) as url:
         report = check_endpoint(url, checks=checks, allow_approve=True, timeout_s=2.0)
-    assert outcomes(report)[fault.check] is Verdict(fault.verdict), told(report)
+    assert outcomes(report)[fault.check] is CheckVerdict(fault.verdict), told(report)
     assert report.is_conformant == (fault.verdict != "breaks")
 
 

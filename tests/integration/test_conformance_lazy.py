@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from forewarn.testing.conformance import CHECKS, Report, Verdict, check_endpoint
+from forewarn.testing.conformance import CHECKS, CheckVerdict, ConformanceReport, check_endpoint
 from tests.support.wrong_endpoint import Asked, Endpoint, Fault, Told, wrong_endpoint
 
 pytestmark = pytest.mark.slow
@@ -69,13 +69,13 @@ def _always(content: object) -> Fault:
     return Fault("", "always the same", tell=lambda _, __, ___: Told(200, json.dumps(content).encode()))
 
 
-def looked_at(fault: Fault) -> Report:
+def looked_at(fault: Fault) -> ConformanceReport:
     with wrong_endpoint(fault) as url:
         return check_endpoint(url, allow_approve=True, timeout_s=2.0)
 
 
-def held(report: Report) -> set[str]:
-    return {finding.check.code for finding in report.findings if finding.outcome.verdict is Verdict.HOLDS}
+def held(report: ConformanceReport) -> set[str]:
+    return {finding.check.code for finding in report.findings if finding.outcome.verdict is CheckVerdict.HOLDS}
 
 
 def test_where_every_post_is_thrown_away_and_answered_200_no_approval_is_said_to_work() -> None:

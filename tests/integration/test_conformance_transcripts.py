@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from examples.hold_to_transcripts import Answer, Ask, Do, asker, differs, main, play
-from forewarn.testing.conformance import CHECKS, SUITE_VERSION, numbers
-from forewarn.testing.conformance.transcripts import TRANSCRIPTS, read_transcript
+from forewarn.testing.conformance import CHECKS, SUITE_VERSION, list_requirements
+from forewarn.testing.conformance.transcripts import TRANSCRIPTS, read_golden_transcript
 from tests.support.service import Running, Vm, running
 from tests.support.wire import get
 from tests.support.wrong_endpoint import wrong_endpoint
@@ -68,16 +68,16 @@ def ask_as(service: Running, vm: Vm) -> Ask:
 def test_our_own_endpoint_answers_as_the_transcript_says(service: Running, name: str) -> None:
     """R14 to R16, R18 to R28, R36, R40, R42, R47 to R49, R53 to R57, R63, R64, R111."""
     vm = service.vm()
-    played = list(play(read_transcript(name), {"vm": vm.name}, ask_as(service, vm), doer(service, vm)))
+    played = list(play(read_golden_transcript(name), {"vm": vm.name}, ask_as(service, vm), doer(service, vm)))
     assert [f"{step['name']}: {difference}" for step, _, difference in played if difference] == []
     assert played
 
 
 @names
 def test_a_transcript_is_complete_and_about_requirements_of_the_suite(name: str) -> None:
-    head, *steps = map(json.loads, read_transcript(name))
+    head, *steps = map(json.loads, read_golden_transcript(name))
     assert (head["name"], head["suite_version"]) == (name, SUITE_VERSION)
-    known = set(numbers(CHECKS)) | {"R27", "R45", "R79"}
+    known = set(list_requirements(CHECKS)) | {"R27", "R45", "R79"}
     exchanges = [step for step in steps if "request" in step]
     assert {number for step in exchanges for number in step["requirements"]} <= known
     assert all(step["answer"]["status"] for step in exchanges)
@@ -86,7 +86,7 @@ def test_a_transcript_is_complete_and_about_requirements_of_the_suite(name: str)
 
 def test_an_endpoint_that_answers_otherwise_is_found_out() -> None:
     with wrong_endpoint() as url:
-        played = list(play(read_transcript("requests"), {"vm": "Vm-1"}, asker(url), lambda *_: {}))
+        played = list(play(read_golden_transcript("requests"), {"vm": "Vm-1"}, asker(url), lambda *_: {}))
     found = {step["name"]: difference for step, _, difference in played if difference}
     assert "the empty document in 2020-07-01" in found
     assert "no Metadata header" not in found
@@ -129,7 +129,7 @@ def test_the_example_names_each_exchange_that_differs(capsys: pytest.CaptureFixt
 def _rewritten(service: Running, name: str) -> str:
     vm = service.vm()
     variables = {"vm": vm.name}
-    lines = read_transcript(name)
+    lines = read_golden_transcript(name)
     exchanges = iter(list(play(lines, variables, ask_as(service, vm), doer(service, vm))))
     steps: list[Any] = [json.loads(line) for line in lines]
     for step in steps:

@@ -26,7 +26,7 @@ def freeze(vm: Vm, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - members of 
     "header", [None, "", "Bearer", "Bearer ", "Bearer wrong", "Basic TOKEN", "TOKEN", "Bearer TOKENx", "Bearer \xff"]
 )
 def test_without_the_token_everything_is_401(service: Running, header: str | None) -> None:
-    token = service.service.tokens.operator
+    token = service.service.tokens.operator_token
     sent = {} if header is None else {b"authorization": header.replace("TOKEN", token).strip().encode("latin-1")}
     with httpx.Client(base_url=service.service.control_url, headers=sent, trust_env=False, timeout=GUARD_S) as client:
         paths = client.get("/openapi.json").json()["paths"]
@@ -41,7 +41,7 @@ def test_without_the_token_everything_is_401(service: Running, header: str | Non
 
 
 def test_the_scheme_of_the_token_is_taken_in_any_case(service: Running) -> None:
-    headers = {"authorization": f"bearer {service.service.tokens.operator}"}
+    headers = {"authorization": f"bearer {service.service.tokens.operator_token}"}
     assert (
         httpx.get(
             f"{service.service.control_url}/v1/clock", headers=headers, trust_env=False, timeout=GUARD_S
@@ -99,7 +99,7 @@ def test_what_does_not_exist_is_404(api: httpx.Client, path: str) -> None:
         (b'{"vms":["\\ud800"],"type":"Freeze"}', "body.vms.0"),
         (b'{"vms":["a"],"type":"Freeze","notice_s":-1}', "body.notice_s"),
         (b'{"vms":["a"],"type":"Freeze","notice_s":1e999}', "body.notice_s"),
-        (b'{"vms":["a"],"type":"Freeze","force":true}', "to force it, give a reason"),
+        (b'{"vms":["a"],"type":"Freeze","force":true}', "force requires a reason"),
         (b'{"vms":["a"],"type":"Freeze","not_before":"2026-01-01T00:00:00"}', "body.not_before"),
         (b'{"vms":["a"],"type":"Freeze","not_before":"0001-01-01T00:00:00+14:00"}', "body.not_before"),
         (b'{"vms":["a"],"type":"Freeze","not_before":"9999-12-31T23:59:59-14:00"}', "body.not_before"),

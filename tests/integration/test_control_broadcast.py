@@ -36,19 +36,19 @@ def api(service: Running) -> Iterator[httpx.Client]:
 
 def test_a_change_is_read_once_for_all_streams(api: httpx.Client, service: Running, vm: Vm) -> None:
     service.enable(vm)
-    shared = service.service.context.entries
+    shared = service.service.context.entry_broadcast
     with ExitStack() as stack:
         streams = [stack.enter_context(api.stream("GET", "/v1/watch")) for _ in range(STREAMS)]
         lines = [stream.iter_lines() for stream in streams]
         assert [next(each) for each in lines] == [": watching"] * STREAMS
-        assert eventually(lambda: shared.streams == STREAMS)
-        before = shared.reads
+        assert eventually(lambda: shared.stream_count == STREAMS)
+        before = shared.read_count
         service.event(vm)
         kinds = {entry(each)["kind"] for each in lines}
-        reads = shared.reads - before
+        reads = shared.read_count - before
     assert kinds == {"scheduled"}
     assert 1 <= reads <= 3
-    assert eventually(lambda: shared.streams == 0)
+    assert eventually(lambda: shared.stream_count == 0)
 
 
 def test_a_stream_that_is_far_behind_reads_the_store_and_misses_nothing(

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from forewarn.clock import uptime_s
 from forewarn.control.throttle import credential_of
 from forewarn.core.access import Role
-from forewarn.core.budget import Use
+from forewarn.core.usage_limits import UseKind
 from tests.support.access import client_of, token_of
 from tests.support.control import error
 from tests.support.pages import Browser
@@ -81,12 +81,12 @@ def raw(small: Running) -> Iterator[Raw]:
         yield Raw(small, stack)
 
 
-def in_use(service: Running, name: str, use: Use) -> int:
+def in_use(service: Running, name: str, use: UseKind) -> int:
     accounts = service.service.context.admission.accounts
     return service.do(lambda: sum(each.used[use] for each in accounts if each.name == name))
 
 
-def is_limited(response: httpx.Response, use: Use, most: int) -> bool:
+def is_limited(response: httpx.Response, use: UseKind, most: int) -> bool:
     details = error(response, 429, "budget_exceeded")["details"]
     assert int(response.headers["retry-after"]) >= 1
     return (details["limit"], details["most"]) == (use.value, most)
@@ -99,18 +99,18 @@ def test_watches_of_a_tenant_are_limited_by_what_it_owns_and_others_have_their_o
     assert raw.status(asked("/v1/watch", first)) == 200
     assert raw.status(asked("/v1/watch", second)) == 200
     with client_of(small, first) as client:
-        assert is_limited(client.get("/v1/watch"), Use.WATCHES, 2)
+        assert is_limited(client.get("/v1/watch"), UseKind.WATCHES, 2)
         assert client.get("/v1/vms").status_code == 200
     assert raw.status(asked("/v1/watch", other)) == 200
-    assert raw.status(asked("/v1/watch", small.service.tokens.operator)) == 200
+    assert raw.status(asked("/v1/watch", small.service.tokens.operator_token)) == 200
 
 
 def test_a_watch_that_has_ended_makes_room(small: Running, raw: Raw) -> None:
     token = token_of(small, Role.TENANT, name="acme")
     watches = [raw.send(asked("/v1/watch", token)) for _ in range(2)]
-    assert eventually(lambda: in_use(small, "tenant:acme", Use.WATCHES) == 2)
+    assert eventually(lambda: in_use(small, "tenant:acme", UseKind.WATCHES) == 2)
     watches[0].close()
-    assert eventually(lambda: in_use(small, "tenant:acme", Use.WATCHES) == 1)
+    assert eventually(lambda: in_use(small, "tenant:acme", UseKind.WATCHES) == 1)
     assert raw.status(asked("/v1/watch", token)) == 200
 
 
@@ -119,14 +119,14 @@ def test_the_oldest_watch_of_a_host_makes_room_for_a_new_one(small: Running, raw
     token, other = token_of(small, Role.HOST, host=HOST), token_of(small, Role.HOST, host="host-Web_1")
     honest = raw.send(asked("/v1/hosts/host-Web_1/watch", other))
     watches = [raw.send(asked(f"/v1/hosts/{HOST}/watch", token)) for _ in range(2)]
-    assert eventually(lambda: in_use(small, f"host:{HOST}", Use.WATCHES) == 2)
+    assert eventually(lambda: in_use(small, f"host:{HOST}", UseKind.WATCHES) == 2)
     for _ in range(3):
         assert raw.status(asked(f"/v1/hosts/{HOST}/watch", token)) == 200
     assert [b'"kind":"state"' in watch.rest() for watch in watches] == [True, True]
-    assert in_use(small, f"host:{HOST}", Use.WATCHES) == 2
+    assert in_use(small, f"host:{HOST}", UseKind.WATCHES) == 2
     assert small.do(lambda: len(small.service.context.hub)) == 3
     assert honest.has_more
-    assert in_use(small, "host:host-Web_1", Use.WATCHES) == 1
+    assert in_use(small, "host:host-Web_1", UseKind.WATCHES) == 1
 
 
 def test_a_host_that_begins_watches_without_end_is_refused_and_others_are_not(small: Running, raw: Raw) -> None:
@@ -135,7 +135,7 @@ def test_a_host_that_begins_watches_without_end_is_refused_and_others_are_not(sm
     statuses = [raw.status(asked(f"/v1/hosts/{HOST}/watch", token)) for _ in range(14)]
     assert statuses[:12] == [200] * 12
     assert statuses[-1] == 429
-    assert in_use(small, f"host:{HOST}", Use.WATCHES) == 2
+    assert in_use(small, f"host:{HOST}", UseKind.WATCHES) == 2
     assert raw.status(asked("/v1/hosts/host-Web_1/watch", other)) == 200
 
 
@@ -154,7 +154,7 @@ def test_a_caller_who_goes_on_after_refusals_is_refused_unread_and_only_that_kin
     assert codes == ["budget_exceeded"] * 6 + ["too_many_refusals"] * 3
     answer = raw.send(watch).read()
     assert (answer.status, answer.headers["retry-after"], answer.closes) == (429, "5", True)
-    assert eventually(lambda: in_use(small, "tenant:acme", Use.CONNECTIONS) == 2)
+    assert eventually(lambda: in_use(small, "tenant:acme", UseKind.CONNECTIONS) == 2)
     with client_of(small, token) as client, small.operator() as api:
         assert client.get("/v1/vms").status_code == 200
         assert client.post("/v1/vms/none/restart").status_code == 404
@@ -256,7 +256,7 @@ def test_a_loop_of_changes_of_a_tenant_is_ended_and_does_not_end_those_of_others
             taken_back = client.post(f"/v1/maintenance/{made.json()['items'][0]['id']}/cancel", json={})
             statuses.append(taken_back.status_code)
         assert statuses == [201, 200] * 2 + [201, 429]
-        assert is_limited(client.post("/v1/vms/Web_0/restart"), Use.CHANGES, 5)
+        assert is_limited(client.post("/v1/vms/Web_0/restart"), UseKind.CHANGES, 5)
         assert client.get("/v1/vms").status_code == 200
     with client_of(small, other) as client:
         assert client.post("/v1/vms/Wide_0/restart").status_code == 201
@@ -268,11 +268,11 @@ def test_a_loop_of_changes_of_a_tenant_is_ended_and_does_not_end_those_of_others
 def test_bodies_that_have_not_ended_are_limited_together(small: Running, raw: Raw) -> None:
     token = token_of(small, Role.TENANT, name="acme")
     slow = raw.send(asked("/v1/vms/none/restart", token, "Content-Length: 2500", method="POST") + b" " * 2400)
-    assert eventually(lambda: in_use(small, "tenant:acme", Use.BODY_BYTES) == 2400)
+    assert eventually(lambda: in_use(small, "tenant:acme", UseKind.BODY_BYTES) == 2400)
     with client_of(small, token) as client:
-        assert is_limited(client.post("/v1/vms/none/restart", content=b" " * 601), Use.BODY_BYTES, 3000)
+        assert is_limited(client.post("/v1/vms/none/restart", content=b" " * 601), UseKind.BODY_BYTES, 3000)
         slow.close()
-        assert eventually(lambda: in_use(small, "tenant:acme", Use.BODY_BYTES) == 0)
+        assert eventually(lambda: in_use(small, "tenant:acme", UseKind.BODY_BYTES) == 0)
         assert client.post("/v1/vms/none/restart", content=b" " * 601).status_code != 429
 
 
@@ -280,9 +280,9 @@ def test_requests_at_work_are_limited(small: Running, raw: Raw) -> None:
     token = token_of(small, Role.TENANT, name="acme")
     for _ in range(2):
         raw.send(asked("/v1/vms/none/restart", token, "Content-Length: 1", method="POST"))
-    assert eventually(lambda: in_use(small, "tenant:acme", Use.REQUESTS) == 2)
+    assert eventually(lambda: in_use(small, "tenant:acme", UseKind.REQUESTS) == 2)
     with client_of(small, token) as client:
-        assert is_limited(client.get("/v1/vms"), Use.REQUESTS, 2)
+        assert is_limited(client.get("/v1/vms"), UseKind.REQUESTS, 2)
 
 
 def test_connections_of_a_caller_are_limited(small: Running, raw: Raw) -> None:
@@ -290,7 +290,7 @@ def test_connections_of_a_caller_are_limited(small: Running, raw: Raw) -> None:
     for _ in range(8):
         assert raw.status(asked("/v1/whoami", token)) == 200
     assert raw.status(asked("/v1/whoami", token)) == 429
-    assert in_use(small, "tenant:acme", Use.CONNECTIONS) == 8
+    assert in_use(small, "tenant:acme", UseKind.CONNECTIONS) == 8
 
 
 def test_whoever_meets_a_limit_is_counted_and_named(small: Running, raw: Raw) -> None:

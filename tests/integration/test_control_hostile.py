@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 from structlog.testing import capture_logs
 
-from forewarn.control.listener import Connection
+from forewarn.control.listener import ListenerConnection
 from forewarn.core.access import Role
 from forewarn.net.tally import Tally
 from tests.support.access import token_of
@@ -84,15 +84,15 @@ def asked(path: str = "/v1/whoami", *headers: str, method: str = "GET", token: s
 
 
 def operator(service: Running) -> str:
-    return service.service.tokens.operator
+    return service.service.tokens.operator_token
 
 
-def open_connections(service: Running) -> list[Connection]:
-    return service.do(lambda: service.service.control.open)
+def open_connections(service: Running) -> list[ListenerConnection]:
+    return service.do(lambda: service.service.control.open_connections)
 
 
 def unknown(service: Running) -> int:
-    return service.do(lambda: service.service.control.pool.unknown)
+    return service.do(lambda: service.service.control.pool.unknown_count)
 
 
 def held_bytes(service: Running) -> int:
@@ -273,7 +273,7 @@ def test_a_connection_that_was_refused_leaves_nothing_for_the_collector_of_cycle
         with contextlib.ExitStack() as stack:
             wires = [stack.enter_context(wire(patient)) for _ in range(8)]
             assert eventually(lambda: unknown(patient) == 8)
-            opened = patient.do(lambda: patient.service.control.open)
+            opened = patient.do(lambda: patient.service.control.open_connections)
             left = [weakref.ref(each) for each in opened if not each._slot.is_known]
             del opened
             for each in wires:
@@ -355,12 +355,12 @@ def test_running_out_of_descriptors_is_logged_and_is_over_when_there_are_some(tm
         try:
             late.connect(address(service))
             late.sendall(asked(token=operator(service)))
-            assert eventually(lambda: any("cannot be accepted" in line["event"] for line in logs))
+            assert eventually(lambda: any("cannot accept connections" in line["event"] for line in logs))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         late.settimeout(GUARD_S)
         assert late.recv(12) == b"HTTP/1.1 200"
-        logs[:] = [line for line in logs if "cannot be accepted" not in line["event"]]
+        logs[:] = [line for line in logs if "cannot accept connections" not in line["event"]]
 
 
 # TLS

@@ -62,7 +62,7 @@ def test_every_operation_answers_as_the_document_says(
 ) -> None:
     """No 5xx, and statuses, media types, headers and bodies as declared, for what fits the schema and what does not."""
     schema = document_of(described.service.control_url)
-    headers = {"Authorization": f"Bearer {described.service.tokens.operator}"}
+    headers = {"Authorization": f"Bearer {described.service.tokens.operator_token}"}
 
     @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), database=None)
     @given(case=schema[path][method.upper()].as_strategy(generation_mode=mode))

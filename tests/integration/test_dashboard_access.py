@@ -89,7 +89,7 @@ def test_no_button_does_more_than_the_route_beside_it(service: Running, role: Ro
 def test_the_endpoint_of_a_host_does_not_log_in(service: Running) -> None:
     with Browser(service) as browser:
         answer = browser.send_form("/login", token=token_of(service, Role.HOST), next="/")
-        assert (answer.status_code, "not for the role host" in text_of(answer)) == (401, True)
+        assert (answer.status_code, "not allowed for role host" in text_of(answer)) == (401, True)
         assert "/login" in str(browser.get("/").url)
 
 
@@ -208,7 +208,7 @@ def test_a_wrong_token_is_written_down_and_too_many_are_put_off(
         assert found == [401, 401, 401, 429, 429]
         assert wait_for(lambda: any("POST /login" in each for each in refusals(service)))
         assert not any("guess" in each for each in refusals(service))
-        assert browser.send_form("/login", token=service.service.tokens.operator, next="/").status_code == 200
+        assert browser.send_form("/login", token=service.service.tokens.operator_token, next="/").status_code == 200
 
 
 # Links
@@ -238,7 +238,7 @@ def test_a_used_link_and_an_ended_session_are_worth_nothing_after_a_restart(
         stay = browser.send_form(path).request.headers["cookie"].partition("=")[2]
         assert "log in" not in text_of(browser.get("/")).lower()
         with Browser(service) as leaving:
-            leaver = leaving.send_form("/login", token=service.service.tokens.operator, next="/")
+            leaver = leaving.send_form("/login", token=service.service.tokens.operator_token, next="/")
             left = leaver.request.headers["cookie"].partition("=")[2]
             assert leaving.send_form("/logout").status_code == 200
     with running(folder) as service:
@@ -258,7 +258,9 @@ def test_a_link_is_pressed_on_our_own_page_only_and_cannot_be_made_up(service: R
         assert browser.post(path, headers=elsewhere).status_code == 403
         assert browser.get(f"{path}x").status_code == 401
         assert browser.get("/login/link/abc").status_code == 401
-        cookie = browser.send_form("/login", token=service.service.tokens.operator, next="/").request.headers["cookie"]
+        cookie = browser.send_form("/login", token=service.service.tokens.operator_token, next="/").request.headers[
+            "cookie"
+        ]
         assert browser.get(f"/login/link/{cookie.partition('=')[2]}").status_code == 401, "a session is no link"
 
 

@@ -15,10 +15,10 @@ import pytest
 from forewarn.control.broadcast import SharedEntry
 from forewarn.control.context import Context
 from forewarn.core.access import FILE_OPERATOR, Principal, Role
-from forewarn.core.model import Entry, EntryKind
+from forewarn.core.model import AuditEntry, EntryKind
 from forewarn.dashboard import live
-from forewarn.dashboard.board import Boards
-from forewarn.dashboard.live import Live, LivePage, next_page
+from forewarn.dashboard.board import BoardCache
+from forewarn.dashboard.live import LivePage, LivePages, next_page
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ANN, BOB = (
@@ -36,7 +36,7 @@ class Entries:
 
     def tell(self, audience: str) -> None:
         self.position += 1
-        entry = Entry(kind=EntryKind.ENABLED, at=NOW, actor="forewarn", audience=audience, sequence=self.position)
+        entry = AuditEntry(kind=EntryKind.ENABLED, at=NOW, actor="forewarn", audience=audience, sequence=self.position)
         self._kept.append(SharedEntry(entry, None))
 
     async def refresh(self, changed: asyncio.Event) -> None:
@@ -59,7 +59,7 @@ class World:
             changed=asyncio.Event(), is_stopping=asyncio.Event(), entries=self.entries, notice=None
         )
         boards = SimpleNamespace(current=self._board, is_current=True)
-        self.live = Live(cast("Context", self.context), cast("Boards", boards))
+        self.live = LivePages(cast("Context", self.context), cast("BoardCache", boards))
 
     async def _board(self) -> Any:  # noqa: ANN401 - as much of a board as pages look at
         return SimpleNamespace(position=self.entries.position)
@@ -111,7 +111,7 @@ def page(viewer: str, made_s: float | None) -> LivePage:
     async def make() -> bytes:
         return b""
 
-    return LivePage(FILE_OPERATOR, viewer, make, made_s=made_s)
+    return LivePage(FILE_OPERATOR, viewer, make, rendered_s=made_s)
 
 
 def test_the_next_page_is_the_oldest_of_the_viewer_who_has_waited_longest() -> None:

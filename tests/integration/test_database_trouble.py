@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from forewarn.core.model import Entry, EntryKind
+from forewarn.core.model import AuditEntry, EntryKind
 from forewarn.errors import StoreCorrupt, StoreUnavailable
 from forewarn.store import SqlStore
 from tests.support.control import error
@@ -20,8 +20,8 @@ from tests.support.world import NOW
 MEBIBYTE = 1 << 20
 
 
-def entry(size: int) -> Entry:
-    return Entry(kind=EntryKind.QUEUED, at=NOW, actor="forewarn", reason="x" * size)
+def entry(size: int) -> AuditEntry:
+    return AuditEntry(kind=EntryKind.QUEUED, at=NOW, actor="forewarn", reason="x" * size)
 
 
 def has_room(store: SqlStore, size: int) -> bool:
@@ -43,13 +43,13 @@ def test_a_probe_fails_where_nothing_more_fits_and_leaves_nothing_behind(tmp_pat
     store = SqlStore(f"sqlite:///{tmp_path / 'forewarn.db'}", size_bytes_max=MEBIBYTE)
     for _ in range(3):
         with store.write() as tx:
-            tx.probe()
+            tx.check_writable()
     fill(store)
     with pytest.raises(StoreUnavailable, match="full"), store.write() as tx:
-        tx.probe()
+        tx.check_writable()
     with store.write() as tx:
-        tx.prune(NOW.replace(year=NOW.year + 1), NOW, 100)
-        tx.probe()
+        tx.prune_history(NOW.replace(year=NOW.year + 1), NOW, 100)
+        tx.check_writable()
     store.close()
 
 
@@ -70,13 +70,13 @@ def test_a_full_database_makes_the_service_unready_until_there_is_room(tmp_path:
 def test_probes_that_come_together_write_once(tmp_path: Path) -> None:
     with running(tmp_path) as service, service.operator() as api:
         probes: list[int] = []
-        probe = service.service.engine.probe
+        probe = service.service.engine.probe_store
 
         async def counted() -> None:
             probes.append(1)
             await probe()
 
-        service.service.engine.probe = counted  # type: ignore[method-assign]
+        service.service.engine.probe_store = counted  # type: ignore[method-assign]
         service.service._probed_s = float("inf")
         for _ in range(5):
             assert api.get("/readyz").status_code == 200
@@ -130,7 +130,7 @@ def test_damage_that_a_read_runs_into_is_remembered(tmp_path: Path) -> None:
     overwrite(database.path)
     store = database.open()
     with structlog.testing.capture_logs(), pytest.raises(StoreCorrupt), store.read() as reader:
-        reader.entries(limit=10_000)
+        reader.list_entries(limit=10_000)
     assert store.damage is not None
     store.close()
 
@@ -142,7 +142,7 @@ def test_a_service_with_damage_is_unready_until_it_is_restarted_and_answers_vms(
         assert isinstance(store, SqlStore)
         assert api.get("/readyz").status_code == 200
         with structlog.testing.capture_logs():
-            store._note_damage("database x is damaged: Tree 7 page 9: btreeInitPage() returns error code 11")
+            store._record_damage("database x is damaged: Tree 7 page 9: btreeInitPage() returns error code 11")
         message = error(api.get("/readyz"), 503, "store_unavailable")["message"]
         assert "Tree 7" in message
         assert "restore the database from a backup" in message
@@ -154,7 +154,7 @@ def test_a_check_that_goes_on_is_ended_by_the_end_of_the_service(tmp_path: Path)
     store = filled(tmp_path).open()
     interrupted: list[bool] = []
     store._interrupt = lambda: interrupted.append(True)
-    store.end_check()
+    store.stop_check()
     assert interrupted == [True]
     store.check_pages(60)
     assert store.damage is None

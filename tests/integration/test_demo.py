@@ -24,28 +24,28 @@ STORY = (
     "WestNO_0 asks for the first time: incarnation 1, no events",
     "Act 1: a live migration is announced",
     "operator announces a live migration of host-1",
-    "platform makes one event for each VM, waits for approvals",
+    "platform creates one event per VM, waits for approvals",
     "db       sees incarnation 2 at once: its own event",
     "Freeze of db Scheduled, NotBefore",
     "WestNO_0 approves at once",
     "WestNO_1 is ready and approves",
     "platform WestNO_1 has approved; waits for db",
     "db       is ready and approves",
-    "platform db has approved; nobody is missing",
+    "platform db has approved; all VMs have approved",
     "platform starts: all three events together",
     'db       sees incarnation 3 at once: Started, NotBefore ""',
     "platform impact: the VMs are paused (simulated)",
-    "platform has completed, and removes the events",
+    "platform completes, and removes the events",
     "db       sees incarnation 4 at once: event gone, resumes",
     "Act 2: host-1 fails",
     "operator reports that host-1 has failed",
-    "platform makes one event for each VM, Started at once",
+    "platform creates one event per VM, already Started",
     'Reboot of db Started, NotBefore ""',
     "there is nothing to approve",
     "platform impact: the VMs are restarted (simulated)",
     "db       sees incarnation 6 at once: event gone, resumes",
-    "What happened",
-    "Nothing started before db approved, the last.",
+    "Summary",
+    "Nothing started before db approved, as the last VM.",
     "From the last approval to the start:",
     "Try it yourself",
     "forewarn maintenance schedule --host host-1 --type Freeze",
@@ -147,7 +147,7 @@ def test_a_demo_whose_service_dies_says_so_and_fails(tmp_path: Path) -> None:
             process.kill()
         _, complaints = demo.communicate(timeout=LONGEST_S)
         assert demo.returncode == 1
-    assert complaints == "forewarn demo: the service ended by itself with status -9\n"
+    assert complaints == "forewarn demo: the service ended unexpectedly with status -9\n"
     # The process that answers VMs follows its killed service, and nobody waits for it.
     assert wait_for(lambda: not _is_left(tmp_path))
 
@@ -158,7 +158,7 @@ def test_a_demo_whose_agent_dies_says_so_and_fails(tmp_path: Path) -> None:
         _served_in(tmp_path, "forewarn.agent")[0].kill()
         _, complaints = demo.communicate(timeout=LONGEST_S)
         assert demo.returncode == 1
-    assert re.match(r"forewarn demo: the agent of \w+ ended by itself with status -9: ", complaints)
+    assert re.match(r"forewarn demo: the agent of \w+ ended unexpectedly with status -9: ", complaints)
     assert complaints.count("\n") == 1
     assert _is_left(tmp_path) == []
 
@@ -170,7 +170,7 @@ def test_a_demo_whose_service_hangs_says_what_it_waited_for(tmp_path: Path) -> N
         service.suspend()
         _, complaints = demo.communicate(timeout=LONGEST_S)
         assert demo.returncode == 1
-    assert complaints.startswith("forewarn demo: expected within")
+    assert complaints.startswith("forewarn demo: not seen within")
     assert complaints.count("\n") == 1
     assert _is_left(tmp_path) == []
 
@@ -205,5 +205,5 @@ def test_a_service_that_does_not_start_is_told_in_one_line(tmp_path: Path) -> No
     )
     assert done.returncode == 1
     assert done.stdout.count("\n") == 2
-    assert done.stderr == "forewarn demo: the service ended by itself with status 1\n"
+    assert done.stderr == "forewarn demo: the service ended unexpectedly with status 1\n"
     assert _is_left(tmp_path) == []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.net.outbound import Answer, Poster, Resolve, Terms
+from forewarn.net.outbound import OutboundClient, OutboundOptions, PostOutcome, Resolve
 from tests.support.receiver import Receiver, receiver
 from tests.support.world import NOW
 
@@ -34,20 +34,22 @@ def resolving(*answers: Sequence[str]) -> Resolve:
     return resolve
 
 
-async def post(poster: Poster, url: str) -> Answer:
+async def post(poster: OutboundClient, url: str) -> PostOutcome:
     return await poster.post(url, b"{}", {"webhook-id": "1-E"}, NOW)
 
 
 async def test_the_connection_is_made_to_the_address_that_was_looked_at(hook: Receiver) -> None:
     """No other look at the name is taken: it has no address at all."""
-    poster = Poster(Terms(), resolving(["127.0.0.1"], ["169.254.169.254"], ["::ffff:169.254.169.254"]))
+    poster = OutboundClient(
+        OutboundOptions(), resolving(["127.0.0.1"], ["169.254.169.254"], ["::ffff:169.254.169.254"])
+    )
     url = f"http://receiver.invalid:{hook.port}/hook"
-    assert (await post(poster, url)).is_taken
+    assert (await post(poster, url)).is_accepted
     for _ in range(2):
         answer = await post(poster, url)
-        assert (answer.status, answer.words) == (
+        assert (answer.status, answer.error) == (
             None,
-            "receiver.invalid may not be asked: 169.254.169.254 is where machines find their metadata",
+            "requests to receiver.invalid are not allowed: 169.254.169.254 is the address of a metadata service",
         )
     await poster.close()
     (got,) = hook.got
@@ -55,14 +57,14 @@ async def test_the_connection_is_made_to_the_address_that_was_looked_at(hook: Re
 
 
 async def test_of_several_addresses_those_that_may_not_be_asked_are_left_out(hook: Receiver) -> None:
-    poster = Poster(Terms(), resolving(["169.254.169.254", "0.0.0.0", "127.0.0.1"]))
-    assert (await post(poster, f"http://receiver.invalid:{hook.port}/hook")).is_taken
+    poster = OutboundClient(OutboundOptions(), resolving(["169.254.169.254", "0.0.0.0", "127.0.0.1"]))
+    assert (await post(poster, f"http://receiver.invalid:{hook.port}/hook")).is_accepted
     await poster.close()
 
 
 async def test_the_next_address_is_tried_where_nobody_answers_at_one(hook: Receiver) -> None:
-    poster = Poster(Terms(), resolving(["127.0.0.2", "127.0.0.1"]))
-    assert (await post(poster, f"http://receiver.invalid:{hook.port}/hook")).is_taken
+    poster = OutboundClient(OutboundOptions(), resolving(["127.0.0.2", "127.0.0.1"]))
+    assert (await post(poster, f"http://receiver.invalid:{hook.port}/hook")).is_accepted
     await poster.close()
 
 
@@ -73,25 +75,25 @@ async def test_the_next_address_is_tried_in_time_where_one_takes_no_connections(
             waiting.append(socket.socket())
             waiting[-1].setblocking(False)
             waiting[-1].connect_ex(silent.getsockname())
-        poster = Poster(Terms(deadline=timedelta(seconds=8)), resolving(["127.0.0.3", "127.0.0.1"]))
+        poster = OutboundClient(OutboundOptions(deadline=timedelta(seconds=8)), resolving(["127.0.0.3", "127.0.0.1"]))
         answer = await post(poster, f"http://receiver.invalid:{hook.port}/hook")
         await poster.close()
         for each in waiting:
             each.close()
-    assert answer.is_taken
+    assert answer.is_accepted
 
 
 async def test_a_name_that_is_not_known_is_a_try_that_failed() -> None:
-    poster = Poster(Terms())
+    poster = OutboundClient(OutboundOptions())
     answer = await post(poster, "https://receiver.invalid/")
-    assert answer.words.startswith("the name receiver.invalid is not known")
+    assert answer.error.startswith("the name receiver.invalid is not known")
     await poster.close()
 
 
 @pytest.mark.parametrize("host", ["2852039166", "0xa9fea9fe"])
 async def test_an_address_written_in_another_way_is_the_same_address(host: str) -> None:
-    poster = Poster(Terms())
-    assert "may not be asked" in (await post(poster, f"http://{host}/")).words
+    poster = OutboundClient(OutboundOptions())
+    assert "are not allowed" in (await post(poster, f"http://{host}/")).error
     await poster.close()
 
 
@@ -110,12 +112,12 @@ async def test_the_certificate_has_to_be_that_of_the_name_though_an_address_is_a
     context.load_cert_chain(shown, shown.with_suffix(".key"))
     with receiver(tls=context) as hook:
         for terms, name, words in (
-            (Terms(ca_file=shown), "receiver.invalid", ""),
-            (Terms(ca_file=shown), "another.invalid", "certificate verify failed: Hostname mismatch"),
-            (Terms(), "receiver.invalid", "certificate verify failed: self-signed"),
+            (OutboundOptions(ca_file=shown), "receiver.invalid", ""),
+            (OutboundOptions(ca_file=shown), "another.invalid", "certificate verify failed: Hostname mismatch"),
+            (OutboundOptions(), "receiver.invalid", "certificate verify failed: self-signed"),
         ):
-            poster = Poster(terms, resolving(["127.0.0.1"]))
+            poster = OutboundClient(terms, resolving(["127.0.0.1"]))
             answer = await post(poster, f"https://{name}:{hook.port}/hook")
-            assert (answer.is_taken, words in answer.words) == (not words, True), answer.words
+            assert (answer.is_accepted, words in answer.error) == (not words, True), answer.error
             await poster.close()
     assert len(hook.got) == 1

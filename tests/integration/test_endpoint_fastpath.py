@@ -76,7 +76,7 @@ def memo(service: Running) -> set[bytes]:
 
 
 def fast(service: Running) -> int:
-    return sum(service.service.traffic.fast)
+    return sum(service.service.traffic.fast_path_counts)
 
 
 # The same answer
@@ -317,9 +317,9 @@ def test_a_learnt_request_keeps_its_scope_enabled(service: Running) -> None:
     with service.wire(vm) as wire:
         wire.ask(get())
         channel = service.channel(vm)
-        channel.asked_at = None
+        channel.last_polled_at = None
         assert wire.ask(get()).status == 200
-        assert channel.asked_at is not None
+        assert channel.last_polled_at is not None
 
 
 # Limits
@@ -346,7 +346,7 @@ def test_a_full_memo_begins_anew_and_everybody_may_teach_again(service: Running)
         for n in range(8):
             wire.ask(get(LATEST, f"X: {n}"))
         for n in range(4096 - 8):
-            service.service.traffic.learn(b"%d" % n, 0, closes=False, vm=f"other-{n // 8}")
+            service.service.traffic.remember_request(b"%d" % n, 0, closes=False, vm=f"other-{n // 8}")
         assert len(traffic.memo) == 4096
         with service.wire(service.vm()) as another:
             another.ask(get(LATEST, "X: more"))

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from forewarn.core.fault import FAULTS, Fault
+from forewarn.core.fault import FAULTS, InjectedFault
 from forewarn.core.model import MaintenanceState
 from tests.support.service import Running, Vm, eventually, running
 from tests.support.spans import lasts
@@ -31,7 +31,7 @@ def _well_again(service: Running) -> Iterator[None]:
     service.do(service.service.faults.clear)
 
 
-def inject(service: Running, vm: Vm, kind: str, **how: Any) -> Fault:  # noqa: ANN401 - of a fault
+def inject(service: Running, vm: Vm, kind: str, **how: Any) -> InjectedFault:  # noqa: ANN401 - of a fault
     return service.run(service.service.engine.inject(kind, actor="operator:test", vms=[vm.name], **how))
 
 
@@ -348,7 +348,7 @@ def test_a_fault_ends_by_itself(tmp_path: Path) -> None:
         vm = service.vm()
         inject(service, vm, "500", lasts=timedelta(seconds=30))
         for by_s, status in ((0, 500), (29, 500), (1, 200)):
-            service.run(service.service.scheduler.advance(timedelta(seconds=by_s)))
+            service.run(service.service.scheduler.advance_clock(timedelta(seconds=by_s)))
             assert ask(service, vm).status == status
 
 
@@ -381,7 +381,7 @@ def test_an_operator_injects_lists_and_clears(service: Running, api: httpx.Clien
     [
         ({"kind": "sloth"}, 400, "unknown fault 'sloth'"),
         ({"kind": "500", "vms": ["nobody"]}, 404, "vm 'nobody' does not exist"),
-        ({"kind": "500", "delay_s": 3}, 400, "fault 500 takes no time"),
+        ({"kind": "500", "delay_s": 3}, 400, "fault 500 has no delay"),
         ({"kind": "500", "rate": 0}, 422, "body.rate"),
         ({"kind": "500", "count": 0}, 422, "body.count"),
         ({"kind": "500", "method": "PUT"}, 422, "body.method"),

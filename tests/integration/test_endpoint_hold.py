@@ -243,7 +243,7 @@ def virtual(tmp_path: Path) -> Iterator[Running]:
 
 
 def advance(service: Running, by_s: float) -> None:
-    service.run(service.service.scheduler.advance(timedelta(seconds=by_s)))
+    service.run(service.service.scheduler.advance_clock(timedelta(seconds=by_s)))
 
 
 def first_answer(service: Running, vm: Vm) -> Answer:

@@ -186,12 +186,12 @@ def test_more_start_requests_than_are_taken_are_400(service: Running, strict: Ru
     """R54: also two thousand of them, which the default refuses."""
     with strict.wire(strict.vm()) as wire:
         answer = wire.ask(post(b'{"StartRequests":[' + b"{}," * 20 + b"{}]}"))
-        assert answer.json == {"error": "Bad request: . StartRequests has 21 elements, at most 20 are taken"}
+        assert answer.json == {"error": "Bad request: . StartRequests has 21 elements: at most 20 are allowed"}
     vm = service.vm()
     event_id = service.event(vm)
     with service.wire(vm) as wire:
         answer = wire.ask(post(approval(event_id, *[UNKNOWN] * 1999)))
-        assert answer.json == {"error": "Bad request: . StartRequests has 2000 elements, at most 1000 are taken"}
+        assert answer.json == {"error": "Bad request: . StartRequests has 2000 elements: at most 1000 are allowed"}
         assert wire.ask(post(approval(*[event_id] * 1000))).status == 200
     assert service.is_approved(event_id)
 
@@ -264,7 +264,7 @@ def test_a_reset_at_any_point_leaves_nothing_behind(service: Running, part: byte
         wire.reset()
     assert is_well(service)
     assert eventually(lambda: not any(c.peer == vm.address for c in service.connections()))
-    caller = service.service.identity.resolve(vm.address, "")
+    caller = service.service.identity.resolve_caller(vm.address, "")
     assert caller is not None
     assert caller.connections == 0
 

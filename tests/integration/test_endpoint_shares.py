@@ -49,7 +49,7 @@ def held_writer(service: Running) -> Iterator[Callable[[], None]]:
 def batches(service: Running, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The VMs whose approvals go into one transaction each; at most four in one."""
     batcher = service.service.engine._approvals
-    carry = batcher._carry
+    carry = batcher._carry_out
     seen: list[list[str]] = []
 
     async def watched(wishes: Sequence[Any]) -> list[Any]:
@@ -242,13 +242,13 @@ def test_bodies_that_have_not_ended_are_limited(tmp_path: Path, limit: str, stat
         body = approval(event_id) + b" " * 800
         with service.wire(vm) as slow, service.wire(vm) as wire:
             slow.send(post(body)[:-1])
-            assert eventually(lambda: service.do(lambda: service.service.traffic.budgets._body_bytes) > 800)
+            assert eventually(lambda: service.do(lambda: service.service.traffic.quotas._body_bytes) > 800)
             answer = wire.ask(post(body))
             assert (answer.status, answer.headers["retry-after"]) == (status, "1")
             slow.send(post(body)[-1:])
             assert slow.read().status == 200
             assert wire.ask(post(body)).status == 200
-        assert service.do(lambda: service.service.traffic.budgets._body_bytes) == 0
+        assert service.do(lambda: service.service.traffic.quotas._body_bytes) == 0
 
 
 def test_a_refusal_over_a_limit_leaves_the_connection_in_step(tmp_path: Path) -> None:
@@ -337,5 +337,5 @@ def test_two_hundred_vms_that_approve_at_once_are_all_served(service: Running) -
         with held_writer(service):
             for wire, event_id in zip(wires, events, strict=True):
                 wire.send(post(approval(event_id)))
-            assert eventually(lambda: service.do(lambda: len(service.service.traffic.budgets._uses)) == 200)
+            assert eventually(lambda: service.do(lambda: len(service.service.traffic.quotas._pending)) == 200)
         assert {wire.read().status for wire in wires} == {200}

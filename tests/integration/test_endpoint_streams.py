@@ -151,7 +151,7 @@ def watched(service: Running, vm: Vm) -> Iterator[list[tuple[int, int]]]:
 
     async def watch() -> None:
         while True:
-            for connection in service.service.endpoint.open:
+            for connection in service.service.endpoint.open_connections:
                 if connection.peer == vm.address and not connection._transport.is_closing():
                     waiting = 0 if connection._inner is None else len(connection._inner.pipeline)
                     seen.append((connection._transport.get_write_buffer_size(), waiting))

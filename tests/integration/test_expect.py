@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from forewarn.testing.loading import parse_scenario
-from forewarn.testing.player import Outcome, Player, lab_of
+from forewarn.testing.player import ScenarioPlayer, StepOutcome, create_lab
+from forewarn.testing.scenario_loader import parse_scenario
 
 SCENARIO = """\
 title: A test
@@ -21,27 +21,27 @@ timeline:
 """
 
 
-def played(expected: str) -> Outcome:
+def played(expected: str) -> StepOutcome:
     scenario = parse_scenario(SCENARIO.format(expected=expected).encode(), "test")
 
-    async def play() -> list[Outcome]:
-        async with lab_of(scenario).running() as lab:
-            return await Player(scenario, lab).play()
+    async def play() -> list[StepOutcome]:
+        async with create_lab(scenario).running() as lab:
+            return await ScenarioPlayer(scenario, lab).play()
 
     return asyncio.run(play())[-1]
 
 
 @pytest.mark.parametrize("expected", ["source: User", "resources: web-0", "resources: [web-0], source: User"])
 def test_what_is_so_is_taken(expected: str) -> None:
-    assert played(expected).fault == ""
+    assert played(expected).failure == ""
 
 
 @pytest.mark.parametrize(
     ("expected", "fault"),
     [
-        ("source: Platform", "source of restart is User, and Platform was expected"),
-        ("resources: [web-0, web-1]", "resources of restart is ('web-0',), and ('web-0', 'web-1') was expected"),
+        ("source: Platform", "source of restart is User, expected Platform"),
+        ("resources: [web-0, web-1]", "resources of restart is ('web-0',), expected ('web-0', 'web-1')"),
     ],
 )
 def test_what_is_not_is_told(expected: str, fault: str) -> None:
-    assert played(expected).fault == fault
+    assert played(expected).failure == fault

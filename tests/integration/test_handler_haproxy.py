@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from forewarn.agent.codec import Span
-from forewarn.agent.handlers import HAProxy, haproxy
+from forewarn.agent.codec import Duration
+from forewarn.agent.handlers import HAProxyHandler, haproxy
 from forewarn.errors import HookFailed
 from tests.support.balanced import Backend, Place, ask, backend, clients
 from tests.support.interrupted import Fragile, crash_everywhere
@@ -134,8 +134,8 @@ def proxy(tmp_path: Path) -> Iterator[Proxy]:
             stop()
 
 
-def handler_of(proxy: Proxy, **members: Any) -> HAProxy:  # noqa: ANN401 - members of the handler
-    return HAProxy(**({"socket": proxy.socket, "servers": ("web/a",)} | members))
+def handler_of(proxy: Proxy, **members: Any) -> HAProxyHandler:  # noqa: ANN401 - members of the handler
+    return HAProxyHandler(**({"socket": proxy.socket, "servers": ("web/a",)} | members))
 
 
 @asynccontextmanager
@@ -192,11 +192,11 @@ async def test_a_request_that_does_not_end_holds_it_up_only_for_so_long(
     proxy: Proxy, on_timeout: str, admin: str
 ) -> None:
     occasion = Fragile()
-    handler = handler_of(proxy, drain_timeout=Span(milliseconds=600), on_timeout=on_timeout)
+    handler = handler_of(proxy, drain_timeout=Duration(milliseconds=600), on_timeout=on_timeout)
     async with held_by_a(proxy) as held:
         await handler.prepare(occasion)
         assert proxy.admin()["web/a"] == admin
-        assert [line.partition(":")[0] for line in occasion.said] == ["web/a still has 1 sessions after 0.6 s"]
+        assert [line.partition(";")[0] for line in occasion.said] == ["web/a still has 1 sessions after 0.6 s"]
         proxy.a.gate.set()
         assert (await held).status == 200, "neither state cuts off what is in flight"
 
@@ -254,9 +254,9 @@ async def test_a_haproxy_started_anew_has_forgotten_and_is_told_again(proxy: Pro
 @pytest.mark.parametrize(
     ("members", "complaint"),
     [
-        ({"servers": ("web/nope",)}, r"^HAProxy says about web/nope: No such server\.$"),
-        ({"servers": ("nope/a",)}, r"^HAProxy says about nope/a: Can't find backend\.$"),
-        ({"socket": "operator.sock"}, r"^HAProxy says about web/a: Permission denied$"),
+        ({"servers": ("web/nope",)}, r"^HAProxy reports for web/nope: No such server\.$"),
+        ({"servers": ("nope/a",)}, r"^HAProxy reports for nope/a: Can't find backend\.$"),
+        ({"socket": "operator.sock"}, r"^HAProxy reports for web/a: Permission denied$"),
         ({"socket": "nope.sock"}, r"^cannot talk to HAProxy at .*nope\.sock: No such file or directory$"),
     ],
 )
@@ -273,8 +273,8 @@ async def test_what_haproxy_refuses_is_told_in_its_words(proxy: Proxy, members: 
 async def test_a_server_that_is_gone_is_told_and_the_others_are_counted(proxy: Proxy) -> None:
     for server, complaint in (("web/nope", r"No such server\."), ("nope/a", r"No such proxy\.")):
         with pytest.raises(HookFailed, match=complaint):
-            await handler_of(proxy)._sessions(server)
-    assert await handler_of(proxy)._sessions("web/a") == 0
+            await handler_of(proxy)._count_sessions(server)
+    assert await handler_of(proxy)._count_sessions("web/a") == 0
 
 
 # Sockets that misbehave; these need no HAProxy
@@ -302,29 +302,29 @@ async def answering(answer: bytes | None) -> AsyncIterator[str]:
 @pytest.mark.parametrize("answer", [b"", b"1\n# be_id be_name\n3 web 1 a", b"1\n# be_id be_name\n"])
 async def test_an_answer_that_breaks_off_is_a_failure(answer: bytes) -> None:
     async with answering(answer) as address:
-        handler = HAProxy(socket=address, servers=("web/a",))
-        with pytest.raises(HookFailed, match="broke off its answer to 'show servers state web'"):
+        handler = HAProxyHandler(socket=address, servers=("web/a",))
+        with pytest.raises(HookFailed, match="aborted its answer to 'show servers state web'"):
             await handler.prepare(Fragile())
-        with pytest.raises(HookFailed, match="broke off its answer to 'set server web/a state drain'"):
-            await handler._set("web/a", "drain")
+        with pytest.raises(HookFailed, match="aborted its answer to 'set server web/a state drain'"):
+            await handler._set_state("web/a", "drain")
 
 
 async def test_an_answer_without_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(haproxy, "_ANSWER_SIZE_BYTES_MAX", 100)
     async with answering(b"x" * 1000) as address:
         with pytest.raises(HookFailed, match="it answered more than 100 bytes"):
-            await HAProxy(socket=address, servers=("web/a",)).prepare(Fragile())
+            await HAProxyHandler(socket=address, servers=("web/a",)).prepare(Fragile())
 
 
 async def test_no_answer_is_a_failure_after_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(haproxy, "_ANSWER_WITHIN_S", 0.2)
     async with answering(None) as address:
         with pytest.raises(HookFailed, match=r"did not answer 'show servers state web' in 0\.2 s"):
-            await HAProxy(socket=address, servers=("web/a",)).prepare(Fragile())
+            await HAProxyHandler(socket=address, servers=("web/a",)).prepare(Fragile())
 
 
 async def test_nobody_there_is_a_failure() -> None:
     async with answering(b"") as address:
         pass
     with pytest.raises(HookFailed, match=f"cannot talk to HAProxy at {address}: "):
-        await HAProxy(socket=address, servers=("web/a",)).prepare(Fragile())
+        await HAProxyHandler(socket=address, servers=("web/a",)).prepare(Fragile())

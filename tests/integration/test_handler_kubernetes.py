@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-from forewarn.agent.codec import Span
-from forewarn.agent.configuration import read_configuration
-from forewarn.agent.handlers import Handler, Kubernetes
-from forewarn.agent.handlers.kubernetes import Conditions
+from forewarn.agent.codec import Duration
+from forewarn.agent.configuration import parse_configuration
+from forewarn.agent.handlers import BuiltInHandler, KubernetesHandler
+from forewarn.agent.handlers.kubernetes import NodeConditions
 from forewarn.errors import HookFailed
 from tests.support.apiserver import ApiServer, Asked, a_node, a_pod, api_server
 from tests.support.documents import ROOT, files_in
@@ -58,17 +58,17 @@ def occasion(environment: dict[str, str]) -> Occurring:
 
 
 @pytest.fixture
-def handler(cluster: ApiServer, tmp_path: Path) -> Kubernetes:
+def handler(cluster: ApiServer, tmp_path: Path) -> KubernetesHandler:
     """The handler for that cluster, whose context is not the current one."""
     kubeconfig = cluster.write_kubeconfig(tmp_path / "kubeconfig")
-    return Kubernetes(
-        kubectl=KUBECTL, kubeconfig=str(kubeconfig), context="here", taint=TAINT, drain_timeout=Span(seconds=30)
+    return KubernetesHandler(
+        kubectl=KUBECTL, kubeconfig=str(kubeconfig), context="here", taint=TAINT, drain_timeout=Duration(seconds=30)
     )
 
 
-def with_settings(handler: Kubernetes, **settings: Any) -> Kubernetes:  # noqa: ANN401 - as the settings are
+def with_settings(handler: KubernetesHandler, **settings: Any) -> KubernetesHandler:  # noqa: ANN401 - as the settings are
     given = {name: getattr(handler, name) for name in handler.__struct_fields__}
-    return Kubernetes(**(given | settings))
+    return KubernetesHandler(**(given | settings))
 
 
 def can_set_conditions() -> bool:
@@ -94,7 +94,7 @@ async def why(work: Any) -> str:  # noqa: ANN401 - a coroutine
 
 @real
 async def test_kubectl_cordons_taints_and_drains_and_puts_everything_back(
-    handler: Kubernetes, cluster: ApiServer, occasion: Occurring
+    handler: KubernetesHandler, cluster: ApiServer, occasion: Occurring
 ) -> None:
     before = cluster.nodes["db"]["spec"]
     await handler.prepare(occasion)
@@ -103,22 +103,24 @@ async def test_kubectl_cordons_taints_and_drains_and_puts_everything_back(
         "taints": [{"key": "example.com/maintenance", "value": "scheduled", "effect": "NoSchedule"}],
     }
     assert set(cluster.pods) == {"lb", "elsewhere"}
-    await handler.started(occasion)
+    await handler.react_to_start(occasion)
     await handler.undo(occasion)
     assert cluster.nodes["db"]["spec"] == before
     assert cluster.nodes["other"] == a_node("other")
 
 
 @real
-async def test_pods_get_the_grace_that_is_set(handler: Kubernetes, cluster: ApiServer, occasion: Occurring) -> None:
-    await with_settings(handler, grace=Span(seconds=7)).prepare(occasion)
+async def test_pods_get_the_grace_that_is_set(
+    handler: KubernetesHandler, cluster: ApiServer, occasion: Occurring
+) -> None:
+    await with_settings(handler, grace=Duration(seconds=7)).prepare(occasion)
     (eviction,) = [asked.body for asked in cluster.asked if asked.method == "POST"]
     assert eviction["deleteOptions"] == {"gracePeriodSeconds": 7}
 
 
 @real
 async def test_a_node_that_was_cordoned_and_tainted_before_stays_so(
-    handler: Kubernetes, cluster: ApiServer, occasion: Occurring
+    handler: KubernetesHandler, cluster: ApiServer, occasion: Occurring
 ) -> None:
     taints = [{"key": "example.com/maintenance", "value": "mine", "effect": "NoSchedule"}]
     cluster.add(a_node("db", unschedulable=True, taints=taints))
@@ -130,7 +132,7 @@ async def test_a_node_that_was_cordoned_and_tainted_before_stays_so(
 
 @real
 async def test_kubectl_sets_conditions_or_is_told_to_be_too_old(
-    handler: Kubernetes, cluster: ApiServer, occasion: Occurring
+    handler: KubernetesHandler, cluster: ApiServer, occasion: Occurring
 ) -> None:
     handler = with_settings(handler, condition=True)
     if not can_set_conditions():
@@ -139,12 +141,12 @@ async def test_kubectl_sets_conditions_or_is_told_to_be_too_old(
         assert cluster.asked == []
         return
     await handler.prepare(occasion)
-    false = dict.fromkeys(Conditions().names, "False")
+    false = dict.fromkeys(NodeConditions().names, "False")
     ready = {"Ready": "True"}
     prepared = {"MaintenancePlanned": "True", "DrainInProgress": "False", "Drained": "True"}
     assert cluster.conditions("db") == ready | prepared
     occasion.event = an_event(status="Started", not_before=None)
-    await handler.started(occasion)
+    await handler.react_to_start(occasion)
     started = {"MaintenancePlanned": "False", "MaintenanceInProgress": "True"}
     assert cluster.conditions("db") == ready | prepared | started
     await handler.undo(occasion)
@@ -175,10 +177,10 @@ def needed(asked: Asked) -> tuple[str, str, str]:
 
 @real
 async def test_the_role_in_the_documentation_allows_what_kubectl_asks_for_and_no_more(
-    handler: Kubernetes, cluster: ApiServer, occasion: Occurring
+    handler: KubernetesHandler, cluster: ApiServer, occasion: Occurring
 ) -> None:
     handler = with_settings(handler, condition=can_set_conditions())
-    for work in (handler.prepare, handler.started, handler.undo):
+    for work in (handler.prepare, handler.react_to_start, handler.undo):
         await work(occasion)
     allowed = {
         (group, resource, verb)
@@ -193,11 +195,11 @@ async def test_the_role_in_the_documentation_allows_what_kubectl_asks_for_and_no
 
 @real
 async def test_a_protected_pod_is_named_when_the_drain_fails(
-    handler: Kubernetes, cluster: ApiServer, occasion: Occurring
+    handler: KubernetesHandler, cluster: ApiServer, occasion: Occurring
 ) -> None:
     """Slow, since kubectl waits for 5 s before it looks at the clock."""
     cluster.protected.add("web")
-    handler = with_settings(handler, drain_timeout=Span(seconds=1), condition=can_set_conditions())
+    handler = with_settings(handler, drain_timeout=Duration(seconds=1), condition=can_set_conditions())
     said = await why(handler.prepare(occasion))
     assert re.search(r'kubectl drain ended with status 1: .*"web".*global timeout reached: 1s', said)
     assert cluster.nodes["db"]["spec"]["unschedulable"]
@@ -211,7 +213,7 @@ async def test_a_protected_pod_is_named_when_the_drain_fails(
 
 @real
 async def test_a_pod_that_nobody_would_make_again_hinders_the_drain(
-    handler: Kubernetes, cluster: ApiServer, occasion: Occurring
+    handler: KubernetesHandler, cluster: ApiServer, occasion: Occurring
 ) -> None:
     cluster.add(a_pod("naked", "db", owner=""))
     assert "(use --force to override): default/naked" in await why(handler.prepare(occasion))
@@ -221,7 +223,7 @@ async def test_a_pod_that_nobody_would_make_again_hinders_the_drain(
 
 @real
 async def test_a_missing_right_is_named_although_kubectl_ends_with_status_0(
-    handler: Kubernetes, cluster: ApiServer, occasion: Occurring
+    handler: KubernetesHandler, cluster: ApiServer, occasion: Occurring
 ) -> None:
     cluster.forbidden.add(("PATCH", "/api/v1/nodes/db"))
     refusal = '/api/v1/nodes/db is forbidden: User "forewarn" cannot patch it'
@@ -235,17 +237,19 @@ async def test_a_missing_right_is_named_although_kubectl_ends_with_status_0(
 
 @real
 async def test_a_node_that_is_not_there_is_told_and_one_that_is_gone_needs_no_undo(
-    handler: Kubernetes, cluster: ApiServer, occasion: Occurring
+    handler: KubernetesHandler, cluster: ApiServer, occasion: Occurring
 ) -> None:
     assert "the cluster has no node w-9" in await why(with_settings(handler, node="w-9").prepare(occasion))
     await handler.prepare(occasion)
     del cluster.nodes["db"]
     await handler.undo(occasion)
-    assert occasion.said == ["node db is gone, there is nothing to put back"]
+    assert occasion.said == ["node db no longer exists; nothing to restore"]
 
 
 @real
-async def test_an_api_server_that_is_away_is_waited_for(handler: Kubernetes, environment: dict[str, str]) -> None:
+async def test_an_api_server_that_is_away_is_waited_for(
+    handler: KubernetesHandler, environment: dict[str, str]
+) -> None:
     kubeconfig = Path(handler.kubeconfig)
 
     def turn_up() -> None:
@@ -258,29 +262,29 @@ async def test_an_api_server_that_is_away_is_waited_for(handler: Kubernetes, env
             turn_up()
 
     occasion = Impatient(environment=environment)
-    lost = with_settings(handler, context="", patience=Span(0))
+    lost = with_settings(handler, context="", patience=Duration(0))
     assert "was refused" in await why(lost.prepare(occasion))
     await with_settings(handler, context="").prepare(occasion)
     assert len(occasion.said) == 1
-    assert occasion.said[0].endswith("it is asked again")
+    assert occasion.said[0].endswith("; retrying")
 
 
 @real
-async def test_a_wrong_context_is_told_at_once(handler: Kubernetes, occasion: Occurring) -> None:
+async def test_a_wrong_context_is_told_at_once(handler: KubernetesHandler, occasion: Occurring) -> None:
     said = await why(with_settings(handler, context="-none").prepare(occasion))
     assert "context was not found for specified context: -none" in said
     assert len(occasion.commands) == 1
 
 
 async def test_a_kubectl_that_is_not_there_is_told(occasion: Occurring) -> None:
-    assert await why(Kubernetes(kubectl="/no/kubectl").prepare(occasion)) == (
+    assert await why(KubernetesHandler(kubectl="/no/kubectl").prepare(occasion)) == (
         "cannot run /no/kubectl: No such file or directory"
     )
 
 
 @real
 async def test_whenever_the_agent_is_killed_kubectl_puts_everything_back(
-    handler: Kubernetes, cluster: ApiServer, environment: dict[str, str]
+    handler: KubernetesHandler, cluster: ApiServer, environment: dict[str, str]
 ) -> None:
     def occasion(fuse: Fuse, memory: dict[str, Any]) -> Fragile:
         return Fragile(fuse, memory, environment)
@@ -314,12 +318,12 @@ def a_state() -> dict[str, Any]:
 
 async def test_the_stand_in_goes_through_a_whole_event(tmp_path: Path) -> None:
     occasion = Occurring(environment=with_stand_in(tmp_path, a_state()))
-    handler = Kubernetes(kubectl=str(STAND_IN), taint=TAINT, condition=True)
+    handler = KubernetesHandler(kubectl=str(STAND_IN), taint=TAINT, condition=True)
     await handler.prepare(occasion)
     prepared = json.loads((tmp_path / "state.json").read_text())
     assert prepared["nodes"]["db"]["spec"]["unschedulable"]
     assert set(prepared["pods"]) == {"lb"}
-    await handler.started(occasion)
+    await handler.react_to_start(occasion)
     await handler.undo(occasion)
     over = json.loads((tmp_path / "state.json").read_text())["nodes"]["db"]
     assert over["spec"] == {}
@@ -411,8 +415,8 @@ def test_the_stand_in_says_what_kubectl_says(cluster: ApiServer, environment: di
 
 @pytest.mark.parametrize("name", ["agent.toml", "aks.toml"])
 def test_the_configurations_in_the_documentation_are_valid(name: str) -> None:
-    for rule in read_configuration(HOW_TO[name]).rules:
+    for rule in parse_configuration(HOW_TO[name]).rules:
         (handler,) = rule.handlers
-        assert isinstance(handler, Handler)
-        assert isinstance(handler, Kubernetes)
-        assert handler.explain()
+        assert isinstance(handler, BuiltInHandler)
+        assert isinstance(handler, KubernetesHandler)
+        assert handler.describe_actions()

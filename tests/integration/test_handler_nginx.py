@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from forewarn.agent.codec import Span
-from forewarn.agent.handlers import Nginx
+from forewarn.agent.codec import Duration
+from forewarn.agent.handlers import NginxHandler
 from forewarn.errors import HookFailed
 from tests.support.balanced import Backend, ask, backend, clients
 from tests.support.interrupted import Fragile, crash_everywhere
@@ -110,15 +110,15 @@ def _is_up(proxy: Proxy) -> bool:
     return False
 
 
-def handler_of(proxy: Proxy, **members: Any) -> Nginx:  # noqa: ANN401 - members of the handler
+def handler_of(proxy: Proxy, **members: Any) -> NginxHandler:  # noqa: ANN401 - members of the handler
     given: dict[str, Any] = {
         "file": str(proxy.upstream),
         "server": proxy.a.address,
         "test": (*proxy.command, "-t"),
         "reload": (*proxy.command, "-s", "reload"),
-        "settle": Span(seconds=1),
+        "settle": Duration(seconds=1),
     }
-    return Nginx(**(given | members))
+    return NginxHandler(**(given | members))
 
 
 async def _until(condition: Callable[[], Any]) -> None:
@@ -128,7 +128,7 @@ async def _until(condition: Callable[[], Any]) -> None:
 async def test_requests_in_flight_finish_no_new_one_comes_and_none_is_lost(proxy: Proxy) -> None:
     """New connections only: those that nginx closes when its old processes end are told in the how-to."""
     before = proxy.upstream.read_bytes()
-    handler, occasion = handler_of(proxy, settle=Span(seconds=2)), Fragile()
+    handler, occasion = handler_of(proxy, settle=Duration(seconds=2)), Fragile()
     with ThreadPoolExecutor(6) as pool, clients(proxy.place, kept=0, new=5) as asking:
         await _until(lambda: asking.count > 50 and proxy.a.requests and proxy.b.requests)
         held = [pool.submit(ask, proxy.place, "/hold") for _ in range(6)]

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import pytest
 
-from forewarn.agent.codec import Span
-from forewarn.agent.configuration import read_configuration
-from forewarn.agent.handlers import Pacemaker
+from forewarn.agent.codec import Duration
+from forewarn.agent.configuration import parse_configuration
+from forewarn.agent.handlers import PacemakerHandler
 from forewarn.errors import HookFailed
 from tests.support.documents import ROOT, files_in
 from tests.support.interrupted import Fuse, crash_everywhere
@@ -21,7 +21,7 @@ from tests.support.processes import wait_for
 HOW_TO = files_in(ROOT / "docs/how-to/agent-pacemaker.md")
 BEGINNING = {"db": "node-1", "ip": "node-2"}
 MOVED = {"db": "node-2", "ip": "node-2"}
-ON_PAPER = Pacemaker(node="node-1", tool="crm_standby", wait=Span(seconds=3))
+ON_PAPER = PacemakerHandler(node="node-1", tool="crm_standby", wait=Duration(seconds=3))
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +65,7 @@ async def test_a_node_goes_into_standby_and_comes_back(tmp_path: Path) -> None:
 @needs_tools
 async def test_standby_until_the_next_reboot_is_kept_among_what_a_reboot_forgets(tmp_path: Path) -> None:
     occasion = OnPaper(paper(tmp_path))
-    handler = Pacemaker(node="node-1", tool="crm_standby", lifetime="reboot")
+    handler = PacemakerHandler(node="node-1", tool="crm_standby", lifetime="reboot")
     await handler.prepare(occasion)
     configuration, _, status = occasion.cib.read_text().partition("<status>")
     assert ("standby" in configuration, "standby" in status) == (False, True)
@@ -87,7 +87,7 @@ async def test_a_node_that_was_in_standby_before_stays_so(tmp_path: Path) -> Non
 async def test_the_last_node_that_can_run_resources_does_not_leave(tmp_path: Path) -> None:
     occasion = OnPaper(paper(tmp_path))
     occasion.do("crm_standby", "--node=node-2", "--update=on")
-    assert await why(ON_PAPER.prepare(occasion)) == "no other node of the cluster can run what runs on node-1"
+    assert await why(ON_PAPER.prepare(occasion)) == "no other node of the cluster can run the resources of node-1"
     assert set(occasion.where.values()) == {"node-1"}
 
 
@@ -101,7 +101,7 @@ async def test_a_resource_that_does_not_move_is_named(tmp_path: Path) -> None:
 @needs_tools
 async def test_a_node_that_is_not_in_the_cluster_is_told(tmp_path: Path) -> None:
     occasion = OnPaper(paper(tmp_path))
-    said = await why(Pacemaker(node="node-3").prepare(occasion))
+    said = await why(PacemakerHandler(node="node-3").prepare(occasion))
     assert said.startswith("the cluster has no node node-3, only node-1, node-2")
 
 
@@ -109,8 +109,8 @@ async def test_a_node_that_is_not_in_the_cluster_is_told(tmp_path: Path) -> None
 async def test_a_cluster_that_cannot_be_asked_is_told_although_crm_mon_ends_with_status_0(tmp_path: Path) -> None:
     occasion = OnPaper(tmp_path / "nothing.xml")
     occasion.is_stuck = True
-    said = await why(Pacemaker(node="node-1", patience=Span(0)).prepare(occasion))
-    assert said == "the cluster has not come together: it has no designated coordinator"
+    said = await why(PacemakerHandler(node="node-1", patience=Duration(0)).prepare(occasion))
+    assert said == "the cluster has not formed: it has no designated coordinator"
     assert occasion.memory == {}
 
 
@@ -118,9 +118,9 @@ async def test_a_cluster_that_cannot_be_asked_is_told_although_crm_mon_ends_with
 async def test_crm_is_not_believed_when_it_cannot_reach_the_node(tmp_path: Path) -> None:
     """It ends with status 0, and no host of this name is known here."""
     occasion = OnPaper(paper(tmp_path))
-    handler = Pacemaker(node="node-1", tool="crm", wait=Span(seconds=1))
+    handler = PacemakerHandler(node="node-1", tool="crm", wait=Duration(seconds=1))
     assert await why(handler.prepare(occasion)) == (
-        "node node-1 is not in standby, although the command for that said that it worked"
+        "node node-1 is not in standby, although the command reported success"
     )
 
 
@@ -160,8 +160,8 @@ def cluster(nodes: list[Node]) -> Iterator[list[Node]]:
     wait_for(lambda: set(nodes[0].where.values()) == {"node-1", "node-2"})
 
 
-def handler_of(tool: Literal["auto", "crm_standby", "crm", "pcs"] = "auto", **settings: Any) -> Pacemaker:  # noqa: ANN401 - as the settings are
-    return Pacemaker(tool=tool, **({"wait": Span(seconds=30)} | settings))
+def handler_of(tool: Literal["auto", "crm_standby", "crm", "pcs"] = "auto", **settings: Any) -> PacemakerHandler:  # noqa: ANN401 - as the settings are
+    return PacemakerHandler(tool=tool, **({"wait": Duration(seconds=30)} | settings))
 
 
 @for_real
@@ -177,7 +177,7 @@ async def test_resources_leave_a_node_and_it_comes_back(
         assert occasion.memory == {"node": node.name, "standby": False}
         assert node.standby == {node.name}
         wait_for(lambda other=other: set(other.where.values()) == {other.name} and len(other.where) == 2)
-        await handler.started(occasion)
+        await handler.react_to_start(occasion)
         await handler.undo(occasion)
         assert node.standby == set()
         wait_for(lambda other=other: set(other.where.values()) == {"node-1", "node-2"})
@@ -230,8 +230,8 @@ async def test_a_node_in_standby_stays_so(cluster: list[Node]) -> None:
 async def test_of_two_nodes_that_are_hit_one_after_the_other_only_the_first_leaves(cluster: list[Node]) -> None:
     first, second = (InNode(node) for node in cluster)
     await handler_of().prepare(first)
-    said = await why(handler_of(wait=Span(seconds=2)).prepare(second))
-    assert said == "no other node of the cluster can run what runs on node-2"
+    said = await why(handler_of(wait=Duration(seconds=2)).prepare(second))
+    assert said == "no other node of the cluster can run the resources of node-2"
     assert cluster[0].standby == {"node-1"}
     await handler_of().undo(second)
     assert cluster[0].standby == {"node-1"}
@@ -242,7 +242,7 @@ async def test_of_two_nodes_that_are_hit_one_after_the_other_only_the_first_leav
 @for_real
 async def test_two_nodes_that_are_hit_at_the_same_moment_are_never_both_left_in_standby(cluster: list[Node]) -> None:
     occasions = [InNode(node) for node in cluster]
-    handler = handler_of(wait=Span(seconds=3))
+    handler = handler_of(wait=Duration(seconds=3))
     ends = await asyncio.gather(*(handler.prepare(each) for each in occasions), return_exceptions=True)
     assert {type(end) for end in ends} <= {HookFailed, type(None)}
     assert ends != [None, None]
@@ -259,7 +259,7 @@ async def test_a_cluster_in_maintenance_mode_keeps_its_resources_and_that_is_tol
     (resource,) = [name for name, at in node.where.items() if at == "node-1"]
     node.do("crm_attribute", "--type=crm_config", "--name=maintenance-mode", "--update=true")
     try:
-        handler, occasion = handler_of(wait=Span(seconds=3)), InNode(node)
+        handler, occasion = handler_of(wait=Duration(seconds=3)), InNode(node)
         assert await why(handler.prepare(occasion)) == f"node node-1 still runs {resource}"
         await handler.undo(occasion)
         assert node.standby == set()
@@ -271,7 +271,7 @@ async def test_a_cluster_in_maintenance_mode_keeps_its_resources_and_that_is_tol
 
 
 def test_the_configuration_in_the_documentation_is_valid() -> None:
-    (rule,) = read_configuration(HOW_TO["agent.toml"]).rules
+    (rule,) = parse_configuration(HOW_TO["agent.toml"]).rules
     (handler,) = rule.handlers
-    assert isinstance(handler, Pacemaker)
-    assert handler.explain()[-1] == "wait until no resource runs there, for at most 9m"
+    assert isinstance(handler, PacemakerHandler)
+    assert handler.describe_actions()[-1] == "wait until no resource runs there, for at most 9m"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.agent.handlers import Systemd
+from forewarn.agent.handlers import SystemdHandler
 from forewarn.errors import HookFailed
 from tests.support.booted import Booted, booted, missing
 from tests.support.interrupted import Fragile, Fuse, crash_everywhere
@@ -93,7 +93,7 @@ def jobs(system: Booted, since: int = 0) -> list[str]:
 
 async def test_units_stop_one_after_the_other_and_start_in_reverse(system: Booted) -> None:
     before = begin(system, "web", "worker@1", "db")
-    handler = Systemd(units=("web", "worker@1.service", "db.service", "idle"))
+    handler = SystemdHandler(units=("web", "worker@1.service", "db.service", "idle"))
     occasion, count = Fragile(environment=system.environment), len(jobs(system))
     await handler.prepare(occasion)
     assert set(states(system).values()) == {"inactive"}
@@ -107,7 +107,7 @@ async def test_units_stop_one_after_the_other_and_start_in_reverse(system: Boote
 async def test_what_requires_a_unit_stops_with_it_and_comes_back(system: Booted) -> None:
     before = begin(system, "db", "page", "report")
     assert before["report.service"] == "active"
-    handler, occasion = Systemd(units=("db",)), Fragile(environment=system.environment)
+    handler, occasion = SystemdHandler(units=("db",)), Fragile(environment=system.environment)
     await handler.prepare(occasion)
     assert set(states(system).values()) == {"inactive"}
     assert occasion.memory == {"running": ["db.service"], "along": ["page.service", "report.service"]}
@@ -119,7 +119,7 @@ async def test_a_failed_unit_is_not_started(system: Booted) -> None:
     system.systemctl("start", "broken", is_checked=False)
     before = begin(system, "web")
     assert before["broken.service"] == "failed"
-    handler, occasion = Systemd(units=("broken", "web")), Fragile(environment=system.environment)
+    handler, occasion = SystemdHandler(units=("broken", "web")), Fragile(environment=system.environment)
     await handler.prepare(occasion)
     await handler.undo(occasion)
     assert states(system) == before
@@ -128,7 +128,7 @@ async def test_a_failed_unit_is_not_started(system: Booted) -> None:
 async def test_a_unit_that_is_tried_again_and_again_goes_on_being_tried(system: Booted) -> None:
     system.systemctl("start", "flapping", is_checked=False)
     assert states(system)["flapping.service"] == "activating"
-    handler, occasion = Systemd(units=("flapping",)), Fragile(environment=system.environment)
+    handler, occasion = SystemdHandler(units=("flapping",)), Fragile(environment=system.environment)
     await handler.prepare(occasion)
     assert states(system)["flapping.service"] in {"inactive", "failed"}
     assert occasion.memory["running"] == ["flapping.service"]
@@ -136,7 +136,7 @@ async def test_a_unit_that_is_tried_again_and_again_goes_on_being_tried(system: 
 
 async def test_a_unit_that_has_to_be_killed_is_stopped_and_started_again(system: Booted) -> None:
     begin(system, "stubborn")
-    handler, occasion = Systemd(units=("stubborn",)), Fragile(environment=system.environment)
+    handler, occasion = SystemdHandler(units=("stubborn",)), Fragile(environment=system.environment)
     await handler.prepare(occasion)
     assert states(system)["stubborn.service"] == "failed"
     await handler.undo(occasion)
@@ -147,7 +147,7 @@ async def test_a_unit_that_does_not_exist_is_named_and_nothing_stops(system: Boo
     before = begin(system, "web")
     occasion = Fragile(environment=system.environment)
     with pytest.raises(HookFailed, match=r"^there is no unit nope\.service$"):
-        await Systemd(units=("web", "nope")).prepare(occasion)
+        await SystemdHandler(units=("web", "nope")).prepare(occasion)
     assert (states(system), occasion.memory) == (before, {})
 
 
@@ -155,13 +155,13 @@ async def test_a_masked_unit_that_runs_is_not_stopped_because_it_could_not_come_
     before = begin(system, "web", "db")
     mask(system, "web.service")
     with pytest.raises(HookFailed, match=r"^web\.service runs but could not be started again: it is masked$"):
-        await Systemd(units=("db", "web")).prepare(Fragile(environment=system.environment))
+        await SystemdHandler(units=("db", "web")).prepare(Fragile(environment=system.environment))
     assert states(system) == before
 
 
 async def test_a_unit_that_does_not_start_is_told_in_systemds_words_and_the_others_start(system: Booted) -> None:
     begin(system, "web", "once")
-    handler, occasion = Systemd(units=("web", "once")), Fragile(environment=system.environment)
+    handler, occasion = SystemdHandler(units=("web", "once")), Fragile(environment=system.environment)
     await handler.prepare(occasion)
     with pytest.raises(HookFailed, match=r"systemctl start once\.service ended with status 1: Job for once\.service"):
         await handler.undo(occasion)
@@ -171,19 +171,19 @@ async def test_a_unit_that_does_not_start_is_told_in_systemds_words_and_the_othe
 async def test_a_socket_that_would_start_the_service_is_told_of(system: Booted) -> None:
     begin(system, "listening.socket", "listening.service")
     occasion = Fragile(environment=system.environment)
-    await Systemd(units=("listening.service",)).prepare(occasion)
+    await SystemdHandler(units=("listening.service",)).prepare(occasion)
     (said,) = occasion.said
     assert "listening.service" in said
     assert "listening.socket" in said
     occasion = Fragile(environment=system.environment)
-    await Systemd(units=("listening.socket", "listening.service")).prepare(occasion)
+    await SystemdHandler(units=("listening.socket", "listening.service")).prepare(occasion)
     assert occasion.said == []
 
 
 async def test_units_of_the_user_are_others_than_those_of_the_system(system: Booted) -> None:
     before = begin(system, "web")
     system.systemctl("--user", "start", "web", "mine")
-    handler = Systemd(units=("mine", "web"), is_user=True)
+    handler = SystemdHandler(units=("mine", "web"), is_user=True)
     occasion = Fragile(environment=system.environment)
     await handler.prepare(occasion)
     assert system.states("mine", "web", whose="--user") == {"mine": "inactive", "web": "inactive"}
@@ -201,7 +201,7 @@ async def test_a_crash_at_any_moment_is_made_up_for(system: Booted) -> None:
         return Fragile(fuse, memory, system.environment)
 
     moments = await crash_everywhere(
-        Systemd(units=("web", "idle", "broken", "db")),
+        SystemdHandler(units=("web", "idle", "broken", "db")),
         occasion,
         lambda: states(system),
         lambda: "active" not in states(system).values(),

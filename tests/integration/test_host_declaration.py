@@ -72,12 +72,12 @@ def test_a_vm_that_a_maintenance_holds_is_removed_when_that_is_over(api: httpx.C
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
-        ({"vms": [{"name": "a", "host": "host-2"}]}, 400, "host 'host-2' was said, but these are the VMs of"),
+        ({"vms": [{"name": "a", "host": "host-2"}]}, 400, "host is 'host-2', but expected"),
         ({"vms": [{"name": "a", "host": "host-1", "scope": "web"}]}, 400, "scope 'web' is not declared"),
-        ({"vms": [], "idle": ["a"]}, 400, "idle: 'a' is none of the VMs"),
-        ({"vms": [{"name": "a", "host": "host-1"}] * 2}, 400, "vm name 'a' stands twice"),
-        ({"vms": [{"name": "a", "host": "host-1", "addresses": ["127.9.0.2"]}]}, 409, "is that of vm web-1 on host-2"),
-        ({"scopes": [{"name": "web", "kind": "scale-set"}]}, 409, "has scope web as scale-set"),
+        ({"vms": [], "idle": ["a"]}, 400, "idle: 'a' is not one of the VMs"),
+        ({"vms": [{"name": "a", "host": "host-1"}] * 2}, 400, "duplicate vm name 'a'"),
+        ({"vms": [{"name": "a", "host": "host-1", "addresses": ["127.9.0.2"]}]}, 409, "belongs to vm web-1 on host-2"),
+        ({"scopes": [{"name": "web", "kind": "scale-set"}]}, 409, "declares scope web as scale-set"),
         ({"machines": []}, 422, "machines"),
     ],
 )
@@ -117,7 +117,7 @@ def test_a_host_declares_its_own_vms_with_its_own_token(api: httpx.Client, host_
 def test_it_declares_those_of_no_other_host(api: httpx.Client, host_2: httpx.Client) -> None:
     body = {"vms": [{"name": "web-0", "host": "host-1", "size": "D4"}]}
     message = error(host_2.put("/v1/hosts/host-1/vms", json=body), 403, "forbidden")["message"]
-    assert message == "this token is that of host 'host-2'"
+    assert message == "this token belongs to host 'host-2'"
     for path in ("/v1/inventory", "/v1/hosts/host-1/fail"):
         error(host_2.request("PUT" if "inventory" in path else "POST", path, json={}), 403, "forbidden")
     assert vms(api)["web-0"]["size"] != "D4"
@@ -131,7 +131,7 @@ def test_it_takes_no_vm_away_from_another_host_and_is_not_told_which(api: httpx.
     assert vms(api)["web-0"]["host"] == "host-1"
     taken = WEB_1 | {"name": "thief", "addresses": ["127.9.0.1"]}
     message = error(host_2.put("/v1/hosts/host-2/vms", json={"vms": [WEB_1, taken]}), 409, "conflict")["message"]
-    assert message == "host host-2: address 127.9.0.1 of vm thief is that of another vm"
+    assert message == "host host-2: address 127.9.0.1 of vm thief belongs to another vm"
 
 
 def test_what_it_puts_into_a_scope_is_named_in_the_audit_log(api: httpx.Client, host_2: httpx.Client) -> None:
@@ -151,7 +151,8 @@ def test_where_hosts_may_not_join_scopes_it_joins_none_that_it_runs_no_vm_of(tmp
         with httpx.Client(base_url=operator.base_url, headers=headers, trust_env=False, timeout=GUARD_S) as host:
             message = error(host.put("/v1/hosts/host-2/vms", json=said), 409, "conflict")["message"]
             assert (
-                "may not put vm web-1 into scope web, of which it runs no VM (hosts_may_join_scopes is off)" in message
+                "may not add vm web-1 to scope web, because it runs no other VM of the scope "
+                "(hosts_may_join_scopes is off)" in message
             )
             assert list(vms(operator)) == ["web-0"]
             operator.put("/v1/hosts/host-2/vms", json=said).raise_for_status()

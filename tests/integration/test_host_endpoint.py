@@ -226,7 +226,7 @@ def test_an_endpoint_that_is_not_wanted_says_so(service: Served, tmp_path: Path)
         wait_for(lambda: "the control plane answered 401" in host.log.read_text())
         assert host.ask(WEB_0).status == 503
         ready = httpx.get(f"{host.url}/readyz", timeout=GUARD_S)
-        assert (ready.status_code, ready.json()["status"]) == (503, "nothing is known yet")
+        assert (ready.status_code, ready.json()["status"]) == (503, "waiting for the control plane")
 
 
 @pytest.mark.slow
@@ -281,7 +281,7 @@ def test_the_state_of_another_host_is_refused(service: Served, tmp_path: Path) -
         assert host.ask(WEB_0).status == 200
     state = json.loads((tmp_path / "host-1.json").read_text())
     (tmp_path / "host-2.json").write_text(json.dumps(state))
-    with pytest.raises(AssertionError, match="is the state of host 'host-1'"), endpoint(service, tmp_path, "host-2"):
+    with pytest.raises(AssertionError, match="belongs to host 'host-1'"), endpoint(service, tmp_path, "host-2"):
         pass
 
 

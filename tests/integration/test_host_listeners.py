@@ -35,13 +35,13 @@ from structlog.testing import capture_logs
 
 from forewarn.client.discovery import VARIABLE
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventType, VirtualMachine
 from forewarn.core.model import Host as Machine
-from forewarn.core.request import Request
-from forewarn.endpoint.server import Listening
+from forewarn.endpoint.server import ListeningSockets
 from forewarn.errors import ConfigError
-from forewarn.host.dhcp import ANSWERS_PER_S_MAX, Lease, Responder
-from forewarn.host.listeners import Listeners, Place, Way, Ways
+from forewarn.host.dhcp import ANSWERS_PER_S_MAX, DhcpLease, DhcpResponder
+from forewarn.host.listeners import IdentificationMethod, ListenAddress, Listeners, ListenerSettings
 from forewarn.testing.lab import Lab
 from tests.support.namespaces import METADATA_ADDRESS, missing
 from tests.support.processes import wait_for
@@ -59,7 +59,9 @@ BELONGS_TO_WEB_1 = "10.0.0.9"
 
 URL = f"http://{METADATA_ADDRESS}/metadata/scheduledevents?api-version=2020-07-01"
 CURL = ("curl", "-sS", "--max-time", "60", "--noproxy", "*", "-H", "Metadata:true")
-BY_NAME = Ways(by=(Way.INTERFACE,), pattern="tap-{vm}", poll_interval_s=3600)
+BY_NAME = ListenerSettings(
+    identify_by=(IdentificationMethod.INTERFACE,), interface_pattern="tap-{vm}", poll_interval_s=3600
+)
 """Looks again in an hour: whatever a test sees before, the kernel has told."""
 
 MANY = 200
@@ -95,7 +97,13 @@ VMS = (vm(WEB_0), vm(WEB_1, addresses=(BELONGS_TO_WEB_1,)))
 class Host(threading.Thread):
     """A service on an event loop in a namespace, whose VMs are told apart by `listeners`."""
 
-    def __init__(self, namespace: str | None, ways: Ways, vms: Iterable[VirtualMachine], new_loop: Any) -> None:  # noqa: ANN401 - a factory of loops
+    def __init__(
+        self,
+        namespace: str | None,
+        ways: ListenerSettings,
+        vms: Iterable[VirtualMachine],
+        new_loop: Any,  # noqa: ANN401 - two kinds
+    ) -> None:
         super().__init__(daemon=True)
         self.vms = list(vms)
         self.lab = Lab(Inventory(hosts=(Machine(name="host-1"),), vms=tuple(self.vms)))
@@ -106,7 +114,7 @@ class Host(threading.Thread):
         self._stack = AsyncExitStack()
         self._stopping = asyncio.Event()
 
-    async def listen(self, sock: socket.socket, vm: str) -> Listening:
+    async def listen(self, sock: socket.socket, vm: str) -> ListeningSockets:
         return await self.lab.backend.endpoint.listen([sock], vm)
 
     def run(self) -> None:
@@ -148,21 +156,21 @@ class Host(threading.Thread):
 
     def schedule(self, name: str) -> str:
         """Announce a maintenance of that VM; the id of its event."""
-        request = Request(cause="host-maintenance", type=EventType.FREEZE, vms=(name,))
+        request = MaintenanceRequest(cause="host-maintenance", type=EventType.FREEZE, vms=(name,))
         return self.do(self.lab.carry_out(request))[0][1][0].id
 
     def look_again(self) -> None:
-        self._ready.result().call_soon_threadsafe(self.listeners.look_again)
+        self._ready.result().call_soon_threadsafe(self.listeners.request_check)
 
     @property
     def answered(self) -> set[str]:
         """Names of the VMs that have a socket."""
-        return {place.vm for place in self.listeners.places}
+        return {place.vm for place in self.listeners.open_addresses}
 
 
 @contextmanager
 def hosting(
-    ways: Ways,
+    ways: ListenerSettings,
     namespace: str | None = None,
     vms: Iterable[VirtualMachine] = VMS,
     new_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
@@ -271,7 +279,7 @@ def test_guests_with_the_same_address_each_get_their_own_document(twins: Wires) 
         status = ("-d", body, "-o", "/dev/null", "-w", "%{http_code}")
         assert twins.in_guest(WEB_1, *CURL, *status, URL) == "400"
         assert twins.in_guest(WEB_0, *CURL, *status, URL) == "200"
-        assert {exchange.vm for exchange in host.lab.requests()} == {WEB_0, WEB_1}
+        assert {exchange.vm for exchange in host.lab.list_requests()} == {WEB_0, WEB_1}
 
 
 @in_namespace
@@ -282,8 +290,8 @@ def test_a_forged_source_address_changes_nothing(twins: Wires, forged: str) -> N
     with hosting(BY_NAME, twins.host) as host:
         host.schedule(WEB_0)
         assert twins.resources(WEB_0, "--interface", forged) == [WEB_0]
-        assert host.lab.requests()[-1].source_address == forged
-        assert host.lab.requests()[-1].vm == WEB_0
+        assert host.lab.list_requests()[-1].source_address == forged
+        assert host.lab.list_requests()[-1].vm == WEB_0
 
 
 @in_namespace
@@ -320,12 +328,12 @@ def test_an_interface_may_go_and_come_back(twins: Wires) -> None:
             assert process.stdout is not None
             assert process.stdout.readline() == "200\n"
         endpoint = host.lab.backend.endpoint
-        assert endpoint.connections == 2
+        assert endpoint.connection_count == 2
         before = twins.index(f"tap-{WEB_0}")
         twins.on_host("ip", "link", "del", f"tap-{WEB_0}")
         assert eventually(lambda: host.answered == {WEB_1})
-        assert eventually(lambda: endpoint.connections == 1)
-        assert [connection._vm for connection in endpoint.open] == [WEB_1]
+        assert eventually(lambda: endpoint.connection_count == 1)
+        assert [connection._vm for connection in endpoint.open_connections] == [WEB_1]
         twins.plug_in(WEB_0)
         assert eventually(lambda: host.answered == {WEB_0, WEB_1})
         assert twins.index(f"tap-{WEB_0}") != before
@@ -349,15 +357,17 @@ def test_an_interface_with_another_name_is_another_vm_s(twins: Wires) -> None:
 class Deaf(Listeners):
     """Does not hear what the kernel tells."""
 
-    def _hear(self, news: socket.socket) -> None:
-        news.recv(1)
+    def _read_kernel_messages(self, netlink: socket.socket) -> None:
+        netlink.recv(1)
 
 
 @in_namespace
 def test_looking_alone_finds_everything(twins: Wires, monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant 9: what the kernel tells is a hint, and may be lost."""
     monkeypatch.setattr(sys.modules[__name__], "Listeners", Deaf)
-    ways = Ways(by=(Way.INTERFACE,), pattern="tap-{vm}", poll_interval_s=0.2)
+    ways = ListenerSettings(
+        identify_by=(IdentificationMethod.INTERFACE,), interface_pattern="tap-{vm}", poll_interval_s=0.2
+    )
     with hosting(ways, twins.host) as host:
         twins.on_host("ip", "link", "del", f"tap-{WEB_0}")
         assert eventually(lambda: host.answered == {WEB_1})
@@ -375,7 +385,9 @@ def test_a_file_or_the_mac_says_which_interface_is_whose(tmp_path: Path) -> None
         made.plug_in(WEB_1, "vnet1")
         made.on_host("ip", "link", "set", "vnet1", "address", "fe:54:00:12:34:56")
         vms = [vm(WEB_0), vm(WEB_1, mac_address="52:54:00:12:34:56")]
-        ways = Ways(by=(Way.INTERFACE,), file=path, by_mac=True, poll_interval_s=0.2)
+        ways = ListenerSettings(
+            identify_by=(IdentificationMethod.INTERFACE,), interface_file=path, by_mac=True, poll_interval_s=0.2
+        )
         with hosting(ways, made.host, vms) as host:
             host.schedule(WEB_1)
             assert host.answered == {WEB_0, WEB_1}
@@ -385,7 +397,7 @@ def test_a_file_or_the_mac_says_which_interface_is_whose(tmp_path: Path) -> None
             assert eventually(lambda: host.answered == {WEB_1})
             assert made.resources(WEB_0) == [WEB_1]
             path.write_text("interfaces: ]")
-            assert eventually(lambda: any("this is no YAML" in reason for _, reason in host.listeners.troubles))
+            assert eventually(lambda: any("not valid YAML" in reason for _, reason in host.listeners.problems))
             assert made.resources(WEB_0) == [WEB_1]
 
 
@@ -411,21 +423,23 @@ def test_an_address_that_the_host_lacks_is_told_of_once_and_listened_on_when_it_
         made.on_host("ip", "addr", "del", f"{METADATA_ADDRESS}/32", "dev", "lo")
         for name in names:
             made.on_host("ip", "link", "add", f"tap-{name}", "type", "veth", "peer", "name", f"{name}-peer")
-        ways = Ways(by=(Way.INTERFACE,), pattern="tap-{vm}", poll_interval_s=0.1)
+        ways = ListenerSettings(
+            identify_by=(IdentificationMethod.INTERFACE,), interface_pattern="tap-{vm}", poll_interval_s=0.1
+        )
         with hosting(ways, made.host, [vm(name) for name in names]) as host:
-            assert eventually(lambda: len(host.listeners.troubles) == 7)
+            assert eventually(lambda: len(host.listeners.problems) == 7)
             time.sleep(0.5)
             said = [entry["event"] for entry in logs if entry["log_level"] == "warning"]
             assert said == [
                 (
-                    "vm-0, vm-1, vm-2, vm-3, vm-4 and 2 more cannot be answered, trying again: "
+                    "cannot serve vm-0, vm-1, vm-2, vm-3, vm-4 and 2 more, retrying: "
                     "169.254.169.254:80: cannot assign requested address; "
-                    "give it to this host, for example with 'ip address add 169.254.169.254/32 dev lo'"
+                    "add it to this host, for example with 'ip address add 169.254.169.254/32 dev lo'"
                 )
             ]
             made.on_host("ip", "addr", "add", f"{METADATA_ADDRESS}/32", "dev", "lo")
             assert eventually(lambda: host.answered == set(names))
-            assert eventually(lambda: host.listeners.troubles == [])
+            assert eventually(lambda: host.listeners.problems == [])
 
 
 LOOK = """
@@ -461,7 +475,7 @@ def test_hundreds_of_interfaces_are_listened_on() -> None:
         with hosting(BY_NAME, made.host, [vm(name) for name in names]) as host:
             assert host.answered == set(names)
             run("ip", "-n", made.host, "-batch", "-", stdin="".join(f"link del tap-{name}\n" for name in names))
-            assert eventually(lambda: not host.listeners.places)
+            assert eventually(lambda: not host.listeners.open_addresses)
             run("ip", "-n", made.host, "-batch", "-", stdin=plug.format(guest=made.guests["guests"]))
             assert eventually(lambda: host.answered == set(names))
             run("ip", "-n", made.guests["guests"], "-batch", "-", stdin=up)
@@ -469,7 +483,7 @@ def test_hundreds_of_interfaces_are_listened_on() -> None:
             for number in chosen:
                 host.schedule(names[number])
                 assert made.resources("guests", "--interface", f"if!p{number}") == [names[number]]
-            assert host.listeners.troubles == []
+            assert host.listeners.problems == []
 
 
 # By address
@@ -477,12 +491,12 @@ def test_hundreds_of_interfaces_are_listened_on() -> None:
 
 def test_by_address_one_socket_is_for_all() -> None:
     """R2: who calls is then said by the source address."""
-    ways = Ways(by=(Way.ADDRESS,), listen=("127.0.0.1:0",))
+    ways = ListenerSettings(identify_by=(IdentificationMethod.ADDRESS,), listen=("127.0.0.1:0",))
     vms = [vm(WEB_0, addresses=("127.0.0.11",)), vm(WEB_1, addresses=("127.0.0.12",))]
     with hosting(ways, vms=vms) as host:
-        (place,) = host.listeners.places
-        assert place == Place(host="127.0.0.1")
-        assert host.listeners.troubles == []
+        (place,) = host.listeners.open_addresses
+        assert place == ListenAddress(host="127.0.0.1")
+        assert host.listeners.problems == []
         host.schedule(WEB_1)
         port = host.lab.backend.endpoint._servers[-1].sockets[0].getsockname()[1]
         url = URL.replace(METADATA_ADDRESS, f"127.0.0.1:{port}")
@@ -494,42 +508,42 @@ def test_by_address_one_socket_is_for_all() -> None:
 def test_a_port_that_is_taken_is_told_of_and_taken_when_it_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         listen = f"127.0.0.1:{other.getsockname()[1]}"
-        with hosting(Ways(by=(Way.ADDRESS,), listen=(listen,), poll_interval_s=0.1)) as host:
-            ((vm_name, reason),) = host.listeners.troubles
+        with hosting(
+            ListenerSettings(identify_by=(IdentificationMethod.ADDRESS,), listen=(listen,), poll_interval_s=0.1)
+        ) as host:
+            ((vm_name, reason),) = host.listeners.problems
             assert vm_name == ""
-            assert reason == f"{listen}: address already in use; find out with 'ss -ltnp' what listens there"
+            assert reason == f"{listen}: address already in use; run 'ss -ltnp' to find the process that listens there"
             other.close()
-            assert eventually(lambda: len(host.listeners.places) == 1)
-            assert eventually(lambda: host.listeners.troubles == [])
+            assert eventually(lambda: len(host.listeners.open_addresses) == 1)
+            assert eventually(lambda: host.listeners.problems == [])
 
 
 @pytest.mark.anyio
 async def test_who_may_not_listen_is_told_once() -> None:
-    async def listen(sock: socket.socket, vm: str) -> Listening:
+    async def listen(sock: socket.socket, vm: str) -> ListeningSockets:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    ways = Ways(by=(Way.ADDRESS,), listen=("127.0.0.1:0", "127.0.0.2:0"), poll_interval_s=0.1)
+    ways = ListenerSettings(
+        identify_by=(IdentificationMethod.ADDRESS,), listen=("127.0.0.1:0", "127.0.0.2:0"), poll_interval_s=0.1
+    )
     with capture_logs() as logs:
         async with Listeners(ways, lambda: VMS, listen).running() as listeners:
             await asyncio.sleep(0.5)
-            assert listeners.places == []
+            assert listeners.open_addresses == []
     assert [entry["event"] for entry in logs] == [
-        (
-            "VMs cannot be answered, trying again: 127.0.0.1:0: permission denied; "
-            "run this as root, or give it CAP_NET_BIND_SERVICE"
-        ),
-        (
-            "VMs cannot be answered, trying again: 127.0.0.2:0: permission denied; "
-            "run this as root, or give it CAP_NET_BIND_SERVICE"
-        ),
+        ("cannot serve VMs, retrying: 127.0.0.1:0: permission denied; run as root or with CAP_NET_BIND_SERVICE"),
+        ("cannot serve VMs, retrying: 127.0.0.2:0: permission denied; run as root or with CAP_NET_BIND_SERVICE"),
     ]
 
 
 # By Unix socket
 
 
-def sockets(folder: Path, group: str = "") -> Ways:
-    return Ways(by=(Way.SOCKET,), folder=folder, group=group, poll_interval_s=0.1)
+def sockets(folder: Path, group: str = "") -> ListenerSettings:
+    return ListenerSettings(
+        identify_by=(IdentificationMethod.SOCKET,), socket_folder=folder, socket_group=group, poll_interval_s=0.1
+    )
 
 
 def ask(path: Path) -> list[str]:
@@ -574,8 +588,8 @@ def test_the_socket_of_a_dead_process_is_replaced_and_that_of_a_living_one_is_no
         with hosting(sockets(tmp_path)) as host:
             assert ask(tmp_path / "web-0.sock") == []
             assert host.answered == {WEB_0}
-            reason = "another process answers at its socket: stop that, or choose another folder"
-            assert host.listeners.troubles == [(WEB_1, f"{tmp_path}: address already in use; {reason}")]
+            reason = "another process listens on its socket: stop it or choose another folder"
+            assert host.listeners.problems == [(WEB_1, f"{tmp_path}: address already in use; {reason}")]
             living.close()
             assert eventually(lambda: host.answered == {WEB_0, WEB_1})
             assert ask(tmp_path / "web-1.sock") == []
@@ -599,16 +613,16 @@ def test_a_socket_that_is_removed_or_replaced_is_made_again(tmp_path: Path) -> N
         path.unlink()
         path.write_text("mine")
         assert eventually(lambda: host.answered == {WEB_1})
-        reason = f"{tmp_path}: this is no socket; remove what stands at the path of its socket"
-        assert eventually(lambda: [each for _, each in host.listeners.troubles] == [reason])
+        reason = f"{tmp_path}: not a socket; remove the file at the path of its socket"
+        assert eventually(lambda: [each for _, each in host.listeners.problems] == [reason])
     assert path.read_text() == "mine"
 
 
 def test_a_path_that_is_too_long_is_told_of(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 30)
     with hosting(sockets(folder)) as host:
-        reason = "file name too long; a path of a socket has at most 107 bytes: choose a shorter folder"
-        assert host.listeners.troubles == [(name, f"{folder}: {reason}") for name in (WEB_0, WEB_1)]
+        reason = "file name too long; a socket path has at most 107 bytes: choose a shorter folder"
+        assert host.listeners.problems == [(name, f"{folder}: {reason}") for name in (WEB_0, WEB_1)]
 
 
 def test_a_name_that_leads_out_of_the_folder_gets_no_socket(tmp_path: Path) -> None:
@@ -617,7 +631,9 @@ def test_a_name_that_leads_out_of_the_folder_gets_no_socket(tmp_path: Path) -> N
     with hosting(sockets(folder)) as host:
         host.vms.append(vm("../db"))
         host.look_again()
-        assert eventually(lambda: host.listeners.troubles == [("../db", "a '/' in its name leads out of the folder")])
+        assert eventually(
+            lambda: host.listeners.problems == [("../db", "a '/' in its name would put its socket outside the folder")]
+        )
         assert host.answered == {WEB_0, WEB_1}
     assert not (tmp_path / "db.sock").exists()
 
@@ -663,8 +679,8 @@ def cloud() -> Iterator[tuple[Wires, Host]]:
             yield made, host
 
 
-def respond(host: Host, **options: Any) -> Responder:  # noqa: ANN401 - of a responder
-    return host.enter(Responder(METADATA_ADDRESS, lambda: host.listeners.interfaces, **options).running())
+def respond(host: Host, **options: Any) -> DhcpResponder:  # noqa: ANN401 - of a responder
+    return host.enter(DhcpResponder(METADATA_ADDRESS, lambda: host.listeners.interfaces, **options).running())
 
 
 @in_namespace
@@ -685,7 +701,7 @@ def test_who_is_on_no_interface_of_a_vm_is_told_nothing(cloud: tuple[Wires, Host
     host.vms.pop(0)
     host.look_again()
     assert eventually(lambda: host.answered == {WEB_1})
-    assert "nobody answered" in discover(made, WEB_0, timeout_s=0.5)
+    assert "no answer" in discover(made, WEB_0, timeout_s=0.5)
     assert (responder.answered, responder.dropped) == (0, 1)
 
 
@@ -828,7 +844,7 @@ def test_where_a_lease_was_told_a_real_client_takes_it(cloud: tuple[Wires, Host]
     """R95: address, gateway and endpoint are from us alone; then the guest asks the endpoint by its gateway."""
     made, host = cloud
     gateway = IPv4Address("10.0.0.1")
-    lease = Lease(address=IPv4Address("10.0.0.77"), prefix=24, gateway=gateway)
+    lease = DhcpLease(address=IPv4Address("10.0.0.77"), prefix=24, gateway=gateway)
     respond(host, lease=lambda interface, mac: lease if interface == f"tap-{WEB_0}" and len(mac) == 17 else None)
     said = udhcpc(made, WEB_0, script)
     assert {name: said[name] for name in ("ip", "subnet", "router", "lease", "opt245")} == {
@@ -851,9 +867,9 @@ def test_an_answer_that_cannot_be_sent_is_told_of(cloud: tuple[Wires, Host]) -> 
     made, host = cloud
     with capture_logs() as logs:
         responder = respond(host, server="10.99.0.1")
-        assert "nobody answered" in discover(made, WEB_0, timeout_s=0.5)
+        assert "no answer" in discover(made, WEB_0, timeout_s=0.5)
     ((entry),) = logs
-    assert entry["event"] == "a DHCP answer cannot be sent"
+    assert entry["event"] == "cannot send a DHCP answer"
     assert (entry["server"], responder.answered, responder.dropped) == ("10.99.0.1", 0, 1)
 
 
@@ -866,9 +882,9 @@ def test_a_port_that_another_program_keeps_is_told_of(cloud: tuple[Wires, Host])
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
             other.bind(("0.0.0.0", 67))
             with pytest.raises(ConfigError) as caught:
-                async with Responder(METADATA_ADDRESS, frozenset).running():
+                async with DhcpResponder(METADATA_ADDRESS, frozenset).running():
                     pass
         return str(caught.value)
 
-    words = "it takes root or CAP_NET_BIND_SERVICE, and no other program that keeps the port to itself"
+    words = "run as root or with CAP_NET_BIND_SERVICE, and stop any other program that uses the port"
     assert host.do(try_it()) == f"cannot answer DHCP on UDP port 67: Address already in use; {words}"

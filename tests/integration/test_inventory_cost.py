@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from forewarn.control import parsing
-from forewarn.control.parsing import InventoryParser
+from forewarn.control import inventory_parser
+from forewarn.control.inventory_parser import InventoryParser
 from forewarn.core.inventory import Inventory
 from forewarn.errors import InvalidRequest
-from forewarn.wire.inventory import encode_inventory, parse_inventory, show_inventory
+from forewarn.wire.inventory import encode_inventory, parse_inventory, to_inventory_in
 from tests.support.control import error
 from tests.support.service import Running, inventory, running
 
@@ -41,7 +41,7 @@ def without_whole_reads(service: Running, monkeypatch: pytest.MonkeyPatch) -> It
         raise AssertionError(msg)
 
     with monkeypatch.context() as patch:
-        patch.setattr("forewarn.store.reading.SqlReader.inventory", refuse)
+        patch.setattr("forewarn.store.sql_reader.SqlReader.inventory", refuse)
         patch.setattr(service.service.identity, "load", refuse)
         yield
 
@@ -56,7 +56,7 @@ def test_a_change_of_one_host_reads_that_host_only(
     with without_whole_reads(service, monkeypatch):
         answer = api.put(f"/v1/hosts/host-{vm.name}/vms", json=body)
     assert answer.json() == {"added": 0, "changed": 1, "removed": 0, "unchanged": count - 1}
-    caller = service.service.identity.named(vm.name)
+    caller = service.service.identity.find_caller(vm.name)
     assert caller is not None
     assert caller.vm.size == "D4"
 
@@ -68,7 +68,7 @@ def test_a_large_inventory_is_read_in_a_process_of_its_own(
         msg = "the inventory was read in the service's own process"
         raise AssertionError(msg)
 
-    monkeypatch.setattr(parsing, "parse_inventory", refuse)
+    monkeypatch.setattr(inventory_parser, "parse_inventory", refuse)
     monkeypatch.setattr(service.service.context, "parser", InventoryParser(inline_bytes_max=100))
     declared: dict[str, Any] = api.get("/v1/inventory").json()
     declared["vms"][0]["size"] = "D8"
@@ -95,7 +95,7 @@ async def test_both_ways_of_reading_say_the_same() -> None:
 
 def test_an_inventory_is_encoded_as_it_is_shown() -> None:
     declared = parse_inventory(json.dumps(inventory()).encode())
-    assert json.loads(encode_inventory(declared)) == json.loads(show_inventory(declared).model_dump_json())
+    assert json.loads(encode_inventory(declared)) == json.loads(to_inventory_in(declared).model_dump_json())
     assert json.loads(encode_inventory(Inventory())) == {"hosts": [], "scopes": [], "vms": []}
 
 

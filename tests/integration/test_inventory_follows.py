@@ -8,11 +8,11 @@ import pytest
 
 from forewarn.actuators import Simulate
 from forewarn.clock import RealClock
-from forewarn.core.decision import Rules
+from forewarn.core.decision import DecisionRules
 from forewarn.core.model import VirtualMachine
-from forewarn.engine.leader_election import Leased
-from forewarn.engine.transaction import inline
-from forewarn.scheduling.scheduler import Pace
+from forewarn.engine.leader_election import LeasedLeadership
+from forewarn.engine.transaction import run_inline
+from forewarn.scheduling.scheduler import SchedulerSettings
 from forewarn.store import SqlStore
 from forewarn.util.ids import SeededIds
 from forewarn.wire.imds import Dialect
@@ -28,7 +28,7 @@ ON_TWO = inventory(VirtualMachine(name="vm-1", host="host-2", addresses=("10.0.0
 
 def leased(made: Simulated, store: SqlStore, name: str) -> None:
     assert store.shared is not None
-    made.engine.leadership = Leased(store.shared, made.clock, name, inline, timedelta(seconds=GUARD_S))
+    made.engine.leadership = LeasedLeadership(store.shared, made.clock, name, run_inline, timedelta(seconds=GUARD_S))
 
 
 async def test_a_vm_that_moves_is_shown_nothing_older_on_its_new_host() -> None:
@@ -40,15 +40,15 @@ async def test_a_vm_that_moves_is_shown_nothing_older_on_its_new_host() -> None:
             store=other_store,
             clock=RealClock(),
             actuator=Simulate(),
-            rules=Rules(),
-            pace=Pace(),
+            rules=DecisionRules(),
+            pace=SchedulerSettings(),
             dialect=Dialect(),
             ids=SeededIds(1),
         )
         leased(made, store, "one")
         leased(other, other_store, "two")
-        await made.engine.recover()
-        await other.engine.recover()
+        await made.engine.restore_state()
+        await other.engine.restore_state()
         await made.schedule_one("host-maintenance", "vm-1")
         wanted = made.channel("vm-1").document
         await other.engine.apply_inventory(ON_TWO, "moved", actor="operator:ann")

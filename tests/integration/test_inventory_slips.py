@@ -14,7 +14,7 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from forewarn.cli.main import run
+from forewarn.cli.main import run_command_line
 from forewarn.config import load_settings
 from forewarn.server.service import Service
 from tests.support.service import Running, running
@@ -48,7 +48,7 @@ def api(service: Running) -> Iterator[httpx.Client]:
 @pytest.fixture(autouse=True)
 def _connected(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOREWARN_CONTROL_URL", service.service.control_url)
-    monkeypatch.setenv("FOREWARN_TOKEN", service.service.tokens.operator)
+    monkeypatch.setenv("FOREWARN_TOKEN", service.service.tokens.operator_token)
 
 
 def count(api: httpx.Client) -> int:
@@ -59,13 +59,13 @@ def test_an_empty_inventory_removes_nothing_unless_that_is_said(
     api: httpx.Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
-    assert run(["inventory", "apply", "-"]) == 1
+    assert run_command_line(["inventory", "apply", "-"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("forewarn: this inventory removes 30 of 30 VMs (vm-0, vm-1, vm-10, ")
     assert "--remove-missing" in said
     assert count(api) == VMS
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
-    assert run(["inventory", "apply", "-", "--remove-missing"]) == 0
+    assert run_command_line(["inventory", "apply", "-", "--remove-missing"]) == 0
     assert count(api) == 0
 
 
@@ -73,7 +73,7 @@ def test_a_file_that_was_cut_at_the_end_of_a_line_removes_nothing(api: httpx.Cli
     whole = yaml.safe_dump(fleet(), sort_keys=False)
     file = tmp_path / "inventory.yaml"
     file.write_text(whole[: whole.index("- name: vm-12")])
-    assert run(["inventory", "apply", str(file)]) == 1
+    assert run_command_line(["inventory", "apply", str(file)]) == 1
     assert count(api) == VMS
 
 
@@ -121,11 +121,11 @@ def test_a_diff_shows_what_would_change_and_changes_nothing(
     declared["vms"].append({"name": "new", "host": "host-0"})
     file = tmp_path / "inventory.json"
     file.write_text(json.dumps(declared))
-    assert run(["inventory", "diff", str(file)]) == 4
+    assert run_command_line(["inventory", "diff", str(file)]) == 4
     assert capsys.readouterr().out == (
         "+ vm new\n~ vm vm-0: host host-0 -> host-2\n- vm vm-29\nvms: 1 added, 1 changed, 1 removed\n"
     )
-    assert run(["inventory", "diff", str(file), "--json"]) == 4
+    assert run_command_line(["inventory", "diff", str(file), "--json"]) == 4
     found = json.loads(capsys.readouterr().out)
     assert found["vms"]["changed"] == [
         {"name": "vm-0", "fields": [{"field": "host", "before": "host-0", "after": "host-2"}]}
@@ -140,7 +140,7 @@ def test_a_diff_of_what_is_declared_is_empty(
 ) -> None:
     file = tmp_path / "inventory.json"
     file.write_text(json.dumps(fleet()))
-    assert run(["inventory", "diff", str(file)]) == 0
+    assert run_command_line(["inventory", "diff", str(file)]) == 0
     assert capsys.readouterr().out == "nothing would change\n"
 
 
@@ -149,10 +149,10 @@ def test_a_diff_says_what_would_be_refused(
 ) -> None:
     file = tmp_path / "inventory.json"
     file.write_text("{}")
-    assert run(["inventory", "diff", str(file)]) == 4
+    assert run_command_line(["inventory", "diff", str(file)]) == 4
     said = capsys.readouterr()
     assert said.out.endswith("hosts: 3 removed; scopes: 1 removed; vms: 30 removed\n")
-    assert said.err.startswith("it would be refused: this inventory removes 30 of 30 VMs")
+    assert said.err.startswith("the file would be refused: this inventory removes 30 of 30 VMs")
 
 
 @pytest.mark.parametrize("verb", ["apply", "diff"])
@@ -161,9 +161,10 @@ def test_a_fault_names_file_and_line(
 ) -> None:
     file = tmp_path / "fleet.yaml"
     file.write_text("hosts:\n  - name: host-0\nvms:\n  - name: a\n    host: host-0\n    addresses: [0.0.0.0]\n")
-    assert run(["inventory", verb, str(file)]) == 1
+    assert run_command_line(["inventory", verb, str(file)]) == 1
     assert capsys.readouterr().err == (
-        f"forewarn: {file}:6: vms[0] (a).addresses[0]: '0.0.0.0' is the unspecified address, from which no VM calls\n"
+        f"forewarn: {file}:6: vms[0] (a).addresses[0]: "
+        "'0.0.0.0' is the unspecified address, which no VM can call from\n"
     )
     answer = api.put("/v1/inventory", content=file.read_bytes())
     assert answer.status_code == 400

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from forewarn.clock import RealClock
-from forewarn.engine.leader_election import Leased
-from forewarn.engine.transaction import inline
+from forewarn.engine.leader_election import LeasedLeadership
+from forewarn.engine.transaction import run_inline
 from forewarn.errors import ClockOff, LeaseLost
 from forewarn.store import SqlStore
 from tests.support.databases import Database, PostgreSql, postgresql
@@ -52,13 +52,13 @@ class OffClock(RealClock):
         return super().now() + self.ahead
 
 
-def leased(store: SqlStore, name: str, ahead: timedelta = timedelta(0), span: timedelta = SPAN) -> Leased:
+def leased(store: SqlStore, name: str, ahead: timedelta = timedelta(0), span: timedelta = SPAN) -> LeasedLeadership:
     assert store.shared is not None
-    return Leased(store.shared, OffClock(ahead), name, inline, span)
+    return LeasedLeadership(store.shared, OffClock(ahead), name, run_inline, span)
 
 
 @asynccontextmanager
-async def running(*leaderships: Leased) -> AsyncIterator[None]:
+async def running(*leaderships: LeasedLeadership) -> AsyncIterator[None]:
     tasks = [asyncio.create_task(each.run()) for each in leaderships]
     yield
     for task in tasks:
@@ -72,7 +72,7 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until_held(leadership: Leased) -> None:
+async def until_held(leadership: LeasedLeadership) -> None:
     await until(lambda: leadership.is_held)
 
 
@@ -90,7 +90,7 @@ async def test_one_holds_it_as_long_as_it_renews_it(store: SqlStore) -> None:
                 if not changes:
                     assert (one.is_held, two.is_held) == (True, False)
                     return
-        await two.give_back()
+        await two.release()
     pytest.fail("it was never held for three spans")
 
 
@@ -100,12 +100,12 @@ async def test_the_other_takes_over_at_once_when_it_is_given_back(store: SqlStor
     async with running(one):
         await until_held(one)
         with store.write() as tx:
-            one.check(tx)
+            one.ensure_leader_in(tx)
             with pytest.raises(LeaseLost, match="another replica"):
-                two.check(tx)
-    await one.give_back()
+                two.ensure_leader_in(tx)
+    await one.release()
     one.check_clock()
-    with pytest.raises(LeaseLost, match="the lease is over"):
+    with pytest.raises(LeaseLost, match="the lease has expired"):
         one.ensure_leader()
     async with running(two):
         await until_held(two)
@@ -118,12 +118,12 @@ async def test_one_that_renews_it_no_more_knows_by_itself(store: SqlStore) -> No
     await asyncio.sleep(SPAN.total_seconds() + 0.05)
     assert not one.is_held
     with store.write() as tx:
-        one.check(tx)  # nobody has taken it: what it decides now still comes before whatever another decides
+        one.ensure_leader_in(tx)  # nobody has taken it: what it decides now still comes before whatever another decides
     two = leased(store, "two")
     async with running(two):
         await until_held(two)
     with store.write() as tx, pytest.raises(LeaseLost):
-        one.check(tx)
+        one.ensure_leader_in(tx)
 
 
 @pytest.mark.parametrize("ahead_s", [-30.0, 30.0])

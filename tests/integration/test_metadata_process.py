@@ -269,7 +269,7 @@ def test_a_metadata_process_that_hangs_is_killed_and_another_one_answers(tmp_pat
         assert [each["EventStatus"] for each in Vm(service, ONE).events] == ["Scheduled"]
         assert not hung.is_running()
         assert metric(http, "forewarn_metadata_process_restarts_total") >= 1
-    assert "the metadata process does not answer and is killed" in (tmp_path / "serve.log").read_text()
+    assert "the metadata process does not answer, killing it" in (tmp_path / "serve.log").read_text()
 
 
 def test_a_metadata_process_that_is_killed_is_started_again_and_nothing_is_lost(

@@ -19,7 +19,7 @@ import httpx
 import pytest
 from aiosmtpd.controller import Controller
 
-from forewarn.notifications.signing import signed_headers
+from forewarn.notifications.signing import sign_headers
 from tests.support.documents import ROOT
 from tests.support.provider import free_port
 from tests.support.receiver import receiver
@@ -107,10 +107,10 @@ def _post_signed(url: str, secret: str) -> None:
         },
     }
     body = json.dumps(event).encode()
-    headers = signed_headers([secret], "7-E", datetime.now(UTC), body)  # noqa: TID251 - what it is sent to reads the machine's clock
+    headers = sign_headers([secret], "7-E", datetime.now(UTC), body)  # noqa: TID251 - what it is sent to reads the machine's clock
     with httpx.Client(trust_env=False, timeout=GUARD_S) as client:
         assert [client.post(url, content=body, headers=headers).status_code for _ in range(2)] == [204, 204]
-        foreign = signed_headers(["whsec_Zm9yZWlnbg=="], "7-E", datetime.now(UTC), body)  # noqa: TID251 - what it is sent to reads the machine's clock
+        foreign = sign_headers(["whsec_Zm9yZWlnbg=="], "7-E", datetime.now(UTC), body)  # noqa: TID251 - what it is sent to reads the machine's clock
         assert client.post(url, content=body, headers=foreign).status_code == 401
 
 
@@ -119,6 +119,6 @@ def test_a_notification_that_cannot_be_passed_on_is_answered_500(tmp_path: Path)
     with receiver(lambda _got: 500) as chat, handing_over(secret, f"json://127.0.0.1:{chat.port}/hook") as url:
         event = {"id": "p", "type": "dev.forewarn.ping.v1", "subject": "chat", "time": "", "data": {}}
         body = json.dumps(event).encode()
-        headers = signed_headers([secret], "p", datetime.now(UTC), body)  # noqa: TID251 - what it is sent to reads the machine's clock
+        headers = sign_headers([secret], "p", datetime.now(UTC), body)  # noqa: TID251 - what it is sent to reads the machine's clock
         answer = httpx.post(url, content=body, headers=headers, timeout=GUARD_S)
         assert answer.status_code == 500

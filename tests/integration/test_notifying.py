@@ -231,7 +231,7 @@ def test_a_secret_that_others_know_signs_nothing_more(
     api.post("/v1/subscriptions/chat/rotate-secret")
     again = api.post("/v1/subscriptions/chat/rotate-secret")
     assert again.status_code == 409
-    assert "still signs: wait, or say --at-once" in again.json()["error"]["message"]
+    assert "still signs: wait, or use --at-once" in again.json()["error"]["message"]
     rotated = api.post("/v1/subscriptions/chat/rotate-secret", json={"at_once": True}).json()
     assert rotated["former_secret_until"] is None
     service.schedule(vm)
@@ -289,7 +289,7 @@ def test_a_ping_says_what_the_receiver_answered(api: httpx.Client, hook: Receive
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
-        ({"url": "http://169.254.169.254/metadata"}, 400, "where machines find their metadata"),
+        ({"url": "http://169.254.169.254/metadata"}, 400, "is the address of a metadata service"),
         ({"url": "gopher://x"}, 400, "expected to begin with https:// or http://"),
         ({"scopes": ["nobody"]}, 404, "scope 'nobody' does not exist"),
         ({"vms": ["nobody"]}, 404, "vm 'nobody' does not exist"),
@@ -325,7 +325,7 @@ def test_a_name_that_leads_to_a_forbidden_address_leads_nowhere(
         assert made.status_code == 201
         answer = api.post("/v1/subscriptions/x/test").json()
         assert (answer["delivered"], answer["status"]) == (False, None)
-        assert "localhost may not be asked" in answer["error"]
+        assert "requests to localhost are not allowed" in answer["error"]
         assert hook.got == []
 
 

@@ -29,7 +29,7 @@ import yaml
 from forewarn import __version__
 from forewarn.cli.connection import DEFAULT_URL
 from forewarn.config import Settings, load_settings
-from forewarn.net.listen import parse_listen
+from forewarn.net.listen_address import parse_listen
 from forewarn.wire.inventory import parse_inventory
 from tests.support.documents import ROOT
 from tests.support.namespaces import missing, network

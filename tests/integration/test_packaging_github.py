@@ -290,5 +290,5 @@ def test_a_handler_is_tried_with_a_file_that_the_action_builds(job: Job) -> None
     status, outputs = again.use(**inputs | {"handler": "true", "zipapp": str(job.folder / "temp/forewarn/forewarn")})
     assert (status, outputs["passed"]) == (1, "false")
     assert ET.parse(outputs["junit"]).getroot().findall(".//failure")  # noqa: S314 - as above
-    assert "it never asked the endpoint" in again.summary
+    assert "it sent no request to the endpoint" in again.summary
     assert "::error title=forewarn try::" in again.log

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from forewarn.testing.loading import load_scenario, shipped_scenarios
-from forewarn.testing.report import Report
+from forewarn.testing.report import TrialReport
+from forewarn.testing.scenario_loader import load_scenario, shipped_scenarios
 from tests.handlers.planted import CORRECT, planted_faults
 from tests.handlers.playing import Play, missing_tool, play_all
 
@@ -33,7 +33,7 @@ FAULTY, HARMLESS = ([p for p in PLANTED if p.fault and p.fault.is_harmless is wa
 
 
 @pytest.fixture(scope="module")
-def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Play, Report]:
+def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Play, TrialReport]:
     """The report of each play that is asked for; they are tried beside each other, the longest first."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
     wanted = {item.callspec.params.get("play") for item in items if hasattr(item, "callspec")}
@@ -46,21 +46,21 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return asyncio.run(play_all(plays, tmp_path_factory.mktemp("handlers"), patience_s=PATIENCE_S))
 
 
-def report_of(reports: dict[Play, Report], play: Play) -> Report:
+def report_of(reports: dict[Play, TrialReport], play: Play) -> TrialReport:
     if tool := missing_tool(play.language):
         pytest.skip(f"{tool} is not installed: handlers in {play.language} need it")
     report = reports[play]
-    assert report.is_alone
+    assert report.has_own_network
     return report
 
 
 @pytest.mark.parametrize("play", FAULTY, ids=str)
-def test_a_planted_fault_is_found(reports: dict[Play, Report], play: Play) -> None:
+def test_a_planted_fault_is_found(reports: dict[Play, TrialReport], play: Play) -> None:
     report = report_of(reports, play)
     assert not report.has_passed
     assert play.fault is not None
-    found = [(f.code, f.text) for f in report.findings if f.is_wrong]
-    failed = [(o.text, o.fault) for o in report.outcomes if o.fault]
+    found = [(f.code, f.text) for f in report.findings if f.is_failure]
+    failed = [(o.text, o.failure) for o in report.outcomes if o.failure]
     if play.fault.finding:
         assert [text for code, text in found if code == play.fault.finding and play.fault.says in text], (found, failed)
     else:
@@ -68,25 +68,25 @@ def test_a_planted_fault_is_found(reports: dict[Play, Report], play: Play) -> No
         assert [1 for text, fault in failed if says in text and step in fault], (found, failed)
 
 
-def test_each_check_alone_fails_a_handler(reports: dict[Play, Report]) -> None:
+def test_each_check_alone_fails_a_handler(reports: dict[Play, TrialReport]) -> None:
     """Without the check, `forewarn try` would pass a handler with a fault: nothing else about it is wrong."""
     alone = set()
     for report in reports.values():
-        codes = [finding.code for finding in report.findings if finding.is_wrong]
-        if len(codes) == 1 and not any(outcome.fault for outcome in report.outcomes):
+        codes = [finding.code for finding in report.findings if finding.is_failure]
+        if len(codes) == 1 and not any(outcome.failure for outcome in report.outcomes):
             alone |= set(codes)
     assert alone >= ALONE
 
 
 @pytest.mark.parametrize("play", HARMLESS, ids=str)
-def test_a_harmless_difference_passes(reports: dict[Play, Report], play: Play) -> None:
+def test_a_harmless_difference_passes(reports: dict[Play, TrialReport], play: Play) -> None:
     report = report_of(reports, play)
-    assert [(o.text, o.fault) for o in report.outcomes if o.fault] == []
-    assert [f for f in report.findings if f.is_wrong] == []
+    assert [(o.text, o.failure) for o in report.outcomes if o.failure] == []
+    assert [f for f in report.findings if f.is_failure] == []
 
 
 @pytest.mark.parametrize("play", CORRECT_PLAYS, ids=str)
-def test_a_correct_handler_passes(reports: dict[Play, Report], play: Play) -> None:
+def test_a_correct_handler_passes(reports: dict[Play, TrialReport], play: Play) -> None:
     report = report_of(reports, play)
-    assert [(o.text, o.fault) for o in report.outcomes if o.fault] == []
+    assert [(o.text, o.failure) for o in report.outcomes if o.failure] == []
     assert report.findings == []

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.fault import FAULTS, Place
-from forewarn.testing.loading import parse_scenario
-from forewarn.testing.player import Outcome, Player, lab_of
+from forewarn.core.fault import FAULTS, FaultPoint
+from forewarn.testing.player import ScenarioPlayer, StepOutcome, create_lab
+from forewarn.testing.scenario_loader import parse_scenario
 from tests.support.documents import ROOT
 
 pytestmark = pytest.mark.anyio
@@ -30,15 +30,15 @@ LINES = HEAD.count("\n")
 DELAY = ", delay: 20ms"
 
 
-async def played(timeline: str, *, settings: str = "") -> list[Outcome]:
+async def played(timeline: str, *, settings: str = "") -> list[StepOutcome]:
     """The outcomes of a timeline, after a poll of each scope."""
     scenario = parse_scenario(f"{settings}{HEAD}{timeline}".encode(), "a-test")
-    async with lab_of(scenario).running() as lab:
-        return await Player(scenario, lab).play()
+    async with create_lab(scenario).running() as lab:
+        return await ScenarioPlayer(scenario, lab).play()
 
 
-def only_fault(outcomes: list[Outcome]) -> Outcome:
-    failed = [outcome for outcome in outcomes if outcome.fault]
+def only_fault(outcomes: list[StepOutcome]) -> StepOutcome:
+    failed = [outcome for outcome in outcomes if outcome.failure]
     assert len(failed) == 1, failed
     return failed[0]
 
@@ -49,30 +49,32 @@ RESTART = "  - restart: web-0\n"
 @pytest.mark.parametrize(
     ("expect", "expected"),
     [
-        pytest.param("event: restart, status: Started", "status of restart is Scheduled, and Started was", id="status"),
-        pytest.param("event: restart, status: gone", "status of restart is Scheduled, and gone was", id="gone"),
-        pytest.param("event: restart, status: absent", "status of restart is Scheduled, and absent was", id="absent"),
+        pytest.param(
+            "event: restart, status: Started", "status of restart is Scheduled, expected Started", id="status"
+        ),
+        pytest.param("event: restart, status: gone", "status of restart is Scheduled, expected gone", id="gone"),
+        pytest.param("event: restart, status: absent", "status of restart is Scheduled, expected absent", id="absent"),
         pytest.param(
             "event: restart, vm: db-0, status: Scheduled",
-            "status of restart is absent, and Scheduled was expected",
+            "status of restart is absent, expected Scheduled",
             id="another VM",
         ),
-        pytest.param("event: restart, type: Freeze", "type of restart is Reboot, and Freeze was expected", id="type"),
+        pytest.param("event: restart, type: Freeze", "type of restart is Reboot, expected Freeze", id="type"),
         pytest.param("event: restart, vm: db-0, type: Reboot", "restart is absent", id="type of nothing"),
         pytest.param("event: restart, description: ''", "description of restart is Virtual machine is", id="words"),
-        pytest.param("event: restart, duration: 5", "duration of restart is -1, and 5 was expected", id="duration"),
-        pytest.param("event: restart, approved: true", "approved of restart is False, and True was", id="approved"),
+        pytest.param("event: restart, duration: 5", "duration of restart is -1, expected 5", id="duration"),
+        pytest.param("event: restart, approved: true", "approved of restart is False, expected True", id="approved"),
         pytest.param(
             "event: restart, notice_at_least: 16m",
-            "restart has 0:15:00 of notice, and at least 0:16:00 was expected",
+            "restart has 0:15:00 of notice, expected at least 0:16:00",
             id="notice",
         ),
-        pytest.param("incarnation: 3", "incarnation is 2, and 3 was expected", id="incarnation"),
-        pytest.param("events: 0", "events is 1, and 0 was expected", id="events"),
-        pytest.param("enabled: false", "enabled is True, and False was expected", id="enabled"),
+        pytest.param("incarnation: 3", "incarnation is 2, expected 3", id="incarnation"),
+        pytest.param("events: 0", "events is 1, expected 0", id="events"),
+        pytest.param("enabled: false", "enabled is True, expected False", id="enabled"),
         pytest.param(
             "vm: db-0, document: '{}'",
-            'the document is {"DocumentIncarnation":1,"Events":[]}, and {} was expected',
+            'the document is {"DocumentIncarnation":1,"Events":[]}, expected {}',
             id="document",
         ),
         pytest.param("document: '', version: 2001-01-01", "there is no api-version '2001-01-01'", id="version"),
@@ -80,23 +82,23 @@ RESTART = "  - restart: web-0\n"
 )
 async def test_an_expectation_that_fails_tells_its_line_and_what_was_found(expect: str, expected: str) -> None:
     failed = only_fault(await played(f"{RESTART}  - expect: {{{expect}}}\n"))
-    assert failed.fault.startswith(expected)
+    assert failed.failure.startswith(expected)
     assert (failed.line, failed.number, failed.verb, failed.is_expectation) == (LINES + 2, 3, "expect", True)
 
 
 async def test_after_an_expectation_that_fails_the_scenario_goes_on() -> None:
     outcomes = await played(f"{RESTART}  - expect: {{events: 7}}\n  - expect: {{events: 1}}\n  - cancel: restart\n")
-    assert [bool(outcome.fault) for outcome in outcomes] == [False, False, True, False, False]
+    assert [bool(outcome.failure) for outcome in outcomes] == [False, False, True, False, False]
 
 
 async def test_each_step_is_told_as_soon_as_it_is_done() -> None:
     scenario = parse_scenario(f"{HEAD}{RESTART}  - {{note: A day off, at: 1d, expect: {{events: 0}}}}\n".encode(), "x")
-    told: list[Outcome] = []
-    async with lab_of(scenario).running() as lab:
-        outcomes = await Player(scenario, lab, told.append).play()
+    told: list[StepOutcome] = []
+    async with create_lab(scenario).running() as lab:
+        outcomes = await ScenarioPlayer(scenario, lab, told.append).play()
     assert told == outcomes
     assert [(o.at, o.text) for o in told] == [
-        (timedelta(0), "web-0, db-0 ask"),
+        (timedelta(0), "web-0, db-0 poll"),
         (timedelta(0), "restart web-0"),
         (timedelta(days=1), "A day off"),
     ]
@@ -108,7 +110,7 @@ async def test_each_step_is_told_as_soon_as_it_is_done() -> None:
 @pytest.mark.parametrize(
     ("timeline", "expected"),
     [
-        pytest.param("  - restart: {vm: web-0, as: again}\n", "is pending for vm web-0", id="the same twice"),
+        pytest.param("  - restart: {vm: web-0, as: again}\n", "is active for vm web-0", id="the same twice"),
         pytest.param("  - complete: restart\n", "is scheduled", id="not started"),
         pytest.param(
             "  - impact: {operation: restart}\n", "is scheduled: only a started one can have an impact", id="impact"
@@ -119,7 +121,7 @@ async def test_each_step_is_told_as_soon_as_it_is_done() -> None:
         ),
         pytest.param(
             "  - approve: {operation: restart, by: db-0}\n",
-            "db-0 is shown nothing of restart that it could approve",
+            "db-0 sees no event of restart to approve",
             id="approval of what is not shown",
         ),
     ],
@@ -127,7 +129,7 @@ async def test_each_step_is_told_as_soon_as_it_is_done() -> None:
 async def test_an_operation_that_is_refused_ends_the_scenario(timeline: str, expected: str) -> None:
     outcomes = await played(f"{RESTART}{timeline}  - expect: {{events: 1}}\n")
     failed = only_fault(outcomes)
-    assert expected in failed.fault
+    assert expected in failed.failure
     assert (failed.number, failed.is_expectation) == (3, False)
     assert outcomes[-1] == failed
 
@@ -149,7 +151,7 @@ async def test_what_does_not_happen_within_its_time_ends_the_scenario(after: str
         f"{RESTART}  - {{after: {after} restart, within: {within}, poll: web-0}}\n  - poll: web-0\n"
     )
     failed = only_fault(outcomes)
-    assert failed.fault == f"restart was not {after} within {timedelta(seconds=at_s)}"
+    assert failed.failure == f"restart was not {after} within {timedelta(seconds=at_s)}"
     assert failed.at == timedelta(seconds=at_s)
     assert outcomes[-1] == failed
 
@@ -182,14 +184,14 @@ async def test_a_step_begins_at_the_moment_at_which_something_has_happened() -> 
 async def test_an_expectation_takes_the_time_that_it_needs(expect: str, at_s: int, fault: str) -> None:
     last = (await played(f"{RESTART}  - expect: {{event: restart, {expect}}}\n"))[-1]
     assert last.at == timedelta(seconds=at_s)
-    assert last.fault.startswith(fault)
-    assert bool(last.fault) == bool(fault)
+    assert last.failure.startswith(fault)
+    assert bool(last.failure) == bool(fault)
 
 
 # Endpoints that fail
 
 
-@pytest.mark.parametrize("kind", [kind.name for kind in FAULTS.values() if kind.place is not Place.NOTICE])
+@pytest.mark.parametrize("kind", [kind.name for kind in FAULTS.values() if kind.place is not FaultPoint.NOTICE])
 async def test_a_poll_under_a_fault_is_no_failure_of_the_scenario(kind: str) -> None:
     delay = DELAY if FAULTS[kind].delay is not None else ""
     outcomes = await played(
@@ -200,7 +202,7 @@ async def test_a_poll_under_a_fault_is_no_failure_of_the_scenario(kind: str) -> 
         "  - poll: web-0\n"
         "  - expect: {event: restart, status: Scheduled, events: 1}\n"
     )
-    assert [outcome.fault for outcome in outcomes] == [""] * 7
+    assert [outcome.failure for outcome in outcomes] == [""] * 7
 
 
 async def test_a_poll_asks_once_so_a_fault_that_strikes_once_is_met() -> None:
@@ -210,10 +212,10 @@ async def test_a_poll_asks_once_so_a_fault_that_strikes_once_is_met() -> None:
         + b"  - poll: web-0\n  - expect: {enabled: false}\n  - poll: web-0\n  - expect: {enabled: true}\n",
         "a-test",
     )
-    async with lab_of(scenario).running() as lab:
-        outcomes = await Player(scenario, lab).play()
-        statuses = [exchange.status for exchange in lab.requests("web-0")]
-    assert [outcome.fault for outcome in outcomes] == [""] * 5
+    async with create_lab(scenario).running() as lab:
+        outcomes = await ScenarioPlayer(scenario, lab).play()
+        statuses = [exchange.status for exchange in lab.list_requests("web-0")]
+    assert [outcome.failure for outcome in outcomes] == [""] * 5
     assert statuses == [503, 200]
 
 
@@ -225,10 +227,10 @@ async def test_a_poll_is_waited_for_where_the_machine_is_slow() -> None:
         if (vm, method) == ("db-0", "GET"):
             await asyncio.sleep(1.2)
 
-    async with lab_of(scenario).running() as lab:
+    async with create_lab(scenario).running() as lab:
         lab.backend.app.before_answer = answer_late
-        outcomes = await Player(scenario, lab).play()
-    assert [outcome.fault for outcome in outcomes] == ["", ""]
+        outcomes = await ScenarioPlayer(scenario, lab).play()
+    assert [outcome.failure for outcome in outcomes] == ["", ""]
 
 
 @pytest.mark.parametrize("kind", ["503", "410", "refused"])
@@ -240,7 +242,7 @@ async def test_an_approval_that_is_not_taken_ends_the_scenario(kind: str) -> Non
         "  - expect: {events: 1}\n"
     )
     failed = only_fault(outcomes)
-    assert failed.fault.startswith("the approval was not taken: ")
+    assert failed.failure.startswith("the approval was not accepted: ")
     assert failed.line == LINES + 3
     assert outcomes[-1] == failed
 
@@ -253,7 +255,7 @@ async def test_short_notice_is_what_vms_are_shown() -> None:
         "  - expect: {event: restart, notice_at_least: 3m}\n"
         "  - expect: {event: restart, status: Started, within: 2m}\n"
     )
-    assert only_fault(outcomes).fault == "restart has 0:02:00 of notice, and at least 0:03:00 was expected"
+    assert only_fault(outcomes).failure == "restart has 0:02:00 of notice, expected at least 0:03:00"
 
 
 # Operations with several events
@@ -270,7 +272,7 @@ async def test_a_vm_approves_the_event_that_names_it() -> None:
         "  - approve: {operation: patch, by: web-0}\n"
         "  - expect: {event: patch, vm: web-1, status: Started}\n"
     )
-    assert [outcome.fault for outcome in outcomes] == [""] * 8
+    assert [outcome.failure for outcome in outcomes] == [""] * 8
 
 
 async def test_settings_and_ids_are_those_of_the_scenario() -> None:
@@ -278,8 +280,8 @@ async def test_settings_and_ids_are_those_of_the_scenario() -> None:
     content = (ROOT / "src/forewarn/testing/scenarios/live-migration.yaml").read_bytes()
     other = content.replace(b"timeline:", b"settings: {initial_incarnation: 7}\ntimeline:")
     scenario = parse_scenario(other, "live-migration")
-    async with lab_of(scenario).running() as lab:
-        outcomes = await Player(scenario, lab).play()
-        ids = {event.id for document in lab.documents() for event in document.events}
+    async with create_lab(scenario).running() as lab:
+        outcomes = await ScenarioPlayer(scenario, lab).play()
+        ids = {event.id for document in lab.list_documents() for event in document.events}
     assert ids == set(scenario.event_ids)
-    assert outcomes[1].fault.startswith('the document is {"DocumentIncarnation":7,"Events":[]}')
+    assert outcomes[1].failure.startswith('the document is {"DocumentIncarnation":7,"Events":[]}')

@@ -11,8 +11,8 @@ import httpx
 import pytest
 import yaml
 
-from forewarn.core.approval import Approval, Approver
-from forewarn.host.link import Link
+from forewarn.core.approval import ApprovalResult, Approver
+from forewarn.host.control_plane_client import ControlPlaneClient
 from tests.support.access import client_of, tenant
 from tests.support.control import error
 from tests.support.service import Running, running
@@ -139,7 +139,7 @@ def test_a_tenant_puts_off_what_hits_its_vms_and_is_told_nothing_of_others(tenan
         moved = me.post(f"{url}/defer", json={"by_s": 3600, "reason": "not now"}).json()
         assert (moved["deferrals"], moved["vms"], moved["hosts"]) == (1, ["web-0", "db"], [])
         say = error(me.post(f"{url}/extend", json={"by_s": 60}), 400, "invalid_request")["message"]
-        assert say == f"maintenance {made['id']} is for db, web of yours: say which"
+        assert say == f"maintenance {made['id']} affects your db, web: name one of them"
         foreign = error(me.post(f"{url}/extend", json={"by_s": 60, "scope": "night"}), 400, "invalid_request")
         never = error(me.post(f"{url}/extend", json={"by_s": 60, "scope": "no-such"}), 400, "invalid_request")
         assert foreign == never
@@ -182,14 +182,14 @@ def test_an_endpoint_on_a_host_passes_the_refusal_on(tenants: Running, api: http
     url = tenants.service.control_url
     _, word = tenants.run(tenants.service.engine.create_host_token("host-1", actor="operator:test"))
 
-    async def pass_on() -> Approval:
-        link = Link("host-1", [url], word)
+    async def pass_on() -> ApprovalResult:
+        link = ControlPlaneClient("host-1", [url], word)
         try:
             return await link.approve([event_id], Approver(actor="vm:web-1", vm="web-1"))
         finally:
             await link.close()
 
-    assert asyncio.run(pass_on()) == Approval(refused=(event_id,))
+    assert asyncio.run(pass_on()) == ApprovalResult(refused=(event_id,))
     body = {"vm": "web-1", "event_ids": [event_id]}
     said = httpx.post(
         f"{url}/v1/hosts/host-1/approvals",

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.agent.state import State, StateFile
+from forewarn.agent.state import AgentState, StateFile
 from forewarn.core.inventory import Inventory
 from forewarn.errors import StoreUnavailable
-from forewarn.host.remote import read_state
+from forewarn.host.remote_authority import read_state
 from forewarn.store import SqlStore
-from forewarn.util.secrets import make_private_folder, open_private, tighten
+from forewarn.util.secrets import make_private_folder, open_private, restrict_to_owner
 
 
 @pytest.fixture(autouse=True, params=[0o000, 0o022, 0o277], ids=oct)
@@ -59,7 +59,7 @@ def test_a_database_that_others_could_read_is_closed_to_them(folder: Path) -> No
     store.close()
     store = SqlStore(url_of(folder / "forewarn.db"))
     with store.read() as reader:
-        assert reader.fingerprint() == "one"
+        assert reader.get_inventory_fingerprint() == "one"
     assert set(modes(folder).values()) == {0o600}
     store.close()
 
@@ -68,7 +68,7 @@ def test_the_state_of_an_agent_is_closed_to_others(tmp_path: Path) -> None:
     path = tmp_path / "agent" / "state.json"
     state = StateFile(path)
     state.acquire()
-    state.save(State())
+    state.save(AgentState())
     assert modes(path.parent) == {"state.json": 0o600, "state.json.lock": 0o600}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     state.release()
@@ -96,11 +96,11 @@ def test_a_scratch_file_left_open_to_others_is_closed_before_it_is_written(folde
 
 def test_tightening_says_whether_it_changed_something(folder: Path) -> None:
     path = folder / "file"
-    assert not tighten(path)
+    assert not restrict_to_owner(path)
     os.close(open_private(path, os.O_WRONLY | os.O_CREAT))
-    assert not tighten(path)
+    assert not restrict_to_owner(path)
     path.chmod(0o750)
-    assert tighten(path)
+    assert restrict_to_owner(path)
     assert modes(folder) == {"file": 0o700}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.errors import LimitExceeded
-from forewarn.testing.transcript import EndReason, Failure, Transcript, load_transcript
+from forewarn.testing.transcript import EndReason, RequestFailure, Transcript, load_transcript
 from tests.support.faulty import document, event, faulty, nothing, reset, says
 from tests.support.service import Running
 from tests.support.spans import GUARD_S
@@ -28,12 +28,12 @@ def lived(service: Running, tmp_path_factory: pytest.TempPathFactory) -> tuple[T
 
 def test_a_maintenance_is_recorded_from_end_to_end(lived: tuple[Transcript, str]) -> None:
     transcript, event_id = lived
-    documents = [entry.document(LATEST) for entry in transcript.entries]
+    documents = [entry.parse_document(LATEST) for entry in transcript.entries]
     told = [[(e.id == event_id, e.status) for e in each.events] for each in documents if each is not None]
     assert told == [[], [(True, "Scheduled")], [(True, "Started")], []]
     assert transcript.end_reason is EndReason.SIGNAL
-    assert transcript.asked is not None
-    assert transcript.asked >= 4
+    assert transcript.request_count is not None
+    assert transcript.request_count >= 4
     assert {"content-type", "etag", "date"} <= transcript.entries[0].headers.keys()
 
 
@@ -50,12 +50,12 @@ def test_failures_are_recorded_each_once(tmp_path: Path) -> None:
     with faulty(*acts) as endpoint:
         transcript = record(endpoint.url, tmp_path / "t.jsonl", lambda made: len(made.entries) > 4, PATIENT_TO_A_POINT)
     told = [(entry.status, entry.failure) for entry in transcript.entries]
-    expected: list[tuple[int, Failure | None]] = [
+    expected: list[tuple[int, RequestFailure | None]] = [
         (200, None),
         (503, None),
         (200, None),
-        (0, Failure.BROKEN),
-        (0, Failure.TIME_OUT),
+        (0, RequestFailure.BROKEN),
+        (0, RequestFailure.TIME_OUT),
     ]
     assert told == expected
     assert transcript.entries[2].body == b"\xff\xfe"
@@ -66,7 +66,7 @@ def test_an_endpoint_that_is_not_there_is_recorded_too(tmp_path: Path) -> None:
         url = endpoint.url
     asyncio.run(Recording(url, tmp_path / "t.jsonl").run(for_s=2.0))
     transcript = load_transcript(tmp_path / "t.jsonl")
-    assert [entry.failure for entry in transcript.entries] == [Failure.NO_CONNECTION]
+    assert [entry.failure for entry in transcript.entries] == [RequestFailure.NO_CONNECTION]
     assert transcript.end_reason is EndReason.TIME
 
 

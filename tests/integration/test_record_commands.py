@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.cli.main import run
+from forewarn.cli.main import run_command_line
 from forewarn.client import Client
-from forewarn.testing.loading import parse_scenario
+from forewarn.testing.scenario_loader import parse_scenario
 from forewarn.testing.transcript import EndReason, load_transcript
 from tests.support.faulty import Faulty, document, event, faulty, says
 from tests.support.processes import wait_for
@@ -56,7 +56,7 @@ def endpoint() -> Iterator[Faulty]:
 @pytest.fixture
 def recorded(endpoint: Faulty, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Path:
     path = tmp_path / "vm.jsonl"
-    assert run(["record", endpoint.url, "--out", str(path), "--for", "300ms", "--interval", "50ms"]) == 0
+    assert run_command_line(["record", endpoint.url, "--out", str(path), "--for", "300ms", "--interval", "50ms"]) == 0
     output, errors = capfd.readouterr()
     assert output == ""
     assert "recorded 2 different answers to" in errors
@@ -89,12 +89,12 @@ def test_a_recording_that_is_killed_has_lost_nothing(
         process.wait(_STOP_S)
     transcript = load_transcript(path)
     assert (len(transcript.entries), transcript.end_reason) == (2, None)
-    assert run(["scenario", "from-transcript", str(path)]) == 0
+    assert run_command_line(["scenario", "from-transcript", str(path)]) == 0
     assert "its recorder was interrupted" in capfd.readouterr().err
 
 
 def test_a_recording_goes_to_stdout_without_a_file(endpoint: Faulty, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["record", endpoint.url, "--for", "100ms"]) == 0
+    assert run_command_line(["record", endpoint.url, "--for", "100ms"]) == 0
     first, *_, last = capfd.readouterr().out.splitlines()
     assert first.startswith('{"forewarn_transcript":1,"api_version":"2020-07-01"')
     assert '"reason":"time"' in last
@@ -103,8 +103,8 @@ def test_a_recording_goes_to_stdout_without_a_file(endpoint: Faulty, capfd: pyte
 def test_a_recording_asks_from_the_source_address(service: Running, capfd: pytest.CaptureFixture[str]) -> None:
     """The address says which VM asks, so an address of no VM is answered with 404."""
     record = ["record", service.url, "--for", "300ms", "--interval", "20ms", "--source-address"]
-    assert run([*record, service.vm().address]) == 0
-    assert run([*record, "127.0.255.254"]) == 0
+    assert run_command_line([*record, service.vm().address]) == 0
+    assert run_command_line([*record, "127.0.255.254"]) == 0
     of_vm, of_stranger = capfd.readouterr().out.split('{"forewarn_transcript"')[1:]
     assert '"status":200' in of_vm
     assert '"status":404' not in of_vm
@@ -115,7 +115,7 @@ def test_a_recording_asks_from_the_source_address(service: Running, capfd: pytes
 def test_a_recording_that_is_full_says_so(endpoint: Faulty, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     endpoint.script(*(says(document(n, event(Description="x" * 900_000))) for n in range(3)))
     arguments = ["record", endpoint.url, "--out", str(tmp_path / "t.jsonl"), "--size-mb", "1", "--interval", "20ms"]
-    assert run(arguments) == 1
+    assert run_command_line(arguments) == 1
     assert "the limit is 1048576 bytes" in capfd.readouterr().err.splitlines()[-1]
     assert load_transcript(tmp_path / "t.jsonl").end_reason is EndReason.SIZE
 
@@ -131,7 +131,7 @@ def test_a_transcript_is_replayed_until_told_to_stop(recorded: Path) -> None:
             client.approve(client.fetch().events[0].id)
         told = sorted([process.stdout.readline(), process.stdout.readline()], key=len)
         assert re.fullmatch(r" +\d\.\d s  approved: C7061BAC-AFDC-4513-B24B-AA5F13A16123\n", told[0])
-        assert "the transcript has ended: the last answer stays until Ctrl-C" in told[1]
+        assert "end of the transcript: serving the last answer until Ctrl-C" in told[1]
         assert ended(process, signal.SIGTERM) == (0, "", "")
 
 
@@ -155,20 +155,20 @@ def test_a_held_connection_does_not_keep_a_replay_from_ending(tmp_path: Path) ->
 
 
 def test_a_transcript_becomes_a_scenario(recorded: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["scenario", "from-transcript", str(recorded)]) == 0
+    assert run_command_line(["scenario", "from-transcript", str(recorded)]) == 0
     output, errors = capfd.readouterr()
     assert errors == ""
-    assert [step.verb for step in parse_scenario(output.encode(), "vm").steps].count("schedule") == 1
+    assert [step.action_name for step in parse_scenario(output.encode(), "vm").steps].count("schedule") == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["record", "ftp://a"], "'ftp://a' is not an endpoint"),
-        (["record", "http://127.0.0.1:1", "--for", "long"], "'long' is expected to be a span of time"),
-        (["record", "http://127.0.0.1:1", "--interval", "0"], "an interval is expected to be longer than nothing"),
-        (["record", "http://127.0.0.1:1", "--api-version", "1"], "there is no api-version '1'"),
-        (["record", "http://127.0.0.1:1", "--out", "README.md"], "README.md exists, and a transcript is never"),
+        (["record", "http://127.0.0.1:1", "--for", "long"], "'long' is not a span of time"),
+        (["record", "http://127.0.0.1:1", "--interval", "0"], "must be longer than 0 s"),
+        (["record", "http://127.0.0.1:1", "--api-version", "1"], "unknown api-version '1'"),
+        (["record", "http://127.0.0.1:1", "--out", "README.md"], "README.md already exists: choose another name"),
         (["record", "http://127.0.0.1:1", "--out", "none/t.jsonl"], "cannot write none/t.jsonl: No such file"),
         (["record", "http://127.0.0.1:1", "--source-address", "lo"], "'lo' is not an address of this machine"),
         (["record", "http://127.0.0.1:1", "--source-address", "192.0.2.1"], "'192.0.2.1' is not an address of this"),
@@ -181,7 +181,7 @@ def test_what_cannot_be_done_is_said_in_one_line(
     arguments: list[str], words: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    assert run(arguments) in {1, 2}
+    assert run_command_line(arguments) in {1, 2}
     errors = capfd.readouterr().err
     assert words in errors
     assert errors.count("\n") == 1

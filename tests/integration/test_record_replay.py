@@ -12,8 +12,8 @@ import pytest
 from forewarn.client import Client, EndpointUnreachable, Pace
 from forewarn.clock import VIRTUAL_START
 from forewarn.errors import ConfigError
-from forewarn.testing.replaying import Replay
-from forewarn.testing.transcript import Entry, Failure, Transcript, load_transcript
+from forewarn.testing.transcript import RequestFailure, Transcript, TranscriptEntry, load_transcript
+from forewarn.testing.transcript_replay import ReplayServer
 from forewarn.wire import imds
 from tests.support.faulty import document, event
 from tests.support.service import Running, eventually
@@ -45,7 +45,7 @@ def test_a_client_sees_in_the_replay_what_it_saw_of_the_service(lived: tuple[Tra
     again = load_transcript(path)
     assert len(again.entries) == len(transcript.entries)
     for one, other in zip(transcript.entries, again.entries, strict=True):
-        assert other.says_the_same(one)
+        assert other.has_same_content(one)
 
 
 def test_approvals_are_taken_and_told(lived: tuple[Transcript, str]) -> None:
@@ -69,7 +69,7 @@ def test_approvals_are_taken_and_told(lived: tuple[Transcript, str]) -> None:
 def test_an_approval_while_nothing_is_answered_is_of_what_was_shown_before(lived: tuple[Transcript, str]) -> None:
     transcript, event_id = lived
     shown = replace(transcript.entries[1], at_s=0.0)
-    silent = transcript_of(shown, Entry(at_s=0.01, failure=Failure.TIME_OUT), end_s=1000.0)
+    silent = transcript_of(shown, TranscriptEntry(at_s=0.01, failure=RequestFailure.TIME_OUT), end_s=1000.0)
     with stepped(silent) as (url, approved, advance), wire_to(url) as wire:
         advance(0.01)
         assert wire.ask(post(approval(event_id))).status == 200
@@ -132,7 +132,7 @@ def test_a_replay_refuses_requests_that_the_service_refuses(lived: tuple[Transcr
 
 def test_a_client_finds_the_api_version_that_was_recorded() -> None:
     """R15."""
-    entry = Entry(at_s=0, status=200, body=document(7))
+    entry = TranscriptEntry(at_s=0, status=200, body=document(7))
     old = Transcript(api_version="2019-04-01", began=BEGAN, interval_s=1.0, entries=(entry,), end_s=9.0)
     with replayed(old) as (url, _), Client(url) as client:
         assert client.fetch().incarnation == 7
@@ -142,11 +142,11 @@ def test_a_client_finds_the_api_version_that_was_recorded() -> None:
 def test_failures_are_replayed_as_what_they_were() -> None:
     """R66."""
     entries = [
-        Entry(at_s=0.0, status=503, headers={"retry-after": "2"}, body=b"{}"),
-        Entry(at_s=1.0, status=200, headers={"content-type": "application/json"}),
-        Entry(at_s=2.0, failure=Failure.NO_CONNECTION),
-        Entry(at_s=3.0, failure=Failure.TIME_OUT),
-        Entry(at_s=5.0, status=200, body=document(1)),
+        TranscriptEntry(at_s=0.0, status=503, headers={"retry-after": "2"}, body=b"{}"),
+        TranscriptEntry(at_s=1.0, status=200, headers={"content-type": "application/json"}),
+        TranscriptEntry(at_s=2.0, failure=RequestFailure.NO_CONNECTION),
+        TranscriptEntry(at_s=3.0, failure=RequestFailure.TIME_OUT),
+        TranscriptEntry(at_s=5.0, status=200, body=document(1)),
     ]
     with stepped(transcript_of(*entries, end_s=6.0)) as (url, _, advance):
         with wire_to(url) as wire:
@@ -173,7 +173,7 @@ def test_failures_are_replayed_as_what_they_were() -> None:
 
 
 def test_a_time_out_is_one_for_the_client() -> None:
-    held = transcript_of(Entry(at_s=0.0, failure=Failure.TIME_OUT), end_s=1.0)
+    held = transcript_of(TranscriptEntry(at_s=0.0, failure=RequestFailure.TIME_OUT), end_s=1.0)
     pace = Pace(first_timeout_s=0.2, timeout_s=0.2, retry_for_s=0)
     with replayed(held) as (url, _), Client(url, pace=pace) as client, pytest.raises(EndpointUnreachable) as caught:
         client.fetch()
@@ -182,7 +182,10 @@ def test_a_time_out_is_one_for_the_client() -> None:
 
 def test_the_end_is_told_and_the_last_answer_stays() -> None:
     ends: list[float] = []
-    entries = [Entry(at_s=0.0, status=200, body=document(1)), Entry(at_s=2.0, status=200, body=document(2))]
+    entries = [
+        TranscriptEntry(at_s=0.0, status=200, body=document(1)),
+        TranscriptEntry(at_s=2.0, status=200, body=document(2)),
+    ]
     with stepped(transcript_of(*entries, end_s=4.0), on_end=lambda: ends.append(0)) as (url, _, advance):
         advance(8.0)
         assert eventually(lambda: len(ends) == 1)
@@ -193,7 +196,10 @@ def test_the_end_is_told_and_the_last_answer_stays() -> None:
 
 def test_a_loop_begins_again() -> None:
     ends: list[float] = []
-    entries = [Entry(at_s=0.0, status=200, body=document(1)), Entry(at_s=5.0, status=200, body=document(2))]
+    entries = [
+        TranscriptEntry(at_s=0.0, status=200, body=document(1)),
+        TranscriptEntry(at_s=5.0, status=200, body=document(2)),
+    ]
     looped = transcript_of(*entries, end_s=10.0)
     seen: list[int | None] = []
     with (
@@ -211,8 +217,8 @@ def test_notbefore_can_be_moved_to_now() -> None:
     """As much is left as was then, at this speed; nothing else is touched, and it is the same at each look."""
     now = datetime(2040, 5, 5, 5, 5, 5, tzinfo=UTC)
     body = document(1, event(NotBefore="Tue, 01 Jan 2030 00:15:00 GMT"), event(NotBefore=""))
-    later = Entry(at_s=60.0, status=200, body=body + b" ")
-    shown = transcript_of(Entry(at_s=0.0, status=200, body=body), later, end_s=1000.0)
+    later = TranscriptEntry(at_s=60.0, status=200, body=body + b" ")
+    shown = transcript_of(TranscriptEntry(at_s=0.0, status=200, body=body), later, end_s=1000.0)
     moved = body.replace(b"Tue, 01 Jan 2030 00:15:00 GMT", b"Sat, 05 May 2040 05:05:14 GMT")
     begun = replace(shown, began=VIRTUAL_START)
     with stepped(begun, now=lambda: now, speed=100.0) as (url, _, advance), wire_to(url) as wire:
@@ -225,9 +231,9 @@ def test_notbefore_can_be_moved_to_now() -> None:
 
 def test_what_cannot_be_replayed_is_refused() -> None:
     with pytest.raises(ConfigError, match="no answers"):
-        Replay(transcript_of(end_s=1.0))
+        ReplayServer(transcript_of(end_s=1.0))
     with pytest.raises(ConfigError, match="choose a lower speed"):
-        Replay(transcript_of(Entry(at_s=0.0, status=200), end_s=1.0), speed=60.0, is_loop=True)
+        ReplayServer(transcript_of(TranscriptEntry(at_s=0.0, status=200), end_s=1.0), speed=60.0, is_loop=True)
 
 
 def wire_to(url: str) -> Wire:

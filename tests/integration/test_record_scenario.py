@@ -12,10 +12,10 @@ from hypothesis import given, settings
 
 from forewarn.clock import VIRTUAL_START
 from forewarn.testing import ScheduledEvents
-from forewarn.testing.converting import to_scenario
-from forewarn.testing.loading import parse_scenario
-from forewarn.testing.player import Outcome, Player, lab_of
-from forewarn.testing.transcript import Entry, Transcript
+from forewarn.testing.player import ScenarioPlayer, StepOutcome, create_lab
+from forewarn.testing.scenario_loader import parse_scenario
+from forewarn.testing.transcript import Transcript, TranscriptEntry
+from forewarn.testing.transcript_conversion import convert_transcript
 from tests.support.service import Running
 from tests.support.showings import transcripts
 from tests.support.spans import GUARD_S
@@ -25,24 +25,29 @@ from tests.support.wire import LATEST
 T = TypeVar("T")
 
 
-async def play(text: str) -> list[Outcome]:
+async def play(text: str) -> list[StepOutcome]:
     scenario = parse_scenario(text.encode(), "recorded")
-    lab = lab_of(scenario)
+    lab = create_lab(scenario)
     async with lab.running():
-        return await Player(scenario, lab).play()
+        return await ScenarioPlayer(scenario, lab).play()
 
 
 def faults_of(text: str) -> list[str]:
     """What is not as the scenario expects when it is played."""
-    return [f"{outcome.line}: {outcome.fault}" for outcome in asyncio.run(play(text)) if outcome.fault]
+    return [f"{outcome.line}: {outcome.failure}" for outcome in asyncio.run(play(text)) if outcome.failure]
 
 
 def test_a_recorded_life_can_be_played_as_a_scenario(service: Running, tmp_path: Path) -> None:
     transcript, event_id = live(service, service.vm(), tmp_path / "t.jsonl")
-    text = to_scenario(transcript)
+    text = convert_transcript(transcript)
     scenario = parse_scenario(text.encode(), "recorded")
     assert scenario.event_ids == (event_id,)
-    assert [step.verb for step in scenario.steps if step.verb != "expect"] == ["poll", "schedule", "start", "complete"]
+    assert [step.action_name for step in scenario.steps if step.action_name != "expect"] == [
+        "poll",
+        "schedule",
+        "start",
+        "complete",
+    ]
     assert "Left out" not in text
     assert faults_of(text) == []
 
@@ -50,7 +55,7 @@ def test_a_recorded_life_can_be_played_as_a_scenario(service: Running, tmp_path:
 @settings(max_examples=20)
 @given(transcripts())
 def test_whatever_was_recorded_is_played_to_its_end_and_as_expected(recorded: Transcript) -> None:
-    assert faults_of(to_scenario(recorded)) == []
+    assert faults_of(convert_transcript(recorded)) == []
 
 
 class _Watched:
@@ -61,7 +66,7 @@ class _Watched:
         declared = [{"name": vm, "host": f"host-{vm}", "scope": "set"} for vm in vms]
         scope = {"name": "set", "kind": "scale-set", "terminate_notification": {"enable": True}}
         self.events = ScheduledEvents({"hosts": hosts, "scopes": [scope], "vms": declared})
-        self._entries: list[Entry] = []
+        self._entries: list[TranscriptEntry] = []
 
     def after(self, span: str, act: Callable[[], T]) -> T:
         """Let time pass, act, and ask."""
@@ -79,7 +84,7 @@ class _Watched:
             timeout=GUARD_S,
         )
         headers = {"date": answer.headers["date"]}
-        self._entries.append(Entry(at_s=at_s, status=200, headers=headers, body=answer.content))
+        self._entries.append(TranscriptEntry(at_s=at_s, status=200, headers=headers, body=answer.content))
 
     def advance(self, by: str) -> None:
         self.events.advance(by)
@@ -88,7 +93,9 @@ class _Watched:
     def transcript(self) -> Transcript:
         """What was seen, without what says the same."""
         kept = [
-            e for e, before in zip(self._entries, [None, *self._entries], strict=False) if not e.says_the_same(before)
+            e
+            for e, before in zip(self._entries, [None, *self._entries], strict=False)
+            if not e.has_same_content(before)
         ]
         end_s = self._entries[-1].at_s
         return Transcript(api_version=LATEST, began=VIRTUAL_START, interval_s=1.0, entries=tuple(kept), end_s=end_s)
@@ -118,7 +125,7 @@ def test_a_day_with_everything_in_it_is_played_as_it_was_seen() -> None:
         watched.after("1m", lambda: events.evict("b"))
         watched.advance("31s")
         recorded = watched.transcript()
-    text = to_scenario(recorded)
+    text = convert_transcript(recorded)
     assert faults_of(text) == []
     assert "Left out" not in text
     assert text.count(", incarnation: ") == len(recorded.entries)

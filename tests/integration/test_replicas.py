@@ -27,7 +27,7 @@ vms:
   - {name: vm-1, host: host-1, addresses: [127.0.0.11]}
   - {name: vm-2, host: host-1, addresses: [127.0.0.12]}
 """
-LEADS = "this replica carries out what is due"
+LEADS = "this replica is the leader"
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ class Replicas:
         for number in {0, 1, 2} - set(not_among):
             written = self.log(number).splitlines(keepends=True)
             lines = [json.loads(line) for line in written if line.startswith("{") and line.endswith("}\n")]
-            told = [(line["timestamp"], line["event"]) for line in lines if "what is due" in line["event"]]
+            told = [(line["timestamp"], line["event"]) for line in lines if "the leader" in line["event"]]
             if told and told[-1][1] == LEADS:
                 found.append((told[-1][0], number))
         return max(found)[1] if found else None

@@ -165,7 +165,7 @@ def test_commands_are_run_only_where_that_is_allowed(untouched: Served, tmp_path
     ran = subprocess.run(command, env=untouched.environment, capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 1
     assert ran.stderr == (
-        "forewarn: this service runs no commands: allow health checks with the setting health_commands\n"
+        "forewarn: this service runs no health commands: allow them with the setting health_commands\n"
     )
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.clock import SpedClock
-from forewarn.testing.loading import Scenario, load_scenario, shipped_scenarios
-from forewarn.testing.player import Outcome, Player, lab_of
-from forewarn.testing.scenario import ACTIONS, FaultStep
+from forewarn.clock import ScaledClock
+from forewarn.testing.player import ScenarioPlayer, StepOutcome, create_lab
+from forewarn.testing.scenario_loader import Scenario, load_scenario, shipped_scenarios
+from forewarn.testing.scenario_model import ACTIONS, FaultStep
 from tests.support.documents import ROOT
 
 EXAMPLES = sorted((ROOT / "examples/scenarios").glob("*.yaml"))
@@ -38,15 +38,15 @@ EXPECTED = {
 }
 
 
-async def played(scenario: Scenario, clock: SpedClock | None = None) -> tuple[list[Outcome], set[str]]:
+async def played(scenario: Scenario, clock: ScaledClock | None = None) -> tuple[list[StepOutcome], set[str]]:
     """What came of each step, and the faults that struck a request."""
-    async with lab_of(scenario, clock).running() as lab:
-        outcomes = await Player(scenario, lab).play()
-        return outcomes, {exchange.fault for exchange in lab.requests() if exchange.fault}
+    async with create_lab(scenario, clock).running() as lab:
+        outcomes = await ScenarioPlayer(scenario, lab).play()
+        return outcomes, {exchange.fault for exchange in lab.list_requests() if exchange.fault}
 
 
-def faults(outcomes: list[Outcome]) -> list[str]:
-    return [f"line {outcome.line}, at {outcome.at}: {outcome.fault}" for outcome in outcomes if outcome.fault]
+def faults(outcomes: list[StepOutcome]) -> list[str]:
+    return [f"line {outcome.line}, at {outcome.at}: {outcome.failure}" for outcome in outcomes if outcome.failure]
 
 
 def counted_faults(scenario: Scenario) -> set[str]:
@@ -85,7 +85,7 @@ def test_a_scenario_says_what_it_is_about_and_expects_something(name: str) -> No
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["live-migration", "user-restart"])
 async def test_a_scenario_goes_as_its_file_says_on_a_clock_that_runs(name: str) -> None:
-    outcomes, _ = await played(load_scenario(name), SpedClock(600))
+    outcomes, _ = await played(load_scenario(name), ScaledClock(600))
     assert faults(outcomes) == []
 
 

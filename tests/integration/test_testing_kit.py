@@ -329,7 +329,7 @@ def test_a_test_can_demand_that_there_is_nothing_to_warn_of(scheduled_events: Sc
     with pytest.raises(AssertionError) as raised:
         scheduled_events.assert_no_warnings()
     first, *others = str(raised.value).splitlines()
-    assert first == "2 warnings about what clients asked:"
+    assert first == "2 warnings about client requests:"
     assert all(line.startswith("  vm-1: GET /metadata/scheduledevents?api-version=2017-03-01: it ") for line in others)
     assert [line.rpartition(" ")[2] for line in others] == ["[metadata-missing]", "[version-preview]"]
 
@@ -377,14 +377,14 @@ def test_what_was_announced_to_nobody_shows_that_it_has_no_id(scheduled_events: 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda e: e.schedule("Melt"), "type is 'Melt': expected one of Freeze, Reboot"),
+        (lambda e: e.schedule("Melt"), "unknown type 'Melt': expected one of Freeze, Reboot"),
         (lambda e: e.schedule(source="Nobody"), "source is 'Nobody': expected one of"),
         (lambda e: e.schedule(vm="nobody"), "vm 'nobody' does not exist"),
-        (lambda e: e.schedule(notice="soon"), "'soon' is no span of time"),
+        (lambda e: e.schedule(notice="soon"), "'soon' is not a span of time"),
         (lambda e: e.schedule("Freeze", turns_out_as="Reboot"), "cannot turn out as"),
         (lambda e: e.advance(-5), "cannot be advanced by a negative span"),
         (lambda e: e.fail_host("nowhere"), "host 'nowhere' does not exist"),
-        (lambda e: e.inject(503), r"fault 503 is a number, and faults are named by text: write inject\('503'\)"),
+        (lambda e: e.inject(503), r"fault 503 must be text, not a number: write inject\('503'\)"),
         (lambda e: e.inject(HTTPStatus.GONE), r"fault 410 is a number.*: write inject\('410'\)"),
         (lambda e: e.inject(418), "unknown fault 418: expected one of 404, 410"),
     ],

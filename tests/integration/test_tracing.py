@@ -16,7 +16,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from forewarn.core.approval import Approver
-from forewarn.observability.tracing.names import root_span_id, trace_id
+from forewarn.observability.tracing.trace_ids import derive_root_span_id, derive_trace_id
 from tests.support.collector import Collector, Told, collector
 from tests.support.operator_service import operator_service
 from tests.support.processes import Served, served, wait_for
@@ -88,7 +88,7 @@ def test_a_request_of_the_control_api_joins_the_trace_of_its_caller(traced: Runn
     maintenance = answer.json()["items"][0]["id"]
     assert schedule.attributes["forewarn.maintenance.id"] == maintenance
     assert schedule.attributes["forewarn.events.count"] == 1
-    assert schedule.links == [(f"{trace_id(maintenance):032x}", f"{root_span_id(maintenance):016x}")]
+    assert schedule.links == [(f"{derive_trace_id(maintenance):032x}", f"{derive_root_span_id(maintenance):016x}")]
 
 
 @pytest.mark.slow
@@ -147,7 +147,7 @@ def test_half_of_the_maintenances_have_all_of_their_spans_and_half_have_none(tol
         with made.operator() as operator:
             ids = [item["id"] for item in operator.get("/v1/maintenance").json()["items"]]
     roots = told.named("maintenance Freeze")
-    lower_half = {f"{trace_id(i):032x}" for i in ids if trace_id(i) % (1 << 64) < 1 << 63}
+    lower_half = {f"{derive_trace_id(i):032x}" for i in ids if derive_trace_id(i) % (1 << 64) < 1 << 63}
     assert len(ids) == 16
     assert {root.trace for root in roots} == lower_half
     for root in roots:
@@ -221,11 +221,11 @@ def test_a_maintenance_is_one_trace_from_the_call_to_the_end(told: Collector, tm
         wait_for(lambda: is_over(service, maintenance))
     assert service.process.returncode == 0
 
-    trace = f"{trace_id(maintenance):032x}"
+    trace = f"{derive_trace_id(maintenance):032x}"
     spans = told.trace(trace)
     assert below(spans) == {"maintenance Freeze": {name: {} for name in STEPS}}
     root = one(spans, "maintenance Freeze")
-    assert root.id == f"{root_span_id(maintenance):016x}"
+    assert root.id == f"{derive_root_span_id(maintenance):016x}"
     assert root.attributes["forewarn.maintenance.id"] == maintenance
     assert {span.service for span in told.spans} == {"cloud-1"}
     order = [one(spans, name) for name in ("announced", "approved", "started", "completed")]
@@ -263,13 +263,13 @@ async def test_the_webhook_gets_the_traceparent_of_its_call(told: Collector, tmp
             tracing_endpoint=told.url, actuator="webhook", webhook_url=receiver.url, webhook_secret_file=secret
         )
         maintenance = await asyncio.to_thread(_carry_out, tmp_path, settings)
-    spans = told.trace(f"{trace_id(maintenance):032x}")
+    spans = told.trace(f"{derive_trace_id(maintenance):032x}")
     asked = next(each for each in receiver.asked if each.method == "POST")
     call = one(spans, "webhook execute")
     assert asked.headers["traceparent"] == f"00-{call.trace}-{call.id}-01"
     assert call.kind == Span.SPAN_KIND_CLIENT
     look = next(each for each in receiver.asked if each.method == "GET")
-    assert look.headers["traceparent"] == f"00-{call.trace}-{root_span_id(maintenance):016x}-01"
+    assert look.headers["traceparent"] == f"00-{call.trace}-{derive_root_span_id(maintenance):016x}-01"
 
 
 def _carry_out(folder: Path, settings: list[str]) -> str:
@@ -291,7 +291,7 @@ def test_what_fell_due_and_what_a_restart_finds_are_in_the_same_trace(told: Coll
         wait_for(lambda: is_over(service, maintenance, "started"))
     with served(tmp_path, *settings, settings=SOON) as service:
         service.forewarn("maintenance", "complete", maintenance)
-    spans = told.trace(f"{trace_id(maintenance):032x}")
+    spans = told.trace(f"{derive_trace_id(maintenance):032x}")
     (root,) = (span for span in spans if not span.parent)
     assert {span.parent for span in spans} == {"", root.id}
     assert {"started", "under way", "completed"} <= {span.name for span in spans}
@@ -346,9 +346,9 @@ def test_a_collector_that_comes_back_is_told_of_and_gets_what_follows(told: Coll
         wait_for(lambda: trouble(tmp_path))
         told.status = 200
         maintenance = scheduled(service)
-        wait_for(lambda: told.trace(f"{trace_id(maintenance):032x}"))
+        wait_for(lambda: told.trace(f"{derive_trace_id(maintenance):032x}"))
     assert [line["event"] for line in trouble(tmp_path)] == [
-        "traces cannot be sent, those of this time are lost",
+        "cannot send traces; they are lost for now",
         "traces are sent again",
     ]
 
@@ -356,7 +356,7 @@ def test_a_collector_that_comes_back_is_told_of_and_gets_what_follows(told: Coll
 @pytest.mark.slow
 def test_a_queue_that_is_full_drops_and_says_so_once(told: Collector, tmp_path: Path) -> None:
     told.holds.clear()
-    full = "more is traced than can be sent, the oldest is lost"
+    full = "the trace queue is full; the oldest spans are lost"
     small = SOON | {"OTEL_BSP_MAX_QUEUE_SIZE": "4", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "2"}
     with served(tmp_path, *sets(tracing_endpoint=told.url), settings=small) as service:
         ask(service)

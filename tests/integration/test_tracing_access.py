@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from forewarn.core.access import Role
-from forewarn.observability.tracing.names import root_span_id, trace_id, traceparent
+from forewarn.observability.tracing.trace_ids import derive_root_span_id, derive_trace_id, format_traceparent
 from tests.support.access import client_of, tenant, token_of
 from tests.support.collector import Collector, Told, collector
 from tests.support.processes import wait_for
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 CALLER = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{CALLER}-00f067aa0ba902b7-01"
-NAMES_A_TRACE = {"traceparent": TRACEPARENT, "tracestate": "mine=1", "baggage": "a=b"}
+NAMES_A_TRACE = {"format_traceparent": TRACEPARENT, "tracestate": "mine=1", "baggage": "a=b"}
 
 
 @pytest.fixture
@@ -88,9 +88,9 @@ def test_a_tenant_cannot_write_into_the_trace_of_a_maintenance(traced: Running, 
     vm = traced.vm()
     traced.enable(vm)
     made = traced.schedule(vm)
-    trace, root = trace_id(made.id), root_span_id(made.id)
+    trace, root = derive_trace_id(made.id), derive_root_span_id(made.id)
     with tenant(traced, vms=[vm.name]) as mine:
-        header = {"traceparent": traceparent(trace, root, is_sampled=True)}
+        header = {"format_traceparent": format_traceparent(trace, root, is_sampled=True)}
         path = f"/v1/maintenance/{made.id}/x-this-is-not-so"
         assert mine.get(path, headers=header).status_code == 404
     (span,) = spans_of(told, path, 1)
@@ -110,7 +110,7 @@ def test_a_tenant_cannot_write_into_the_trace_of_a_maintenance(traced: Running, 
     ids=["upper case", "zeros", "version", "more", "long"],
 )
 def test_a_trace_that_is_named_wrongly_is_none(traced: Running, told: Collector, named: str) -> None:
-    assert ask(traced, traced.service.tokens.operator, traceparent=named) == 200
+    assert ask(traced, traced.service.tokens.operator_token, traceparent=named) == 200
     (span,) = spans_of(told, "/v1/whoami", 1)
     assert span.parent == ""
 
@@ -137,7 +137,7 @@ def test_no_token_key_query_or_body_is_told(traced: Running, told: Collector) ->
     wait_for(lambda: told.named("engine create token"))
     (asked,) = spans_of(told, "/v1/vms", 1)
     assert asked.attributes["url.query"] == "REDACTED"
-    for secret in (made, traced.service.tokens.operator, "what-the-"):
+    for secret in (made, traced.service.tokens.operator_token, "what-the-"):
         assert not [body for body in told.bodies if secret.encode() in body]
 
 
@@ -162,7 +162,7 @@ def test_what_is_done_from_the_dashboard_is_traced_and_its_pages_are_not(traced:
             answer = browser.post(path, data=fields, headers=headers)
             assert answer.status_code == 200, answer.text
 
-        send("/login", token=traced.service.tokens.operator)
+        send("/login", token=traced.service.tokens.operator_token)
         made = _announced(traced, vm)
         assert browser.get(f"/maintenance/{made}").status_code == 200
         send(f"/maintenance/{made}/cancel", reason="no more")

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from forewarn.testing.loading import load_scenario, shipped_scenarios
+from forewarn.testing.scenario_loader import load_scenario, shipped_scenarios
 from tests.support.documents import ROOT
 from tests.support.processes import wait_for
 
@@ -150,21 +150,21 @@ def test_what_failed_of_all_is_named_with_its_last_lines(tmp_path: Path) -> None
     ran = whole_kit(tmp_path, "print('I am not ready'); raise SystemExit(7)", *probes)
     assert ran.returncode == 1
     assert "live-migration" in ran.stdout
-    assert ran.stdout.count("it ended by itself, with status 7") >= 20
+    assert ran.stdout.count("it exited with status 7") >= 20
     assert "I am not ready" in ran.stdout
-    assert "did not pass 25 of 25 scenarios: a-bad-day" in ran.stderr
+    assert "failed 25 of 25 scenarios: a-bad-day" in ran.stderr
 
 
 def test_a_marker_that_all_would_share_is_not_used_by_several_at_a_time(tmp_path: Path) -> None:
     ran = whole_kit(tmp_path, "raise SystemExit(7)", "--prepared", f"test -e {tmp_path}/drained")
-    assert ran.stderr.startswith(f"one scenario at a time, because all would share {tmp_path}/drained: ")
+    assert ran.stderr.startswith(f"running one scenario at a time, because all would share {tmp_path}/drained: ")
 
 
 def test_how_many_at_a_time_is_for_all(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "forewarn", "try", "--jobs", "3", "--", "true"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
     assert ran.returncode == 1
-    assert "--jobs is for --all" in ran.stderr
+    assert "--jobs requires --all" in ran.stderr
 
 
 def test_what_it_printed_is_shown_also_where_it_passed_if_asked_for(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_scenario_may_be_for_playing_only(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "forewarn", "try", "--scenario", str(file), "--", "true"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 1
-    assert "scenario says only: play" in ran.stderr
+    assert "scenario has 'only: play'" in ran.stderr
 
 
 def test_approving_before_being_prepared_is_found(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import pytest
 import uvloop
 
 from forewarn.actuators.webhook import Webhook
-from forewarn.client.exchange import Request
-from forewarn.client.transport import AsyncHttp
+from forewarn.client.exchange import HttpRequest
+from forewarn.client.transport import AsyncHttpTransport
 from forewarn.core.approval import Approver
 from forewarn.errors import ActuatorError, ControlUnreachable, EndpointUnreachable
-from forewarn.host.link import Link
-from forewarn.net.unanswered import UNANSWERED
+from forewarn.host.control_plane_client import ControlPlaneClient
+from forewarn.net.httpx_errors import UNANSWERED
 from tests.support.spans import GUARD_S
 from tests.support.world import NOW
 from tests.unit.core.builders import maintenance, vm
@@ -86,14 +86,14 @@ def test_this_is_how_it_looks_without_our_care(url: str) -> None:
 
 def test_an_approval_that_is_passed_on_is_not_taken(url: str) -> None:
     """R49, invariant 5: 503 to the VM, and neither 200 nor 500."""
-    link = Link("host-1", [url], "token")
+    link = ControlPlaneClient("host-1", [url], "token")
     approver = Approver(actor="vm:web-0", vm="web-0")
     assert ask_often(lambda: link.approve(["A"], approver), ControlUnreachable)
 
 
 def test_a_client_is_told_that_nobody_answers(url: str) -> None:
-    transport = AsyncHttp(url)
-    request = Request(method="GET", path="/metadata/versions", timeout_s=GUARD_S)
+    transport = AsyncHttpTransport(url)
+    request = HttpRequest(method="GET", path="/metadata/versions", timeout_s=GUARD_S)
     assert ask_often(lambda: transport.send(request), EndpointUnreachable)
 
 

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 import pytest
 
 from forewarn.actuators import Actuator, Progress, Simulate
+from forewarn.core.actuator_result import RetryPolicy
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
-from forewarn.core.progress import Retry
 from forewarn.errors import ActuationFailed, ActuatorError
-from forewarn.scheduling.scheduler import Pace
+from forewarn.scheduling.scheduler import SchedulerSettings
 from tests.support.observed import Observed
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import SCOPES, VMS, seconds
@@ -59,7 +59,7 @@ def fails(times: int) -> list[Exception]:
     return [ActuatorError(f"hypervisor says no ({n})") for n in range(1, times + 1)]
 
 
-async def begun(actuator: Actuator, pace: Pace | None = None) -> tuple[Simulated, Maintenance]:
+async def begun(actuator: Actuator, pace: SchedulerSettings | None = None) -> tuple[Simulated, Maintenance]:
     """A world in which a maintenance of `db` has been approved, and the actuator is due."""
     made = await simulated(inventory(*VMS, scopes=SCOPES), actuator=actuator, pace=pace)
     maintenance = await made.schedule_one("host-maintenance", "db")
@@ -86,13 +86,13 @@ async def test_an_actuator_that_fails_a_few_times_is_asked_again_later_and_later
 async def test_an_actuator_that_never_works_is_given_up_and_the_events_go_away() -> None:
     """R79."""
     actuator = Scripted(ActuatorError("hypervisor says no"))
-    made, maintenance = await begun(actuator, Pace(retry=Retry(attempts_max=3, pause=seconds(5))))
+    made, maintenance = await begun(actuator, SchedulerSettings(retry=RetryPolicy(attempts_max=3, pause=seconds(5))))
     await made.advance(minutes(1))
     assert made.state(maintenance) == S.FAILED
     assert len(actuator.calls) == 3
     assert made.shown("db") == {"DocumentIncarnation": 4, "Events": []}
     last = made.entries(maintenance)[-1]
-    assert (last.kind, last.reason) == (K.FAILED, "the actuator failed 3 times, at last: hypervisor says no")
+    assert (last.kind, last.reason) == (K.FAILED, "the actuator failed 3 times; last error: hypervisor says no")
     await made.advance(minutes(60))
     assert len(actuator.calls) == 3
 
@@ -111,7 +111,7 @@ async def test_an_actuator_that_has_failed_for_good_is_not_asked_again() -> None
 
 async def test_a_success_in_between_counts_the_failures_anew() -> None:
     actuator = Scripted(*fails(2), Progress(check_at=NOW + minutes(1)), *fails(2), DONE)
-    made, maintenance = await begun(actuator, Pace(retry=Retry(attempts_max=3, pause=seconds(5))))
+    made, maintenance = await begun(actuator, SchedulerSettings(retry=RetryPolicy(attempts_max=3, pause=seconds(5))))
     await made.advance(seconds(30))
     assert made.get_maintenance(maintenance).attempts == 0
     await made.advance(minutes(2))
@@ -120,7 +120,7 @@ async def test_a_success_in_between_counts_the_failures_anew() -> None:
 
 async def test_an_actuator_that_hangs_is_a_failed_attempt() -> None:
     actuator = Hanging()
-    pace = Pace(call_timeout=HURRY, retry=Retry(attempts_max=2, pause=seconds(5)))
+    pace = SchedulerSettings(call_timeout=HURRY, retry=RetryPolicy(attempts_max=2, pause=seconds(5)))
     made, maintenance = await begun(actuator, pace)
     await made.advance(seconds(4))
     assert [kind for kind, _ in made.story(maintenance)][-1] is K.ATTEMPT_FAILED
@@ -137,7 +137,9 @@ async def test_one_that_hangs_does_not_keep_the_others_from_their_moments() -> N
                 await asyncio.get_running_loop().create_future()
             return await super().observe(maintenance, now)
 
-    made, _stuck = await begun(HangsForOne(), Pace(call_timeout=HURRY, retry=Retry(attempts_max=1000)))
+    made, _stuck = await begun(
+        HangsForOne(), SchedulerSettings(call_timeout=HURRY, retry=RetryPolicy(attempts_max=1000))
+    )
     other = await made.schedule_one("user-redeploy", "lone")
     await made.advance(minutes(30))
     assert made.story(other)[1:] == [
@@ -161,9 +163,9 @@ async def test_impact_and_completion_are_taken_over_once_however_often_they_are_
     made, maintenance = await begun(Scripted(Progress(is_impacted=True, check_at=None)))
     await made.advance(seconds(1))
     for _ in range(3):
-        await made.engine.record({maintenance.id: Progress(is_impacted=True)}, Retry())
+        await made.engine.record_results({maintenance.id: Progress(is_impacted=True)}, RetryPolicy())
     for _ in range(2):
-        await made.engine.record({maintenance.id: DONE, "unknown": DONE}, Retry())
+        await made.engine.record_results({maintenance.id: DONE, "unknown": DONE}, RetryPolicy())
     assert [kind for kind, _ in made.story(maintenance)][2:] == [K.STARTED, K.IMPACTED, K.COMPLETED]
 
 
@@ -185,7 +187,9 @@ async def test_a_completion_without_an_impact_before_it_is_both() -> None:
 
 async def test_more_maintenances_than_one_batch_and_more_calls_than_slots_all_get_done() -> None:
     made = await simulated(
-        inventory(*VMS, scopes=SCOPES), pace=Pace(batch_max=2, calls_max=1), enabled=["db", "lone", "spot", "fleet-0"]
+        inventory(*VMS, scopes=SCOPES),
+        pace=SchedulerSettings(batch_max=2, calls_max=1),
+        enabled=["db", "lone", "spot", "fleet-0"],
     )
     all_of_them = [
         await made.schedule_one("user-redeploy", name) for name in ("db", "lone", "spot", "fleet-0", "fleet-1")
@@ -259,7 +263,7 @@ async def test_what_has_failed_is_stopped() -> None:
             raise ActuatorError(msg)
 
     actuator = Fails()
-    made, maintenance = await begun(actuator, Pace(retry=Retry(attempts_max=2, pause=seconds(5))))
+    made, maintenance = await begun(actuator, SchedulerSettings(retry=RetryPolicy(attempts_max=2, pause=seconds(5))))
     await made.advance(minutes(1))
     await asyncio.sleep(0)
     assert (made.state(maintenance), actuator.aborted) == (S.FAILED, [maintenance.id])
@@ -297,7 +301,7 @@ async def test_one_that_cannot_be_observed_is_told_once_and_then_observed() -> N
     assert (actuator.executed, actuator.observed) == ([maintenance.id], [maintenance.id])
     assert made.state(maintenance) == S.COMPLETED
     [measured] = [entry for entry in made.entries(maintenance) if entry.kind is K.IMPACT_MEASURED]
-    assert str(measured.reason).startswith("the impact lasted 4.2 s; announced was ")
+    assert str(measured.reason).startswith("the impact lasted 4.2 s; announced duration: ")
 
 
 async def test_one_that_has_begun_nothing_is_told_again() -> None:
@@ -316,8 +320,10 @@ async def test_one_that_did_not_answer_in_time_is_not_told_again() -> None:
             return await answer
 
     actuator = Slow()
-    made, maintenance = await begun(actuator, Pace(call_timeout=HURRY, retry=Retry(attempts_max=1000)))
+    made, maintenance = await begun(
+        actuator, SchedulerSettings(call_timeout=HURRY, retry=RetryPolicy(attempts_max=1000))
+    )
     await made.advance(seconds(1))
-    made.scheduler._pace.call_timeout = seconds(10)
+    made.scheduler._settings.call_timeout = seconds(10)
     await made.advance(minutes(5))
     assert (actuator.executed, made.state(maintenance)) == ([maintenance.id], S.COMPLETED)

@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 
 from forewarn.actuators import Simulate
+from forewarn.core.alert_schedule import AlertThresholds
 from forewarn.core.approval import Approver
-from forewarn.core.decision import Rules
-from forewarn.core.look import AlertThresholds
-from forewarn.core.model import Entry, EntryKind, Maintenance
+from forewarn.core.decision import DecisionRules
+from forewarn.core.model import AuditEntry, EntryKind, Maintenance
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import availability_set, vm
@@ -28,12 +28,12 @@ WORLD = inventory(
 
 async def a_world(alert_thresholds: AlertThresholds = VIGILANCE, complete_after: timedelta | None = None) -> Simulated:
     actuator = Simulate(timedelta(seconds=7), complete_after)
-    made = await simulated(WORLD, rules=Rules(alert_thresholds=alert_thresholds), actuator=actuator)
+    made = await simulated(WORLD, rules=DecisionRules(alert_thresholds=alert_thresholds), actuator=actuator)
     await made.advance(minutes(1))
     return made
 
 
-def said(world: Simulated, of: Maintenance, kind: EntryKind) -> list[Entry]:
+def said(world: Simulated, of: Maintenance, kind: EntryKind) -> list[AuditEntry]:
     return [entry for entry in world.entries(of) if entry.kind is kind]
 
 
@@ -49,7 +49,7 @@ async def test_a_vm_that_has_not_asked_since_the_announcement_is_told_of_once_pe
     (entry,) = said(world, maintenance, EntryKind.UNSEEN)
     assert (entry.audience, entry.at) == ("vm:db", announced + minutes(10))
     assert entry.event_id in {event.id for event in world.events_of(maintenance) if event.audience == "vm:db"}
-    assert entry.reason == "nobody has asked since it was announced; 300 s are left"
+    assert entry.reason == "not polled since the announcement; 300 s left until NotBefore"
     await world.advance(minutes(10))
     assert len(said(world, maintenance, EntryKind.UNSEEN)) == 1
 
@@ -101,7 +101,7 @@ async def test_a_maintenance_that_takes_longer_than_announced_is_late_once_and_o
     await world.advance(minutes(20))
     (entry,) = said(world, started, EntryKind.LATE)
     assert entry.at - at == timedelta(seconds=9) + minutes(2)
-    assert entry.reason == "started 129 s ago, and not over: announced were 9 s"
+    assert entry.reason == "not completed 129 s after the start; announced duration: 9 s"
 
     quick = await a_world(complete_after=minutes(1))
     done = await quick.schedule_one("host-maintenance", "db")
@@ -141,4 +141,4 @@ async def test_what_was_put_off_is_looked_at_as_late_as_it_is_due() -> None:
     assert said(world, maintenance, EntryKind.LATE) == []
     await world.advance(timedelta(seconds=2))
     (entry,) = said(world, maintenance, EntryKind.UNSEEN)
-    assert entry.reason == "nobody has asked since it was announced; 300 s are left"
+    assert entry.reason == "not polled since the announcement; 300 s left until NotBefore"

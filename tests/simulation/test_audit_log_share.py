@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.access import Owned
-from forewarn.core.chain import Verifier
-from forewarn.core.decision import Rules
-from forewarn.core.model import Entry, EntryKind
-from forewarn.core.request import Request
+from forewarn.core.access import Ownership
+from forewarn.core.audit_chain import ChainVerifier
+from forewarn.core.decision import DecisionRules
+from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.model import AuditEntry, EntryKind
 from forewarn.errors import LimitExceeded
-from forewarn.scheduling.scheduler import Pace
+from forewarn.scheduling.scheduler import SchedulerSettings
 from forewarn.store import MemoryStore, SqlStore
 from forewarn.store.contract import Reader, Store
 from tests.support.simulated import Simulated, inventory, simulated
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.anyio
 
 K = EntryKind
 DECLARED = inventory(*VMS, scopes=SCOPES)
-RED = Owned(vms=frozenset({"db"}))
-BLUE = Owned(scopes=frozenset({"web"}))
+RED = Ownership(vms=frozenset({"db"}))
+BLUE = Ownership(scopes=frozenset({"web"}))
 DAY = timedelta(days=1)
 
 
@@ -35,8 +35,10 @@ def store(request: pytest.FixtureRequest) -> Store:
     return make()
 
 
-async def restart(made: Simulated, vm: str = "db", actor: str = "tenant:red", owned: Owned = RED) -> str:
-    (maintenance,) = await made.engine.schedule(Request(cause="user-restart", vms=(vm,)), actor=actor, owned=owned)
+async def restart(made: Simulated, vm: str = "db", actor: str = "tenant:red", owned: Ownership = RED) -> str:
+    (maintenance,) = await made.engine.schedule(
+        MaintenanceRequest(cause="user-restart", vms=(vm,)), actor=actor, owned=owned
+    )
     return maintenance.id
 
 
@@ -45,22 +47,22 @@ async def restart_and_cancel(made: Simulated, times: int) -> None:
         await made.engine.cancel(await restart(made), actor="tenant:red")
 
 
-def of_operators(made: Simulated) -> list[Entry]:
+def of_operators(made: Simulated) -> list[AuditEntry]:
     return [entry for entry in made.entries() if entry.actor.startswith("operator:")]
 
 
 def is_whole(made: Simulated) -> bool:
-    def follow(reader: Reader) -> Verifier:
-        verifier = Verifier()
-        verifier.take(reader.links(None, 100_000))
+    def follow(reader: Reader) -> ChainVerifier:
+        verifier = ChainVerifier()
+        verifier.verify_page(reader.get_link_page(None, 100_000))
         return verifier
 
-    verifier: Verifier = made.read(follow)
+    verifier: ChainVerifier = made.read(follow)
     return verifier.findings == []
 
 
 async def test_a_loop_of_restart_and_cancel_does_not_push_out_what_operators_did(store: Store) -> None:
-    pace = Pace(history=timedelta(days=2), entries_max=20)
+    pace = SchedulerSettings(history=timedelta(days=2), entries_max=20)
     made = await simulated(DECLARED, store=store, pace=pace)
     maintenance = await made.schedule_one("user-redeploy", "web-0")
     await made.cancel(maintenance)
@@ -79,12 +81,12 @@ async def test_a_loop_of_restart_and_cancel_does_not_push_out_what_operators_did
 
 
 async def test_a_tenant_that_has_filled_its_share_of_a_day_starts_nothing_more(store: Store) -> None:
-    made = await simulated(DECLARED, store=store, rules=Rules(tenant_entries_max=10))
+    made = await simulated(DECLARED, store=store, rules=DecisionRules(tenant_entries_max=10))
     await restart_and_cancel(made, 4)
     await made.advance(minutes(60))
     await restart_and_cancel(made, 1)
     with pytest.raises(
-        LimitExceeded, match=r"this tenant made 10 audit log entries.*audit_log_entries_per_tenant_per_day"
+        LimitExceeded, match=r"this tenant caused 10 audit log entries.*audit_log_entries_per_tenant_per_day"
     ) as no:
         await restart(made)
     assert no.value.details["retry_after_s"] == 23 * 3600
@@ -94,7 +96,7 @@ async def test_a_tenant_that_has_filled_its_share_of_a_day_starts_nothing_more(s
 
 
 async def test_several_tokens_of_one_tenant_share_its_quota(store: Store) -> None:
-    made = await simulated(DECLARED, store=store, rules=Rules(tenant_entries_max=4))
+    made = await simulated(DECLARED, store=store, rules=DecisionRules(tenant_entries_max=4))
     await made.engine.cancel(await restart(made, actor="tenant:red-1"), actor="tenant:red-2")
     await made.engine.cancel(await restart(made, actor="tenant:red-3"), actor="tenant:red-1")
     with pytest.raises(LimitExceeded):
@@ -104,7 +106,7 @@ async def test_several_tokens_of_one_tenant_share_its_quota(store: Store) -> Non
 
 
 async def test_tenants_whose_tokens_have_the_same_name_have_their_own_quotas(store: Store) -> None:
-    made = await simulated(DECLARED, store=store, rules=Rules(tenant_entries_max=1))
+    made = await simulated(DECLARED, store=store, rules=DecisionRules(tenant_entries_max=1))
     await restart(made, actor="tenant:ci")
     with pytest.raises(LimitExceeded):
         await restart(made, actor="tenant:ci")
@@ -112,7 +114,7 @@ async def test_tenants_whose_tokens_have_the_same_name_have_their_own_quotas(sto
 
 
 async def test_what_operators_do_with_a_tenants_operation_does_not_use_up_its_quota(store: Store) -> None:
-    made = await simulated(DECLARED, store=store, rules=Rules(tenant_entries_max=2))
+    made = await simulated(DECLARED, store=store, rules=DecisionRules(tenant_entries_max=2))
     await made.engine.cancel(await restart(made), actor="operator:ann")
     await restart(made)
     with pytest.raises(LimitExceeded):
@@ -120,7 +122,7 @@ async def test_what_operators_do_with_a_tenants_operation_does_not_use_up_its_qu
 
 
 async def test_a_tenant_that_has_filled_its_share_still_cancels_and_approves(store: Store) -> None:
-    made = await simulated(DECLARED, store=store, rules=Rules(tenant_entries_max=1))
+    made = await simulated(DECLARED, store=store, rules=DecisionRules(tenant_entries_max=1))
     mine = await restart(made)
     with pytest.raises(LimitExceeded):
         await restart(made)

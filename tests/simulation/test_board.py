@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 import pytest
 
 from forewarn.actuators import Simulate
+from forewarn.core.actuator_result import Progress
+from forewarn.core.forecast import MaintenanceProblem
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Maintenance
-from forewarn.core.outlook import Trouble
-from forewarn.core.progress import Progress
-from forewarn.core.request import Request
 from forewarn.dashboard import board as boards
-from forewarn.dashboard.board import Board, follow, take
+from forewarn.dashboard.board import Board, read_board, update_board
 from forewarn.errors import ActuatorError, Conflict, InvalidRequest
 from forewarn.store.contract import Reader
 from tests.support.simulated import Simulated, inventory, simulated
@@ -52,16 +52,16 @@ class Follower:
 
     def __init__(self, made: Simulated) -> None:
         self._made = made
-        self.board: Board = made.read(lambda reader: take(reader, made.feed.asked_at, made.now))
+        self.board: Board = made.read(lambda reader: read_board(reader, made.feed.last_polled_at, made.now))
         self.followed = 0
 
     def check(self) -> Board:
         """Follow, and compare."""
 
         def both(reader: Reader) -> tuple[Board, Board]:
-            asked_at, number = self._made.feed.asked_at, self.board.number + 1
-            followed = follow(reader, self.board, asked_at, self._made.now, number)
-            return followed, take(reader, asked_at, self._made.now, number)
+            asked_at, number = self._made.feed.last_polled_at, self.board.number + 1
+            followed = update_board(reader, self.board, asked_at, self._made.now, number)
+            return followed, read_board(reader, asked_at, self._made.now, number)
 
         self.board, anew = self._made.read(both)
         assert shown(self.board) == shown(anew)
@@ -72,8 +72,8 @@ class Follower:
 def shown(board: Board) -> Board:
     """Without when the scheduler looks next, which nobody is shown."""
 
-    def bare(item: boards.Item) -> boards.Item:
-        return replace(item, maintenance=hidden(item.maintenance), behind=tuple(hidden(m) for m in item.behind))
+    def bare(item: boards.BoardItem) -> boards.BoardItem:
+        return replace(item, maintenance=hidden(item.maintenance), blocked_by=tuple(hidden(m) for m in item.blocked_by))
 
     def hidden(maintenance: Maintenance) -> Maintenance:
         return replace(maintenance, due_at=None, begun_at=None)
@@ -88,7 +88,7 @@ async def test_a_board_follows_whatever_happens(seed: int, monkeypatch: pytest.M
     chance, flaky = random.Random(seed), Flaky()
     made = await simulated(inventory(*VMS, scopes=SCOPES), actuator=flaky, seed=seed)
     follower = Follower(made)
-    troubles: set[Trouble] = set()
+    troubles: set[MaintenanceProblem] = set()
     for _ in range(150):
         try:
             await happen(made, flaky, chance)
@@ -96,9 +96,9 @@ async def test_a_board_follows_whatever_happens(seed: int, monkeypatch: pytest.M
             continue
         if chance.random() < 0.7:
             board = follower.check()
-            troubles |= {trouble for item in board.troubled for trouble in item.outlook.troubles}
+            troubles |= {trouble for item in board.items_needing_attention for trouble in item.forecast.problems}
     assert follower.followed > 60
-    assert Trouble.UNSEEN in troubles
+    assert MaintenanceProblem.UNSEEN in troubles
 
 
 async def happen(made: Simulated, flaky: Flaky, chance: random.Random) -> None:
@@ -111,7 +111,9 @@ async def happen(made: Simulated, flaky: Flaky, chance: random.Random) -> None:
         case 0:
             await made.schedule_one(cause, CAUSE_VM[cause])
         case 1:
-            wanted = Request(cause="host-maintenance", hosts=(host,), latest_start=made.now + timedelta(days=2))
+            wanted = MaintenanceRequest(
+                cause="host-maintenance", hosts=(host,), latest_start=made.now + timedelta(days=2)
+            )
             await made.engine.schedule(wanted, actor="operator:ann")
         case 2:
             await made.approve_all(chance.choice(VMS).name)
@@ -131,16 +133,16 @@ async def test_an_actuator_that_gets_through_again_is_told(monkeypatch: pytest.M
     """No entry of the audit log says it."""
     flaky = Flaky(impact_after=minutes(5))
     made = await simulated(inventory(*VMS, scopes=SCOPES), actuator=flaky)
-    monkeypatch.setattr(boards, "take", _never)
+    monkeypatch.setattr(boards, "read_board", _never)
     follower = Follower(made)
     it = await made.schedule_one("host-maintenance", "lone")
     flaky.is_away = True
     await made.engine.start(it.id, actor="operator:ann", reason="now")
     await made.advance(seconds(6))
-    assert [item.worst for item in follower.check().items] == [Trouble.FAILING]
+    assert [item.worst_problem for item in follower.check().items] == [MaintenanceProblem.FAILING]
     flaky.is_away = False
     await made.advance(seconds(20))
-    assert [item.worst for item in follower.check().items] == [None]
+    assert [item.worst_problem for item in follower.check().items] == [None]
 
 
 async def test_what_is_forgotten_leaves_the_board() -> None:
@@ -149,7 +151,7 @@ async def test_what_is_forgotten_leaves_the_board() -> None:
     await made.cancel(await made.schedule_one("host-maintenance", "lone"))
     assert len(follower.check().ended) == 1
     await made.advance(minutes(10))
-    await made.engine.prune(minutes(5), minutes(5), 1_000_000)
+    await made.engine.prune_history(minutes(5), minutes(5), 1_000_000)
     assert follower.check().ended == ()
 
 

@@ -10,8 +10,8 @@ from forewarn.actuators import Simulate
 from forewarn.config import load_settings
 from forewarn.core.approval import Approver
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EntryKind, Host, MaintenanceState, VirtualMachine
-from forewarn.core.request import Request
 from forewarn.errors import Conflict
 from forewarn.server.backend import Backend
 from forewarn.store import MemoryStore
@@ -55,35 +55,35 @@ class World:
         self.engine = self.backend.engine
 
     async def begin(self) -> World:
-        await self.engine.recover()
+        await self.engine.restore_state()
         if not self.engine.identity.vms:
             await self.engine.apply_inventory(INVENTORY, "f", actor="operator:ann")
             for vm in ("a", "b"):
-                channel = self.engine.feed.channel(self.engine.identity.audience(vm))
+                channel = self.engine.feed.channel(self.engine.identity.get_audience_key(vm))
                 await self.engine.enable(channel.key, None)
-                channel.asked_at = self.clock.now()
+                channel.last_polled_at = self.clock.now()
         return self
 
     async def round(self, passed: timedelta = timedelta(seconds=1)) -> None:
         self.clock.passed += passed
         scheduler = self.backend.scheduler
-        await scheduler._mind_clock()
+        await scheduler._sync_clock_jump()
         await scheduler._carry_out_due()
-        await scheduler._mind_clock()
+        await scheduler._sync_clock_jump()
 
     async def schedule(self, vm: str = "a") -> str:
-        request = Request(cause="host-maintenance", vms=(vm,), notice=15 * MINUTE)
+        request = MaintenanceRequest(cause="host-maintenance", vms=(vm,), notice=15 * MINUTE)
         return (await self.engine.schedule(request, actor="operator:ann"))[0].id
 
     def state(self, maintenance_id: str) -> MaintenanceState:
         with self.store.read() as reader:
-            found = reader.maintenance(maintenance_id)
+            found = reader.get_maintenance(maintenance_id)
         assert found is not None
         return found.state
 
     def kinds(self) -> list[EntryKind]:
         with self.store.read() as reader:
-            return [entry.kind for entry in reader.entries(limit=1000).items]
+            return [entry.kind for entry in reader.list_entries(limit=1000).items]
 
 
 async def test_twenty_minutes_ahead_start_nothing_until_they_are_confirmed() -> None:
@@ -125,7 +125,7 @@ async def test_no_vm_is_disabled_and_no_history_forgotten_by_a_clock_that_jumped
     world = await World().begin()
     world.clock.ahead = timedelta(days=400)
     await world.round()
-    await world.engine.prune(timedelta(days=1), timedelta(days=1), 10)
+    await world.engine.prune_history(timedelta(days=1), timedelta(days=1), 10)
     kinds = world.kinds()
     assert EntryKind.DISABLED not in kinds
     assert EntryKind.PRUNED not in kinds
@@ -155,7 +155,7 @@ async def test_an_operator_may_start_by_hand_and_a_host_may_fail_meanwhile() -> 
     await world.round()
     await world.engine.start(made, actor="operator:ann", reason="now")
     assert world.state(made) is MaintenanceState.STARTED
-    failed = await world.engine.schedule(Request(cause="hardware-failure", vms=("b",)), actor="operator:ann")
+    failed = await world.engine.schedule(MaintenanceRequest(cause="hardware-failure", vms=("b",)), actor="operator:ann")
     assert failed[0].state is MaintenanceState.STARTED
 
 
@@ -189,7 +189,7 @@ async def test_approvals_are_taken_meanwhile_and_start_it_when_the_clock_is_conf
     world.clock.ahead = 5 * MINUTE
     await world.round()
     with world.store.read() as reader:
-        [event] = reader.events_of([made])[made]
+        [event] = reader.find_events_of([made])[made]
     await world.engine.approve([event.id], Approver(actor="operator:ann"))
     await world.round()
     assert world.state(made) is MaintenanceState.SCHEDULED

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from forewarn.core.causes import CAUSES
-from forewarn.core.decision import Rules
-from forewarn.core.model import EntryKind, EventType, Maintenance, MaintenanceState, Source
-from forewarn.core.request import Request
+from forewarn.core.decision import DecisionRules
+from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.model import EntryKind, EventSource, EventType, Maintenance, MaintenanceState
 from forewarn.errors import BelowMinimumNotice, Conflict, LimitExceeded
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import CAUSE_VM, SCOPES, VMS, at, live, seconds
@@ -36,7 +36,7 @@ NOTICE = {
 }
 
 
-async def world(rules: Rules | None = None) -> Simulated:
+async def world(rules: DecisionRules | None = None) -> Simulated:
     return await simulated(inventory(*VMS, scopes=SCOPES, hosts=["host-0"]), rules=rules)
 
 
@@ -104,7 +104,9 @@ async def test_an_approval_starts_it_at_once(cause: str) -> None:
 async def test_a_hardware_failure_starts_without_notice_for_all_vms_of_the_host() -> None:
     """R73, R78."""
     made = await world()
-    (failure,) = await made.engine.schedule(Request(cause="hardware-failure", hosts=("host-1",)), actor="operator:ann")
+    (failure,) = await made.engine.schedule(
+        MaintenanceRequest(cause="hardware-failure", hosts=("host-1",)), actor="operator:ann"
+    )
     for name in ("web-0", "db"):
         assert shown(made, name) == [("Started", "")]
         assert made.shown(name)["DocumentIncarnation"] == 2
@@ -143,7 +145,7 @@ async def test_advancing_far_carries_out_everything_in_order_at_its_own_moment()
 async def test_the_eleventh_user_operation_of_a_scope_is_refused() -> None:
     """R88, A16."""
     machines = [replace(VMS[1], name=f"web-{n}", addresses=(f"10.1.0.{n}",)) for n in range(12)]
-    made = await simulated(inventory(*machines, VMS[-1], scopes=SCOPES), rules=Rules(user_operations_max=10))
+    made = await simulated(inventory(*machines, VMS[-1], scopes=SCOPES), rules=DecisionRules(user_operations_max=10))
     made_ones = [await made.schedule_one("user-restart", f"web-{n}") for n in range(10)]
     for cause in ("user-restart", "user-redeploy"):
         with pytest.raises(LimitExceeded, match="user_operations_max"):
@@ -228,7 +230,7 @@ async def test_a_reboot_that_turns_out_as_a_freeze_shows_as_a_reboot_to_its_end(
     """R81."""
     made = await world()
     maintenance = await made.schedule_one(
-        "host-maintenance", "db", type=EventType.REBOOT, impact=EventType.FREEZE, source=Source.PLATFORM
+        "host-maintenance", "db", type=EventType.REBOOT, impact=EventType.FREEZE, source=EventSource.PLATFORM
     )
     for _ in range(2):
         assert [event["EventType"] for event in made.shown("db")["Events"]] == ["Reboot"]
@@ -252,7 +254,9 @@ async def test_further_impacts_are_in_the_audit_log_and_in_no_document() -> None
 
 async def test_the_start_may_be_a_while_after_the_last_approval_but_not_after_notbefore() -> None:
     """R57a, A24."""
-    made = await simulated(inventory(*VMS, scopes=(SCOPES[0], scale_set())), rules=Rules(start_delay=minutes(2)))
+    made = await simulated(
+        inventory(*VMS, scopes=(SCOPES[0], scale_set())), rules=DecisionRules(start_delay=minutes(2))
+    )
     early = await made.schedule_one("host-maintenance", "db")
     await made.approve_all("db")
     assert made.state(early) == S.SCHEDULED

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from forewarn.core.inventory import HostDeclaration
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EntryKind, Host
-from forewarn.core.request import Request
-from forewarn.core.rollout import HostState, RolloutSpec
+from forewarn.core.rollout import RolloutHostState, RolloutSpec
 from forewarn.errors import Conflict, NotFound
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import SCOPES, VMS
@@ -26,7 +26,7 @@ async def failed(name: str = "host-1", reason: str | None = "power supply burnt"
 
 
 async def fail(made: Simulated, name: str, reason: str | None = None) -> None:
-    request = Request(cause="hardware-failure", hosts=(name,), force_reason=reason)
+    request = MaintenanceRequest(cause="hardware-failure", hosts=(name,), force_reason=reason)
     await made.engine.schedule(request, actor="operator:ann")
 
 
@@ -89,7 +89,7 @@ async def test_a_rollout_over_all_hosts_leaves_a_failed_one_out() -> None:
 
 async def test_a_rollout_that_names_one_is_refused() -> None:
     made = await failed("host-3")
-    with pytest.raises(Conflict, match="host 'host-3' has failed: leave it out, or say 'forewarn host recover host-3'"):
+    with pytest.raises(Conflict, match="host 'host-3' has failed: leave it out, or run 'forewarn host recover host-3'"):
         await made.engine.create_rollout(spec(("host-2", "host-3")), actor="operator:ann")
 
 
@@ -98,6 +98,6 @@ async def test_one_that_fails_before_its_turn_is_skipped() -> None:
     created = await made.engine.create_rollout(spec(("host-2", "empty")), actor="operator:ann")
     await fail(made, "empty")
     await made.advance(timedelta(days=1))
-    rollout, _ = await made.engine.rollout(created.id)
+    rollout, _ = await made.engine.read_rollout(created.id)
     (skipped,) = [each for each in rollout.hosts if each.name == "empty"]
-    assert (skipped.state, skipped.reason) == (HostState.SKIPPED, "it has failed, and was not said to have recovered")
+    assert (skipped.state, skipped.reason) == (RolloutHostState.SKIPPED, "it has failed and is not marked as recovered")

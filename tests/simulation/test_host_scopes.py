@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from forewarn.core.decision import Rules
-from forewarn.core.difference import RemovalLimit
+from forewarn.core.decision import DecisionRules
 from forewarn.core.inventory import HostDeclaration
+from forewarn.core.inventory_difference import RemovalLimit
 from forewarn.core.model import EntryKind
 from forewarn.errors import Conflict
 from tests.support.simulated import Simulated, inventory, simulated
@@ -24,8 +24,8 @@ def members(made: Simulated) -> list[str]:
 
 
 async def test_a_host_joins_no_scope_of_others_where_the_setting_is_off() -> None:
-    made = await simulated(DECLARED, enabled=(), rules=Rules(hosts_may_join_scopes=False))
-    with pytest.raises(Conflict, match="may not put vm thief into scope web"):
+    made = await simulated(DECLARED, enabled=(), rules=DecisionRules(hosts_may_join_scopes=False))
+    with pytest.raises(Conflict, match="may not add vm thief to scope web"):
         await made.engine.apply_host(INTRUDER, actor="host:host-2", is_host=True)
     assert members(made) == ["web-0"]
     await made.engine.apply_host(INTRUDER, actor="operator:ann")

@@ -6,7 +6,7 @@ import pytest
 
 from forewarn.core.inventory import HostDeclaration, InventoryChange
 from forewarn.core.model import VirtualMachine
-from forewarn.engine.transaction import Key
+from forewarn.engine.transaction import IdempotencyKey
 from forewarn.errors import IdempotencyMismatch
 from tests.support.simulated import inventory, simulated
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 ON_ONE = inventory(VirtualMachine(name="vm-1", host="host-1"), hosts=("host-1", "host-2"))
 ON_TWO = inventory(VirtualMachine(name="vm-1", host="host-2"), hosts=("host-1", "host-2"))
-FIRST, SECOND = Key(key="ann/first", fingerprint="1"), Key(key="ann/second", fingerprint="2")
+FIRST, SECOND = IdempotencyKey(key="ann/first", fingerprint="1"), IdempotencyKey(key="ann/second", fingerprint="2")
 
 
 async def test_one_that_comes_late_undoes_nothing() -> None:
@@ -38,7 +38,7 @@ async def test_a_host_s_declaration_that_comes_late_undoes_nothing() -> None:
 async def test_a_key_stands_for_one_request() -> None:
     made = await simulated(ON_ONE, enabled=())
     await made.engine.apply_inventory(ON_TWO, "two", actor="operator:ann", key=FIRST)
-    other = Key(key=FIRST.key, fingerprint="another")
+    other = IdempotencyKey(key=FIRST.key, fingerprint="another")
     with pytest.raises(IdempotencyMismatch):
         await made.engine.apply_inventory(ON_ONE, "one", actor="operator:ann", key=other)
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from forewarn.clock import RealClock
-from forewarn.engine.leader_election import Leased
-from forewarn.engine.transaction import inline
+from forewarn.engine.leader_election import LeasedLeadership
+from forewarn.engine.transaction import run_inline
 from forewarn.errors import ClockOff, LeaseLost
 from forewarn.store.contract import SharedStore
 from forewarn.store.lease import Lease
@@ -59,16 +59,16 @@ class Free:
 async def test_one_that_finds_its_clock_off_leads_no_more_from_then_on() -> None:
     """Invariant 4: it says so, and it does not schedule; not one after the other."""
     store, clock = Free(), Stepped()
-    leased = Leased(cast("SharedStore", store), clock, "one", inline, SPAN)
-    await leased._take()
+    leased = LeasedLeadership(cast("SharedStore", store), clock, "one", run_inline, SPAN)
+    await leased._renew_or_take_lease()
     assert leased.is_held
     clock.ahead = timedelta(seconds=5)
-    await leased._take()
+    await leased._renew_or_take_lease()
     with pytest.raises(ClockOff):
         leased.check_clock()
     with pytest.raises(LeaseLost):
         leased.ensure_leader()
     assert not store.has_it_back.is_set()
-    await leased._take()
+    await leased._renew_or_take_lease()
     assert store.has_it_back.is_set()
     assert not leased.is_held

@@ -19,10 +19,10 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forewarn.core.decision import Rules
+from forewarn.core.decision import DecisionRules
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Event, Maintenance, MaintenanceState, PowerState, Scope, ScopeKind, VirtualMachine
-from forewarn.core.policy import Extension, Policy
-from forewarn.core.request import Request
+from forewarn.core.policy import ExtensionAllowance, Policy
 from forewarn.errors import BelowMinimumNotice, Conflict, IllegalTransition, InvalidRequest, QuietHoursConflict
 from tests.support.quiet import quiet_hours
 from tests.support.watched import WatchedWorld
@@ -35,12 +35,12 @@ T = TypeVar("T")
 WEB = Policy(
     # NOW is in them; they end at midnight in Berlin, and begin again on Monday.
     quiet_hours=(quiet_hours("sat", "10:30", "00:00"), quiet_hours("mon wed", "22:00", "05:30", "America/New_York")),
-    extension=Extension(max=minutes(30), times=3),
+    extension=ExtensionAllowance(max=minutes(30), times=3),
 )
 DB = Policy(
     approves_freezes_up_to=timedelta(seconds=9),
     quiet_hours=(quiet_hours("sat sun", "12:00", "13:00", "UTC"),),
-    extension=Extension(max=minutes(5), times=1),
+    extension=ExtensionAllowance(max=minutes(5), times=1),
 )
 SCOPES = (
     replace(availability_set("web"), policy=WEB),
@@ -83,7 +83,7 @@ class Lifecycle(RuleBasedStateMachine):
         fraction_us=st.sampled_from([0, 0, 1]),
     )
     def begin(self, announce_delay: int, start_delay: int, is_enabled: bool, fraction_us: int) -> None:
-        rules = Rules(announce_delay=minutes(announce_delay), start_delay=minutes(start_delay))
+        rules = DecisionRules(announce_delay=minutes(announce_delay), start_delay=minutes(start_delay))
         self.world = WatchedWorld(*VMS, scopes=SCOPES, hosts=HOSTS, rules=rules, is_enabled=is_enabled)
         self.world.now = NOW + minutes(announce_delay) + timedelta(microseconds=fraction_us)
         self.history: dict[tuple[str, int, int], tuple[Line, ...]] = {}
@@ -93,7 +93,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(cause=st.sampled_from(ROUTINE), hosts=some_hosts, days=st.sampled_from([None, 3]))
     def schedule_hosts(self, cause: str, hosts: tuple[str, ...], days: int | None) -> None:
         latest_start = None if days is None else self.world.now + timedelta(days=days)
-        made = self.world.plan(Request(cause=cause, hosts=hosts, latest_start=latest_start))
+        made = self.world.plan(MaintenanceRequest(cause=cause, hosts=hosts, latest_start=latest_start))
         assert {host for each in made for host in each.hosts} == set(hosts)
 
     @rule(
@@ -103,7 +103,7 @@ class Lifecycle(RuleBasedStateMachine):
         is_forced=st.booleans(),
     )
     def schedule_vms(self, cause: str, some: tuple[str, ...], notice: int | None, is_forced: bool) -> None:
-        request = Request(
+        request = MaintenanceRequest(
             cause=cause,
             vms=some,
             notice=None if notice is None else minutes(notice),
@@ -134,7 +134,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(name=names, hours=st.sampled_from([1, 30]), cause=st.sampled_from(["host-maintenance", "user-restart"]))
     def schedule_for_a_named_moment(self, name: str, hours: int, cause: str) -> None:
         """R70a: what it comes to is checked at the commit."""
-        request = Request(cause=cause, vms=(name,), not_before=self.world.now + timedelta(hours=hours))
+        request = MaintenanceRequest(cause=cause, vms=(name,), not_before=self.world.now + timedelta(hours=hours))
         try:
             self.world.plan(request)
         except Conflict:
@@ -143,7 +143,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(cause=st.sampled_from(ROUTINE), some=some_names, is_forced=st.booleans())
     def schedule_now(self, cause: str, some: tuple[str, ...], is_forced: bool) -> None:
         """R70a: refused where somebody would be warned, or is in quiet hours, unless it is forced."""
-        request = Request(cause=cause, vms=some, is_now=True, force_reason="drill" if is_forced else None)
+        request = MaintenanceRequest(cause=cause, vms=some, is_now=True, force_reason="drill" if is_forced else None)
         if any(self._is_gone(name) for name in some):
             self._expect_conflict(request)
             return
@@ -159,7 +159,7 @@ class Lifecycle(RuleBasedStateMachine):
         """R73: at once, whatever else is going on; refused only while the same failure is still being dealt with."""
         active = self._active(lambda m: m.cause == "hardware-failure")
         on_host = {each.name for each in self.world.vms.values() if each.host == host and not self._is_gone(each.name)}
-        request = Request(cause="hardware-failure", hosts=(host,))
+        request = MaintenanceRequest(cause="hardware-failure", hosts=(host,))
         if any(on_host & set(each.vms) for each in active):
             self._expect_conflict(request)
         else:
@@ -315,7 +315,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     def _plan_once(self, cause: str, name: str, notice: timedelta | None = None) -> None:
         """Refused for a VM that is gone, or when the same is pending for it already."""
-        request = Request(cause=cause, vms=(name,), notice=notice)
+        request = MaintenanceRequest(cause=cause, vms=(name,), notice=notice)
         if self._is_gone(name) or self._active(lambda m: m.cause == cause and m.vms == (name,)):
             self._expect_conflict(request)
         else:
@@ -331,7 +331,7 @@ class Lifecycle(RuleBasedStateMachine):
         else:
             assert chosen.state is S.SCHEDULED
 
-    def _expect_conflict(self, request: Request) -> None:
+    def _expect_conflict(self, request: MaintenanceRequest) -> None:
         try:
             self.world.plan(request)
         except Conflict:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from forewarn.core.subscription import Backoff, DeliveryState, Subscription
+from forewarn.core.subscription import DeliveryBackoff, DeliveryState, Subscription
 from forewarn.engine.subscriptions import find_subscription
 from forewarn.errors import InvalidRequest, StoreUnavailable
-from forewarn.net.outbound import Answer
+from forewarn.net.outbound import PostOutcome
 from forewarn.notifications.notifier import DeliveryPolicy, Notifier
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.world import minutes
@@ -26,10 +26,10 @@ pytestmark = pytest.mark.anyio
 
 NAMES = ["db", "web", "app"]
 WORLD = inventory(*(vm(name, addresses=(f"10.0.0.{n}",)) for n, name in enumerate(NAMES, 1)))
-TAKEN = Answer(status=204, words="")
-BUSY = Answer(status=503, words="answered 503")
+TAKEN = PostOutcome(status=204, error="")
+BUSY = PostOutcome(status=503, error="answered 503")
 HABITS = DeliveryPolicy(
-    backoff=Backoff(first=timedelta(seconds=4), longest=minutes(2), age_max=minutes(90)), waiting_max=20
+    backoff=DeliveryBackoff(pause_first=timedelta(seconds=4), pause_max=minutes(2), age_max=minutes(90)), waiting_max=20
 )
 
 
@@ -39,15 +39,15 @@ class Inbox:
     def __init__(self) -> None:
         self.posted: list[dict[str, Any]] = []
         self.taken: list[dict[str, Any]] = []
-        self.answer: Callable[[dict[str, Any]], Answer] = lambda _event: TAKEN
+        self.answer: Callable[[dict[str, Any]], PostOutcome] = lambda _event: TAKEN
 
-    async def post(self, _url: str, body: bytes, headers: dict[str, str], _now: datetime) -> Answer:
+    async def post(self, _url: str, body: bytes, headers: dict[str, str], _now: datetime) -> PostOutcome:
         event = json.loads(body)
         assert headers["webhook-id"] == event["id"]
         await asyncio.sleep(0)
         self.posted.append(event)
         answer = self.answer(event)
-        if answer.is_taken:
+        if answer.is_accepted:
             self.taken.append(event)
         return answer
 
@@ -68,7 +68,7 @@ class Told(Notifier):
 
     inbox: Inbox
 
-    def poster(self) -> Inbox:
+    def make_client(self) -> Inbox:
         return self.inbox
 
 
@@ -183,7 +183,7 @@ async def test_what_is_under_way_when_the_process_dies_is_told_once_more_under_t
     async with notifying(world, inbox):
         stop = asyncio.Event()
 
-        def answer(_event: dict[str, Any]) -> Answer:
+        def answer(_event: dict[str, Any]) -> PostOutcome:
             stop.set()
             return TAKEN
 
@@ -255,7 +255,7 @@ async def test_a_replica_that_does_not_act_tells_nobody() -> None:
         await quiet()
         assert inbox.posted == []
         world.engine.leadership = leadership
-        told.hear()
+        told.wake()
         await quiet()
     assert len(inbox.taken) == 1
 
@@ -277,7 +277,9 @@ async def test_something_new_is_tried_although_what_waits_is_never_taken() -> No
     """One poisoned event on a quiet cloud: its pauses grow, and the next announcement does not wait for them."""
     world, inbox = await simulated(WORLD), Inbox()
     await subscribe(world)
-    async with notifying(world, inbox, replace(HABITS, backoff=Backoff(longest=minutes(60), age_max=minutes(600)))):
+    async with notifying(
+        world, inbox, replace(HABITS, backoff=DeliveryBackoff(pause_max=minutes(60), age_max=minutes(600)))
+    ):
         first = await world.schedule_one("host-maintenance", "db")
         (bad,) = [event.id for event in world.events_of(first)]
         inbox.answer = lambda event: BUSY if event["subject"] == bad else TAKEN
@@ -319,7 +321,7 @@ async def test_a_store_that_is_away_when_deliveries_are_written_down_has_nothing
 ) -> None:
     world, inbox = await simulated(WORLD), Inbox()
     await subscribe(world)
-    write_down = world.engine.hand_over
+    write_down = world.engine.record_deliveries
     failures = iter(range(2))
 
     async def hand_over(*given: Any) -> bool:  # noqa: ANN401 - as the engine takes them
@@ -357,9 +359,7 @@ async def test_a_subscription_gets_what_its_tenant_may_see_and_owns_nothing_of_a
         scopes=[availability_set("web")],
     )
     world, inbox = await simulated(both), Inbox()
-    with pytest.raises(
-        InvalidRequest, match="vm 'web-0' is in scope 'web', and sees all of its events: name the scope"
-    ):
+    with pytest.raises(InvalidRequest, match="vm 'web-0' is in scope 'web' and sees all its events: name the scope"):
         await world.engine.create_subscription("chat", "http://receiver/", vms=["web-0"], actor="operator:ann")
     await world.engine.create_subscription("chat", "http://receiver/", scopes=["web"], actor="operator:ann")
     async with notifying(world, inbox):

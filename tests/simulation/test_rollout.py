@@ -1,9 +1,9 @@
 """Rollouts over random fleets, in a world that does what it likes.
 
-The machine drives `observe` and `next_steps` as the service would, with the real core beneath: maintenances are
-planned, approved, started and ended by it. Between two decisions VMs are moved, maintenances fail or are taken back by
-hand, others get maintenance of their own, the operator pauses and aborts. Before a host is begun, other eyes look
-whether the rules allow it; each decision is asked for again, also of a copy that went through JSON.
+The machine drives `observe_rollout` and `decide_next_steps` as the service would, with the real core beneath:
+maintenances are planned, approved, started and ended by it. Between two decisions VMs are moved, maintenances fail or
+are taken back by hand, others get maintenance of their own, the operator pauses and aborts. Before a host is begun,
+other eyes look whether the rules allow it; each decision is asked for again, also of a copy that went through JSON.
 
 At the end nothing more goes wrong, and every rollout must end.
 """
@@ -23,24 +23,51 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from forewarn.core import rollout_commands as commands
 from forewarn.core.conflicts import is_routine
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Host, Maintenance, MaintenanceState, PowerState, Scope, ScopeKind, VirtualMachine
-from forewarn.core.policy import Extension, Policy
-from forewarn.core.request import Request
-from forewarn.core.rollout import Health, HealthCheck, HostState, Order, Rollout, RolloutHost, RolloutSpec, RolloutState
-from forewarn.core.rollout_plan import Plan, pause_after, plan
-from forewarn.core.rollout_step import Cancel, CheckHealth, Facts, Schedule, Skip, Step, Wait
-from forewarn.core.rollout_steps import carry_out, next_steps, observe, refused, scheduled
+from forewarn.core.policy import ExtensionAllowance, Policy
+from forewarn.core.rollout import (
+    HealthCheck,
+    HealthResult,
+    HostOrder,
+    Rollout,
+    RolloutHost,
+    RolloutHostState,
+    RolloutSpec,
+    RolloutState,
+)
+from forewarn.core.rollout_decision import (
+    apply_own_step,
+    decide_next_steps,
+    observe_rollout,
+    record_refused,
+    record_scheduled,
+)
+from forewarn.core.rollout_plan import RolloutPlan, pause_after, plan_rollout
+from forewarn.core.rollout_step_types import (
+    CancelMaintenance,
+    CheckHealth,
+    RolloutFacts,
+    ScheduleHost,
+    SkipHost,
+    Step,
+    WaitForChange,
+)
 from forewarn.errors import Conflict, ForewarnError, InvalidRequest
 from forewarn.wire.rollout import decode_rollout, encode_rollout
 from tests.support.world import World, minutes
 from tests.unit.core.builders import vm
 
-H = HostState
+H = RolloutHostState
 R = RolloutState
 S = MaintenanceState
 
 SCOPES = (
-    Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, policy=Policy(extension=Extension(max=minutes(20), times=2))),
+    Scope(
+        name="web",
+        kind=ScopeKind.AVAILABILITY_SET,
+        policy=Policy(extension=ExtensionAllowance(max=minutes(20), times=2)),
+    ),
     Scope(name="db", kind=ScopeKind.SCALE_SET),
     Scope(name="lone", kind=ScopeKind.STANDALONE),
 )
@@ -84,7 +111,7 @@ def specs(draw: st.DrawFn, hosts: list[str]) -> RolloutSpec:
         notice=minutes(10) if is_predicted else None,
         duration_s=DURATION_S,
         hosts=chosen,
-        order=draw(st.sampled_from(Order)),
+        order=draw(st.sampled_from(HostOrder)),
         batch_size=batch_size,
         hosts_at_once=draw(st.integers(1, batch_size) | st.just(batch_size)),
         canary=draw(few | st.just(())),
@@ -120,20 +147,20 @@ def is_split(spec: RolloutSpec, hosts: list[str], vms: tuple[VirtualMachine, ...
 class Driver:
     """What the service does for one rollout, and a second opinion on every step."""
 
-    def __init__(self, world: World, planned: Plan) -> None:
+    def __init__(self, world: World, planned: RolloutPlan) -> None:
         self.world = world
         self.planned = planned
         self.spec = planned.spec
-        self.rollout = commands.start(commands.create(planned, "r-1", world.now), world.now)
+        self.rollout = commands.start_rollout(commands.create_rollout(planned, "r-1", world.now), world.now)
         self.order = [name for batch in planned.batches for name in batch.hosts]
         self.batch_of = {name: batch.number for batch in planned.batches for name in batch.hosts}
         self.own: dict[str, tuple[str, ...]] = {}
         self.forgotten: set[str] = set()
-        self.health: Health | None = None
+        self.health: HealthResult | None = None
         self.asked: CheckHealth | None = None
         self.passed: set[int] = set()
         self.begun_at: dict[str, datetime] = {}
-        self.wait: Wait | None = None
+        self.wait: WaitForChange | None = None
 
     # What the service reads
 
@@ -144,11 +171,11 @@ class Driver:
             vms=tuple(self.world.vms.values()),
         )
 
-    def facts(self) -> Facts:
+    def facts(self) -> RolloutFacts:
         known = self.world.maintenances
         own = {i for ids in self.own.values() for i in ids}
-        return Facts(
-            maintenances={i: None if i in self.forgotten else known[i] for i in self.rollout.watched},
+        return RolloutFacts(
+            maintenances={i: None if i in self.forgotten else known[i] for i in self.rollout.watched_maintenance_ids},
             others=tuple(m for m in known.values() if m.is_active and m.id not in own),
             health=self.health,
         )
@@ -169,24 +196,26 @@ class Driver:
         """Carry steps out until there is nothing to do."""
         for _ in range(4 * len(self.order) + 8):
             self._observe()
-            steps = next_steps(self.rollout, self.inventory(), self.facts(), self.world.now)
+            steps = decide_next_steps(self.rollout, self.inventory(), self.facts(), self.world.now)
             self._check_repeatable(steps)
             for each in steps:
-                failures = self.rollout.failures
+                failures = self.rollout.failure_count
                 self._carry_out(each)
-                if self.rollout.failures > failures:  # the rest was decided without this failure
+                if self.rollout.failure_count > failures:  # the rest was decided without this failure
                     break
-            is_at_rest = not steps or isinstance(steps[-1], Wait)
-            if is_at_rest and not any(isinstance(each, Cancel) for each in steps):
-                self.wait = steps[-1] if steps and isinstance(steps[-1], Wait) else None
+            is_at_rest = not steps or isinstance(steps[-1], WaitForChange)
+            if is_at_rest and not any(isinstance(each, CancelMaintenance) for each in steps):
+                self.wait = steps[-1] if steps and isinstance(steps[-1], WaitForChange) else None
                 return
         pytest.fail("it never comes to rest")
 
     def _observe(self) -> None:
         facts, now = self.facts(), self.world.now
-        seen = observe(self.rollout, facts, now)
-        assert observe(seen, facts, now) == seen
-        assert next_steps(self.rollout, self.inventory(), facts, now) == next_steps(seen, self.inventory(), facts, now)
+        seen = observe_rollout(self.rollout, facts, now)
+        assert observe_rollout(seen, facts, now) == seen
+        assert decide_next_steps(self.rollout, self.inventory(), facts, now) == decide_next_steps(
+            seen, self.inventory(), facts, now
+        )
         if seen.health is not None and seen.checks > self.rollout.checks and seen.health.is_healthy:
             self.passed.add(seen.health.batch)
         self.rollout = seen
@@ -195,21 +224,21 @@ class Driver:
         """Asked again it says the same, also after a restart."""
         copy = decode_rollout(encode_rollout(self.rollout))
         assert copy == self.rollout
-        assert next_steps(copy, self.inventory(), self.facts(), self.world.now) == steps
+        assert decide_next_steps(copy, self.inventory(), self.facts(), self.world.now) == steps
 
     def _carry_out(self, each: Step) -> None:
         now = self.world.now
-        if isinstance(each, Schedule):
+        if isinstance(each, ScheduleHost):
             self._check_allowed(each.host)
             try:
                 made = self.world.plan(each.request)
             except ForewarnError as error:
-                self.rollout = refused(self.rollout, each.host, error.message, now)
+                self.rollout = record_refused(self.rollout, each.host, error.message, now)
                 return
             self.own[each.host] = tuple(m.id for m in made)
             self.begun_at[each.host] = now
-            self.rollout = scheduled(self.rollout, each.host, self.own[each.host], now)
-        elif isinstance(each, Cancel):
+            self.rollout = record_scheduled(self.rollout, each.host, self.own[each.host], now)
+        elif isinstance(each, CancelMaintenance):
             found = self.world.maintenances[each.maintenance_id]
             assert self.rollout.state is R.ABORTING or self.host(each.host).state is H.FAILED
             if found.state in {S.QUEUED, S.SCHEDULED}:  # another one of the host may just have begun
@@ -218,10 +247,10 @@ class Driver:
             assert self.rollout.state is R.RUNNING
             assert all(self.host(name).is_over for name in self.order if self.batch_of[name] <= each.batch)
             self.asked = each
-        elif not isinstance(each, Wait):
-            if isinstance(each, Skip):
+        elif not isinstance(each, WaitForChange):
+            if isinstance(each, SkipHost):
                 assert self.rollout.state is R.RUNNING
-            self.rollout = carry_out(self.rollout, each, now)
+            self.rollout = apply_own_step(self.rollout, each, now)
 
     # The rules, looked at with other eyes
 
@@ -235,7 +264,7 @@ class Driver:
         assert name not in spec.canary or not in_flight, "a canary is alone"
         before = [self.host(other) for other in self.order if self.batch_of[other] < batch]
         assert all(host.is_over for host in before), "batch after batch"
-        assert self.rollout.failures - self.rollout.failures_accepted < spec.failures_max
+        assert self.rollout.failure_count - self.rollout.failures_accepted < spec.failures_max
         if batch:
             ended_at = max(host.ended_at for host in before if host.batch == batch - 1 and host.ended_at is not None)
             assert self.world.now >= ended_at + pause_after(spec, batch - 1)
@@ -278,8 +307,8 @@ class Driver:
             assert rollout.reason
         if rollout.is_ended:
             assert self.in_flight() == []
-            assert (rollout.state is R.COMPLETED) <= (rollout.failures == 0)
-            assert (rollout.state is R.FAILED) <= (rollout.failures > 0)
+            assert (rollout.state is R.COMPLETED) <= (rollout.failure_count == 0)
+            assert (rollout.state is R.FAILED) <= (rollout.failure_count > 0)
         else:
             assert rollout.state is R.PAUSED or self.wait is not None
 
@@ -298,11 +327,11 @@ class Rollouts(RuleBasedStateMachine):
         spec = data.draw(specs(hosts))
         inventory = Inventory(hosts=tuple(Host(name=name) for name in hosts), scopes=SCOPES, vms=vms)
         try:
-            planned = plan(spec, inventory, self.world.now)
+            planned = plan_rollout(spec, inventory, self.world.now)
         except Conflict:
             assert is_split(spec, hosts, vms)
             spec = replace(spec, one_fault_domain=False, one_update_domain=False)
-            planned = plan(spec, inventory, self.world.now)
+            planned = plan_rollout(spec, inventory, self.world.now)
         else:
             assert not is_split(spec, hosts, vms)
         for cause, which in data.draw(st.lists(st.tuples(causes, index), max_size=2)):
@@ -316,7 +345,9 @@ class Rollouts(RuleBasedStateMachine):
             return
         name = (names[which % len(names)],)
         try:
-            self.world.plan(Request(cause=cause, hosts=name) if is_host else Request(cause=cause, vms=name))
+            self.world.plan(
+                MaintenanceRequest(cause=cause, hosts=name) if is_host else MaintenanceRequest(cause=cause, vms=name)
+            )
         except Conflict:  # the VM is gone, or has the same before it
             return
 
@@ -386,7 +417,9 @@ class Rollouts(RuleBasedStateMachine):
     def answer(self, is_healthy: bool) -> None:
         driver = self.driver
         assert driver.asked is not None
-        driver.health = Health(number=driver.asked.number, batch=driver.asked.batch, is_healthy=is_healthy, detail="so")
+        driver.health = HealthResult(
+            number=driver.asked.number, batch=driver.asked.batch, is_healthy=is_healthy, detail="so"
+        )
         driver.drive()
 
     # The fleet
@@ -435,11 +468,11 @@ class Rollouts(RuleBasedStateMachine):
         before, now = driver.rollout, self.world.now
         try:
             if what == "pause":
-                driver.rollout = commands.pause(before, now, reason="lunch")
+                driver.rollout = commands.pause_rollout(before, now, reason="lunch")
             elif what == "abort":
-                driver.rollout = commands.abort(before, now, reason="enough")
+                driver.rollout = commands.abort_rollout(before, now, reason="enough")
             else:
-                driver.rollout = commands.resume(before, now, accept_health=what == "accept")
+                driver.rollout = commands.resume_rollout(before, now, accept_health=what == "accept")
         except Conflict:
             allowed = {"pause": {R.RUNNING}, "abort": {R.RUNNING, R.PAUSED}}.get(what, {R.PAUSED})
             assert before.state not in allowed
@@ -467,18 +500,18 @@ class Rollouts(RuleBasedStateMachine):
             if driver.rollout.is_ended:
                 break
             if driver.rollout.state is R.PAUSED:
-                driver.rollout = commands.resume(driver.rollout, self.world.now)
+                driver.rollout = commands.resume_rollout(driver.rollout, self.world.now)
             for each in list(self.world.maintenances.values()):
                 if self.world.get(each).state is S.STARTED:
                     self.world.complete(each)
             if driver.asked is not None:
-                driver.health = Health(number=driver.asked.number, batch=driver.asked.batch, is_healthy=True)
+                driver.health = HealthResult(number=driver.asked.number, batch=driver.asked.batch, is_healthy=True)
             driver.drive()
             self.world.advance(timedelta(days=8))
             driver.drive()
             driver.check()
         assert driver.rollout.is_ended, driver.rollout
-        assert next_steps(driver.rollout, driver.inventory(), driver.facts(), self.world.now) == []
+        assert decide_next_steps(driver.rollout, driver.inventory(), driver.facts(), self.world.now) == []
 
 
 TestRollouts = Rollouts.TestCase
@@ -511,12 +544,13 @@ def test_where_nothing_goes_wrong_it_goes_as_planned(data: st.DataObject) -> Non
     world = World(*vms, scopes=SCOPES)
     spec = replace(data.draw(specs(hosts)), one_fault_domain=True, deadline=None)
     driver = Driver(
-        world, plan(spec, Inventory(hosts=tuple(Host(name=h) for h in hosts), scopes=SCOPES, vms=vms), world.now)
+        world,
+        plan_rollout(spec, Inventory(hosts=tuple(Host(name=h) for h in hosts), scopes=SCOPES, vms=vms), world.now),
     )
     driver.drive()
     while not driver.rollout.is_ended:
         if driver.asked is not None and driver.asked.number == driver.rollout.checks + 1:
-            driver.health = Health(number=driver.asked.number, batch=driver.asked.batch, is_healthy=True)
+            driver.health = HealthResult(number=driver.asked.number, batch=driver.asked.batch, is_healthy=True)
         else:
             moments = [driver.wait.until] if driver.wait is not None else []
             moments += [

@@ -30,10 +30,10 @@ class Lent(SoleLeader):
 
     def ensure_leader(self) -> None:
         if not self.is_held:
-            msg = "the lease is over"
+            msg = "the lease has expired"
             raise LeaseLost(msg)
 
-    def check(self, tx: Transaction) -> None:
+    def ensure_leader_in(self, tx: Transaction) -> None:
         self.ensure_leader()
 
 

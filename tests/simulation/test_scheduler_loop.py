@@ -13,11 +13,11 @@ import pytest
 
 from forewarn.actuators import Progress, Simulate
 from forewarn.clock import RealClock, VirtualClock
+from forewarn.core.actuator_result import RetryPolicy
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
-from forewarn.core.progress import Retry
 from forewarn.engine.clock_guard import ClockGuard
 from forewarn.errors import InvalidRequest
-from forewarn.scheduling.scheduler import Pace
+from forewarn.scheduling.scheduler import SchedulerSettings
 from forewarn.store import SqlStore
 from tests.support.faults import FaultyStore
 from tests.support.simulated import Simulated, inventory, simulated
@@ -149,7 +149,9 @@ async def test_a_slow_actuator_keeps_nobody_waiting_on_a_real_clock(monkeypatch:
                 await answer.wait()
             return Progress(is_impacted=True, is_complete=True)
 
-    made = await simulated(DECLARED, clock=RealClock(), actuator=Slow(), pace=Pace(retry=Retry(attempts_max=1)))
+    made = await simulated(
+        DECLARED, clock=RealClock(), actuator=Slow(), pace=SchedulerSettings(retry=RetryPolicy(attempts_max=1))
+    )
     slow = await made.schedule_one("user-restart", "db")
     await made.approve_all("db")
     other = await made.schedule_one("user-redeploy", "lone")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from forewarn.clock import VirtualClock
-from forewarn.core.decision import Rules
+from forewarn.core.decision import DecisionRules
 from forewarn.core.model import EntryKind, MaintenanceState
-from forewarn.engine.transaction import Key
+from forewarn.engine.transaction import IdempotencyKey
 from forewarn.errors import Conflict, IdempotencyMismatch, NotFound, StoreUnavailable
-from forewarn.scheduling.scheduler import Pace
+from forewarn.scheduling.scheduler import SchedulerSettings
 from forewarn.store import SqlStore
 from forewarn.store.contract import Reader, Store, Transaction
 from tests.support.simulated import Simulated, inventory, simulated
@@ -51,7 +51,7 @@ async def test_the_first_get_enables_the_whole_scope_and_shows_an_empty_document
 
 async def test_what_began_before_enabling_is_not_announced() -> None:
     """R68: events begin to arrive a while after enabling, and not those of before."""
-    made = await simulated(DECLARED, rules=Rules(announce_delay=minutes(3)), enabled=["db"])
+    made = await simulated(DECLARED, rules=DecisionRules(announce_delay=minutes(3)), enabled=["db"])
     await made.advance(minutes(3) - seconds(1))
     early = await made.schedule_one("user-redeploy", "db")
     assert made.state(early) == S.STARTED
@@ -157,7 +157,7 @@ async def test_what_fell_due_while_the_service_was_down_starts_once_in_order_and
 
 async def test_the_time_that_the_service_was_down_is_no_silence() -> None:
     """R69: nobody can ask a service that is down."""
-    made = await simulated(DECLARED, rules=Rules(restart_grace=minutes(10)))
+    made = await simulated(DECLARED, rules=DecisionRules(restart_grace=minutes(10)))
     await made.advance(timedelta(hours=23))
     assert isinstance(made.clock, VirtualClock)
     made.clock.advance(timedelta(days=5))
@@ -171,7 +171,7 @@ async def test_the_time_that_the_service_was_down_is_no_silence() -> None:
 
 async def test_who_asked_is_written_down_so_that_a_crash_does_not_make_them_silent() -> None:
     """R69."""
-    made = await simulated(DECLARED, enabled=["db"], rules=Rules(restart_grace=timedelta(0)))
+    made = await simulated(DECLARED, enabled=["db"], rules=DecisionRules(restart_grace=timedelta(0)))
     await made.advance(timedelta(hours=20))
     await made.get("db")
     await made.advance(minutes(2))
@@ -183,20 +183,20 @@ async def test_who_asked_is_written_down_so_that_a_crash_does_not_make_them_sile
 
 
 async def test_old_history_is_forgotten_and_the_rest_stays() -> None:
-    made = await simulated(DECLARED, pace=Pace(history=timedelta(hours=2), outcomes=timedelta(hours=1)))
-    old = await made.schedule_one("user-redeploy", "db", key=Key(key="k", fingerprint="f"))
+    made = await simulated(DECLARED, pace=SchedulerSettings(history=timedelta(hours=2), outcomes=timedelta(hours=1)))
+    old = await made.schedule_one("user-redeploy", "db", key=IdempotencyKey(key="k", fingerprint="f"))
     await made.advance(timedelta(hours=1, minutes=40))
     young = await made.schedule_one("user-redeploy", "db")
     await made.advance(timedelta(hours=1))
     assert made.get_maintenance(old) is None
     assert made.state(young) == S.COMPLETED
     assert {entry.actor for entry in made.entries(old)} == {"operator:ann"}, "kept for longer"
-    again = await made.schedule_one("user-redeploy", "db", key=Key(key="k", fingerprint="f"))
+    again = await made.schedule_one("user-redeploy", "db", key=IdempotencyKey(key="k", fingerprint="f"))
     assert again.id not in {old.id, young.id}
 
 
 async def test_the_oldest_history_is_forgotten_where_the_audit_log_is_too_long_and_each_sweep_tells_it_once() -> None:
-    made = await simulated(DECLARED, pace=Pace(entries_max=3))
+    made = await simulated(DECLARED, pace=SchedulerSettings(entries_max=3))
     old = await made.schedule_one("user-redeploy", "db")
     await made.advance(timedelta(minutes=40))
     young = await made.schedule_one("user-redeploy", "db")
@@ -215,7 +215,7 @@ async def test_the_oldest_history_is_forgotten_where_the_audit_log_is_too_long_a
 
 async def test_a_command_under_the_same_key_happens_once() -> None:
     made = await simulated(DECLARED)
-    key = Key(key="operator/1", fingerprint="f")
+    key = IdempotencyKey(key="operator/1", fingerprint="f")
     first = await made.schedule("host-maintenance", "web-0", "web-1", key=key)
     count = len(made.entries())
     again = await made.schedule("host-maintenance", "web-0", "web-1", key=key)
@@ -230,29 +230,29 @@ async def test_a_command_under_the_same_key_happens_once() -> None:
 async def test_a_replay_shows_what_has_become_of_it_and_an_end_is_no_conflict() -> None:
     made = await simulated(DECLARED)
     maintenance = await made.schedule_one("host-maintenance", "db")
-    key = Key(key="c", fingerprint="f")
+    key = IdempotencyKey(key="c", fingerprint="f")
     for _ in range(2):
         canceled = await made.engine.cancel(maintenance.id, actor="operator:ann", key=key)
         assert canceled.state is S.CANCELED
     with pytest.raises(Conflict):
-        await made.engine.cancel(maintenance.id, actor="operator:ann", key=Key(key="d", fingerprint="f"))
+        await made.engine.cancel(maintenance.id, actor="operator:ann", key=IdempotencyKey(key="d", fingerprint="f"))
 
 
 async def test_a_command_that_was_refused_leaves_its_key_free() -> None:
     made = await simulated(DECLARED)
-    key = Key(key="k", fingerprint="f")
+    key = IdempotencyKey(key="k", fingerprint="f")
     with pytest.raises(NotFound):
         await made.engine.cancel("unknown", actor="operator:ann", key=key)
     await made.schedule_one("host-maintenance", "db", key=key)
 
 
 async def test_a_replay_of_what_was_forgotten_says_so() -> None:
-    made = await simulated(DECLARED, pace=Pace(history=timedelta(hours=1), outcomes=timedelta(days=30)))
+    made = await simulated(DECLARED, pace=SchedulerSettings(history=timedelta(hours=1), outcomes=timedelta(days=30)))
     maintenance = await made.schedule_one("host-maintenance", "db")
-    key = Key(key="c", fingerprint="f")
+    key = IdempotencyKey(key="c", fingerprint="f")
     await made.engine.cancel(maintenance.id, actor="operator:ann", key=key)
     await made.advance(timedelta(hours=3))
-    with pytest.raises(NotFound, match="does not exist any more"):
+    with pytest.raises(NotFound, match="no longer exists"):
         await made.engine.cancel(maintenance.id, actor="operator:ann", key=key)
 
 
@@ -289,8 +289,8 @@ class LosesAnswers:
     def check_pages(self, span_s: float) -> None:
         self.store.check_pages(span_s)
 
-    def end_check(self) -> None:
-        self.store.end_check()
+    def stop_check(self) -> None:
+        self.store.stop_check()
 
     def close(self) -> None:
         self.store.close()

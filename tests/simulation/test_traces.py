@@ -12,14 +12,14 @@ import pytest
 
 from forewarn.actuators import Actuator
 from forewarn.actuators.contract import TRACEPARENT, Progress
-from forewarn.actuators.traced import Traced
+from forewarn.actuators.traced import TracedActuator
 from forewarn.clock import VirtualClock
+from forewarn.core.actuator_result import RetryPolicy
 from forewarn.core.model import Maintenance
-from forewarn.core.progress import Retry
 from forewarn.errors import ActuationFailed, ActuatorError
-from forewarn.observability.tracing import Call, Tracing
-from forewarn.observability.tracing.life import NAMES_MAX, Moment, moments_of
-from forewarn.scheduling.scheduler import Pace
+from forewarn.observability.tracing import ActuatorCall, Tracing
+from forewarn.observability.tracing.maintenance_spans import NAMES_MAX, MaintenanceSpan, derive_spans
+from forewarn.scheduling.scheduler import SchedulerSettings
 from tests.support.observed import Observed
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import SCOPES, VMS, seconds
@@ -33,16 +33,16 @@ class Kept(Tracing):
     is_on = True
 
     def __init__(self) -> None:
-        self.moments: list[Moment] = []
+        self.moments: list[MaintenanceSpan] = []
         self.calls: list[str] = []
 
-    def tell(self, moments: Iterable[Moment]) -> None:
+    def export_spans(self, moments: Iterable[MaintenanceSpan]) -> None:
         self.moments += moments
 
     @contextmanager
-    def call(self, maintenance: Maintenance, name: str, began_at: datetime) -> Iterator[Call]:
+    def actuator_call_span(self, maintenance: Maintenance, name: str, began_at: datetime) -> Iterator[ActuatorCall]:
         self.calls.append(name)
-        call = Call()
+        call = ActuatorCall()
         call.traceparent = f"call of {maintenance.id}"
         yield call
 
@@ -50,18 +50,20 @@ class Kept(Tracing):
         return f"root of {maintenance_id}"
 
 
-async def world(actuator: Actuator | None = None, pace: Pace | None = None) -> tuple[Simulated, list[Moment]]:
+async def world(
+    actuator: Actuator | None = None, pace: SchedulerSettings | None = None
+) -> tuple[Simulated, list[MaintenanceSpan]]:
     made = await simulated(inventory(*VMS, scopes=SCOPES, hosts=["host-0"]), actuator=actuator, pace=pace)
-    told: list[Moment] = []
-    made.engine.listeners.append(lambda changes: told.extend(moments_of(changes)))
+    told: list[MaintenanceSpan] = []
+    made.engine.listeners.append(lambda changes: told.extend(derive_spans(changes)))
     return made, told
 
 
-def story(told: list[Moment], of: Maintenance) -> list[tuple[str, timedelta, timedelta]]:
+def story(told: list[MaintenanceSpan], of: Maintenance) -> list[tuple[str, timedelta, timedelta]]:
     return [(m.name, m.began_at - NOW, m.ended_at - NOW) for m in told if m.maintenance_id == of.id]
 
 
-def only(told: list[Moment], name: str) -> Moment:
+def only(told: list[MaintenanceSpan], name: str) -> MaintenanceSpan:
     (moment,) = (each for each in told if each.name == name)
     return moment
 
@@ -135,14 +137,14 @@ async def test_failed_attempts_and_the_failure_say_why() -> None:
             msg = "no route to host-1"
             raise ActuatorError(msg)
 
-    made, told = await world(Broken(), Pace(retry=Retry(attempts_max=2)))
+    made, told = await world(Broken(), SchedulerSettings(retry=RetryPolicy(attempts_max=2)))
     maintenance = await made.schedule_one("live-migration", "db")
     await made.approve_all("db")
     await made.advance(minutes(20))
     failures = [(m.name, m.failure) for m in told if m.failure is not None]
     assert failures == [
         ("attempt failed", "no route to host-1"),
-        ("failed", "the actuator failed 2 times, at last: no route to host-1"),
+        ("failed", "the actuator failed 2 times; last error: no route to host-1"),
     ]
     assert "under way" in [name for name, _, _ in story(told, maintenance)]
 
@@ -150,8 +152,8 @@ async def test_failed_attempts_and_the_failure_say_why() -> None:
 async def test_of_many_vms_some_are_named_and_all_are_counted() -> None:
     many = [replace(vm(f"vm-{n}"), addresses=(f"10.8.{n}.1",)) for n in range(NAMES_MAX + 5)]
     made = await simulated(inventory(*many))
-    told: list[Moment] = []
-    made.engine.listeners.append(lambda changes: told.extend(moments_of(changes)))
+    told: list[MaintenanceSpan] = []
+    made.engine.listeners.append(lambda changes: told.extend(derive_spans(changes)))
     await made.schedule("host-maintenance", *(each.name for each in many))
     attributes = told[0].attributes
     assert attributes["forewarn.maintenance.vms.count"] == NAMES_MAX + 5
@@ -192,7 +194,7 @@ class Slow(Observed):
 
 async def test_of_many_looks_only_those_are_told_that_say_something_new() -> None:
     slow, tracing, clock = Slow(), Kept(), VirtualClock(NOW)
-    made = await simulated(inventory(*VMS, scopes=SCOPES), actuator=Traced(slow, tracing, clock), clock=clock)
+    made = await simulated(inventory(*VMS, scopes=SCOPES), actuator=TracedActuator(slow, tracing, clock), clock=clock)
     maintenance = await made.schedule_one("live-migration", "db")
     await made.approve_all("db")
     await made.advance(minutes(1))
@@ -204,7 +206,7 @@ async def test_of_many_looks_only_those_are_told_that_say_something_new() -> Non
 
 async def test_what_is_handed_on_is_the_call_or_the_maintenance_and_nothing_after_it() -> None:
     slow, tracing, clock = Slow(), Kept(), VirtualClock(NOW)
-    made = await simulated(inventory(*VMS, scopes=SCOPES), actuator=Traced(slow, tracing, clock), clock=clock)
+    made = await simulated(inventory(*VMS, scopes=SCOPES), actuator=TracedActuator(slow, tracing, clock), clock=clock)
     maintenance = await made.schedule_one("live-migration", "db")
     await made.approve_all("db")
     await made.advance(minutes(1))
@@ -220,7 +222,9 @@ async def test_a_look_that_fails_is_told_with_its_reason() -> None:
             raise ActuationFailed(msg)
 
     tracing, clock = Kept(), VirtualClock(NOW)
-    made = await simulated(inventory(*VMS, scopes=SCOPES), actuator=Traced(Failed(), tracing, clock), clock=clock)
+    made = await simulated(
+        inventory(*VMS, scopes=SCOPES), actuator=TracedActuator(Failed(), tracing, clock), clock=clock
+    )
     maintenance = await made.schedule_one("live-migration", "db")
     await made.approve_all("db")
     assert made.state(maintenance) == "started"

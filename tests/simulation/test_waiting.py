@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.decision import Rules
+from forewarn.core.decision import DecisionRules
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EntryKind, MaintenanceState
-from forewarn.core.request import Request
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import SCOPES, VMS, seconds
 from tests.support.world import NOW, minutes
@@ -21,7 +21,7 @@ K = EntryKind
 S = MaintenanceState
 
 
-async def world(rules: Rules | None = None) -> Simulated:
+async def world(rules: DecisionRules | None = None) -> Simulated:
     return await simulated(inventory(*VMS, scopes=SCOPES, hosts=["host-0"]), rules=rules)
 
 
@@ -52,7 +52,9 @@ async def test_the_next_fault_domain_is_announced_when_the_one_before_is_over_wi
 async def test_a_maintenance_of_two_tenants_waits_for_both_and_starts_for_both_at_once() -> None:
     """R50, R83, R84, R85."""
     made = await world()
-    (shared,) = await made.engine.schedule(Request(cause="live-migration", hosts=("host-1",)), actor="operator:ann")
+    (shared,) = await made.engine.schedule(
+        MaintenanceRequest(cause="live-migration", hosts=("host-1",)), actor="operator:ann"
+    )
     (web_id,) = await made.event_ids("web-1")
     (db_id,) = await made.event_ids("db")
     await made.advance(minutes(1))
@@ -72,7 +74,9 @@ async def test_a_maintenance_of_two_tenants_waits_for_both_and_starts_for_both_a
 async def test_a_tenant_that_never_asked_has_no_vote() -> None:
     """R67, R86."""
     made = await simulated(inventory(*VMS, scopes=SCOPES), enabled=["web-0"])
-    (shared,) = await made.engine.schedule(Request(cause="live-migration", hosts=("host-1",)), actor="operator:ann")
+    (shared,) = await made.engine.schedule(
+        MaintenanceRequest(cause="live-migration", hosts=("host-1",)), actor="operator:ann"
+    )
     await made.approve_all("web-0")
     assert made.state(shared) == S.STARTED
     assert made.lateness == []

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from forewarn.actuators import Actuator, Progress, Simulate
-from forewarn.actuators.exec import Exec, Limits
-from forewarn.actuators.libvirt import Libvirt, Terms
+from forewarn.actuators.exec import CommandLimits, Exec
+from forewarn.actuators.libvirt import Libvirt, LibvirtTimings
 from forewarn.actuators.webhook import Webhook
 from forewarn.clock import Clock, RealClock, VirtualClock
 from forewarn.core.model import EventType, Maintenance, MaintenanceState
@@ -132,7 +132,7 @@ async def _exec(stack: AsyncExitStack, folder: Path) -> Subject:
     begun = folder / "begun"
 
     def make() -> Exec:
-        limits = Limits(look_every=timedelta(milliseconds=10), deadline=timedelta(seconds=GUARD_S))
+        limits = CommandLimits(check_every=timedelta(milliseconds=10), deadline=timedelta(seconds=GUARD_S))
         return Exec([sys.executable, "-S", str(script)], folder / "runs", limits=limits)
 
     stack.callback((folder / "go").touch)  # whatever a test has left behind ends
@@ -173,7 +173,7 @@ async def _libvirt(stack: AsyncExitStack, _folder: Path) -> Subject:
     world.define("web-0")
 
     def make() -> Libvirt:
-        made = Libvirt(URI, terms=Terms(freeze=_FREEZE))
+        made = Libvirt(URI, timings=LibvirtTimings(freeze=_FREEZE))
         stack.push_async_callback(made.close)
         return made
 

@@ -105,7 +105,7 @@ class Witness:
 
 def cookie_of(service: Running, token: str = "") -> dict[str, Any]:
     """The cookie of somebody who has logged in with that token, or with the operator's."""
-    form = {"token": token or service.service.tokens.operator}
+    form = {"token": token or service.service.tokens.operator_token}
     url = service.service.control_url
     answer = httpx.post(f"{url}/login", data=form, headers={"origin": url}, trust_env=False, timeout=60)
     name, _, rest = answer.headers["set-cookie"].partition("=")

@@ -13,8 +13,8 @@ from typing import Any
 from forewarn.actuators import Progress
 from forewarn.core.access import Role
 from forewarn.core.approval import Approver
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventType, Maintenance
-from forewarn.core.request import Request
 from forewarn.core.rollout import RolloutSpec
 from forewarn.errors import ActuationFailed, ActuatorError
 from forewarn.util.ids import SeededIds
@@ -111,17 +111,17 @@ class Story:
 
     def advance(self, **span: float) -> None:
         """Time passes."""
-        self.service.run(self.service.service.scheduler.advance(timedelta(**span)))
+        self.service.run(self.service.service.scheduler.advance_clock(timedelta(**span)))
 
-    def schedule(self, event_type: EventType, **request: Any) -> Maintenance:  # noqa: ANN401 - fields of `Request`
+    def schedule(self, event_type: EventType, **request: Any) -> Maintenance:  # noqa: ANN401 - fields of `MaintenanceRequest`
         """Somebody announces something."""
-        wanted = Request(**({"cause": "host-maintenance", "type": event_type} | request))
+        wanted = MaintenanceRequest(**({"cause": "host-maintenance", "type": event_type} | request))
         return self.service.run(self.service.service.engine.schedule(wanted, actor=_ACTOR))[0]
 
     def approve(self, maintenance: Maintenance, *tenants: str) -> None:
         """These tenants approve, each from its first VM."""
         engine = self.service.service.engine
-        events = self.service.run(engine.read(lambda reader: reader.events_of([maintenance.id])))[maintenance.id]
+        events = self.service.run(engine.read(lambda reader: reader.find_events_of([maintenance.id])))[maintenance.id]
         for event in events:
             if event.audience.partition(":")[2] in tenants:
                 name = event.resources[0]

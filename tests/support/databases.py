@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
-from forewarn.core.decision import Changes
-from forewarn.core.model import Audience, Entry, Event, Maintenance, VirtualMachine
+from forewarn.core.decision import ChangeSet
+from forewarn.core.model import Audience, AuditEntry, Event, Maintenance, VirtualMachine
 from forewarn.store import MemoryStore, SqlStore, Store
 from forewarn.store.migrate import COMPATIBLE_SINCE
 
@@ -59,7 +59,7 @@ class Database:
         self, *, size_bytes_max: int | None = None, busy_timeout_ms: int = 50, halted_ms: int = _HALTED_MS
     ) -> SqlStore:
         store = SqlStore(self.url, size_bytes_max=size_bytes_max, busy_timeout_ms=busy_timeout_ms)
-        store._halted_ms = halted_ms  # a test that waits for the machine is not halted
+        store._idle_timeout_ms = halted_ms  # a test that waits for the machine is not halted
         return store
 
     def migrate_further(self, compatible_since: str | None) -> None:
@@ -173,7 +173,7 @@ def postgresql() -> Iterator[PostgreSql]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-Item = Maintenance | Event | Audience | VirtualMachine | Entry
+Item = Maintenance | Event | Audience | VirtualMachine | AuditEntry
 
 
 def save(store: Store, *items: Item, is_new: bool = True) -> None:
@@ -182,7 +182,7 @@ def save(store: Store, *items: Item, is_new: bool = True) -> None:
     Args:
         is_new: Whether the maintenances and events among them did not exist before.
     """
-    changes = Changes()
+    changes = ChangeSet()
     for item in items:
         if isinstance(item, Maintenance):
             changes.maintenances[item.id] = item

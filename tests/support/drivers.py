@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from forewarn.client import API_VERSIONS, AsyncClient, Change, Client, Document, Event, Missed, Pace, Seen
-from forewarn.client.transport import AsyncHttp, Http
+from forewarn.client import API_VERSIONS, AsyncClient, Change, Client, Document, Event, Pace, PollAnswered, PollFailed
+from forewarn.client.transport import AsyncHttpTransport, HttpTransport
 from tests.support.spans import GUARD_S
 
 __all__ = ["DRIVERS", "QUICK", "SHORT", "Driver", "Drives", "by_task", "by_thread"]
@@ -31,9 +31,9 @@ class Driver(Protocol):
     def version(self) -> str: ...
     def fetch(self) -> Document: ...
     def approve(self, events: Event | str | Iterable[Event | str]) -> None: ...
-    def name(self) -> str: ...
+    def fetch_name(self) -> str: ...
     def watch(self) -> Iterator[Change]: ...
-    def follow(self) -> Iterator[Seen | Missed]: ...
+    def follow(self) -> Iterator[PollAnswered | PollFailed]: ...
 
 
 Drives: TypeAlias = Callable[..., AbstractContextManager[Driver]]
@@ -50,7 +50,7 @@ def by_thread(
     versions: Iterable[str] = API_VERSIONS,
 ) -> Iterator[Driver]:
     """`Client`."""
-    transport = Http(url, source_address, connect_timeout_s=connect_timeout_s)
+    transport = HttpTransport(url, source_address, connect_timeout_s=connect_timeout_s)
     with Client(pace=pace, transport=transport, versions=versions) as client:
         yield client
 
@@ -72,13 +72,13 @@ class _Tasks:
     def approve(self, events: Event | str | Iterable[Event | str]) -> None:
         self._runner.run(self._client.approve(events))
 
-    def name(self) -> str:
-        return self._runner.run(self._client.name())
+    def fetch_name(self) -> str:
+        return self._runner.run(self._client.fetch_name())
 
     def watch(self) -> Iterator[Change]:
         return self._each(self._client.watch())
 
-    def follow(self) -> Iterator[Seen | Missed]:
+    def follow(self) -> Iterator[PollAnswered | PollFailed]:
         return self._each(self._client.follow())
 
     def _each(self, told: Any) -> Iterator[Any]:  # noqa: ANN401 - of either kind
@@ -100,7 +100,7 @@ def by_task(
 ) -> Iterator[Driver]:
     """`AsyncClient`."""
     with asyncio.Runner() as runner:
-        transport = AsyncHttp(url, source_address, connect_timeout_s=connect_timeout_s)
+        transport = AsyncHttpTransport(url, source_address, connect_timeout_s=connect_timeout_s)
         client = AsyncClient(pace=pace, transport=transport, versions=versions)
         yield _Tasks(runner, client)
         runner.run(client.close())

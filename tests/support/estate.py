@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventType, Maintenance
-from forewarn.core.request import Request
 from tests.support.service import Running
 from tests.support.wire import Wire, approval, get, post
 
@@ -80,9 +80,9 @@ class Estate:
     db: Tenant
 
 
-def announce(service: Running, estate: Estate, event_type: EventType = EventType.FREEZE, **more: Any) -> Maintenance:  # noqa: ANN401 - fields of `Request`
+def announce(service: Running, estate: Estate, event_type: EventType = EventType.FREEZE, **more: Any) -> Maintenance:  # noqa: ANN401 - fields of `MaintenanceRequest`
     """A maintenance of that host."""
-    request = Request(**{"cause": "host-maintenance", "type": event_type, "hosts": (estate.host,), **more})
+    request = MaintenanceRequest(**{"cause": "host-maintenance", "type": event_type, "hosts": (estate.host,), **more})
     return service.run(service.service.engine.schedule(request, actor="operator:test"))[0]
 
 

@@ -65,8 +65,8 @@ class FaultyStore:
     def check_pages(self, span_s: float) -> None:
         self.store.check_pages(span_s)
 
-    def end_check(self) -> None:
-        self.store.end_check()
+    def stop_check(self) -> None:
+        self.store.stop_check()
 
     @contextmanager
     def read(self) -> Iterator[Reader]:

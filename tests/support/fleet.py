@@ -14,9 +14,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from forewarn.clock import VirtualClock
-from forewarn.core.decision import Rules
+from forewarn.core.decision import DecisionRules
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import (
-    Entry,
+    AuditEntry,
     EntryKind,
     Event,
     Maintenance,
@@ -27,10 +28,9 @@ from forewarn.core.model import (
     VirtualMachine,
     audience_key,
 )
-from forewarn.core.request import Request
-from forewarn.engine.transaction import Key
+from forewarn.engine.transaction import IdempotencyKey
 from forewarn.errors import CallerError, StoreUnavailable
-from forewarn.scheduling.scheduler import Pace
+from forewarn.scheduling.scheduler import SchedulerSettings
 from forewarn.store import SqlStore
 from forewarn.util.ids import SeededIds
 from forewarn.wire.imds import Dialect
@@ -95,7 +95,7 @@ class Fleet:
         self.clock = VirtualClock(NOW + timedelta(microseconds=self.rng.choice([0, 1, 500_000])))
         self.store = FaultyStore(SqlStore("sqlite://"), random.Random(seed + 1))
         self.actuator = FaultyActuator(random.Random(seed + 2))
-        rules = Rules(
+        rules = DecisionRules(
             announce_delay=timedelta(seconds=self.rng.choice([0, 0, 120])),
             start_delay=timedelta(seconds=self.rng.choice([0, 0, 45])),
         )
@@ -104,7 +104,7 @@ class Fleet:
             clock=self.clock,
             actuator=self.actuator,
             rules=rules,
-            pace=Pace(),
+            pace=SchedulerSettings(),
             dialect=Dialect(),
             ids=SeededIds(seed),
         )
@@ -119,7 +119,7 @@ class Fleet:
             each.name: self.rng.choice(["silent", "watches", "approves", "repeats", "mixes", "pries"])
             for each in self.vms
         }
-        self.audit_log: list[Entry] = []
+        self.audit_log: list[AuditEntry] = []
 
     async def begin(self) -> None:
         await self.made.engine.apply_inventory(inventory(*self.vms, scopes=self.scopes), "f", actor="operator:ann")
@@ -162,7 +162,7 @@ class Fleet:
             # The next command that gets through puts right whatever a lost answer left behind.
             self.store.likelihood = 0.0
             self.store.is_dying = False
-            await self.made.engine.probe()
+            await self.made.engine.probe_store()
             self.check_feed_is_truth()
         self._check()
 
@@ -221,7 +221,7 @@ class Fleet:
         hosts = tuple(dict.fromkeys(f"host-{self.rng.randrange(4)}" for _ in range(self.rng.choice([1, 1, 2]))))
         hosts = tuple(host for host in hosts if any(each.host == host for each in self.vms))
         is_failure = self.rng.random() < 0.1
-        request = Request(cause="hardware-failure" if is_failure else self.rng.choice(ROUTINE), hosts=hosts)
+        request = MaintenanceRequest(cause="hardware-failure" if is_failure else self.rng.choice(ROUTINE), hosts=hosts)
         await self._keyed(request)
 
     async def _schedule_vm(self) -> None:
@@ -230,11 +230,11 @@ class Fleet:
         notice = timedelta(seconds=self.rng.choice([0, 20, 700])) if is_forced else None
         cause = self.rng.choice(SINGLE + ROUTINE)
         force_reason = "drill" if is_forced else None
-        await self._keyed(Request(cause=cause, vms=(each.name,), notice=notice, force_reason=force_reason))
+        await self._keyed(MaintenanceRequest(cause=cause, vms=(each.name,), notice=notice, force_reason=force_reason))
 
-    async def _keyed(self, request: Request) -> None:
+    async def _keyed(self, request: MaintenanceRequest) -> None:
         """Under a key, and again when the answer was lost: it must happen once."""
-        key = Key(key=f"key-{len(self.scheduled)}", fingerprint="f")
+        key = IdempotencyKey(key=f"key-{len(self.scheduled)}", fingerprint="f")
         self.scheduled[key.key] = []
         for attempt in range(3):
             try:
@@ -266,7 +266,7 @@ class Fleet:
 
     def _active(self) -> list[Maintenance]:
         with self.store.store.read() as reader:
-            found: list[Maintenance] = reader.maintenances(states=sorted(ACTIVE), limit=10_000).items
+            found: list[Maintenance] = reader.list_maintenances(states=sorted(ACTIVE), limit=10_000).items
         return found
 
     def key_of(self, name: str) -> str:
@@ -289,9 +289,9 @@ class Fleet:
             if self.made.channel(each.name).is_enabled:
                 self._look(each.name)
         with self.store.store.read() as reader:
-            entries: list[Entry] = reader.entries(limit=1_000_000).items
-            maintenances: list[Maintenance] = reader.maintenances(limit=1_000_000).items
-            events = reader.events_of(m.id for m in maintenances)
+            entries: list[AuditEntry] = reader.list_entries(limit=1_000_000).items
+            maintenances: list[Maintenance] = reader.list_maintenances(limit=1_000_000).items
+            events = reader.find_events_of(m.id for m in maintenances)
         assert entries[: len(self.audit_log)] == self.audit_log, "the audit log was rewritten"
         self.audit_log = entries
         check_audit_log(entries)
@@ -299,7 +299,7 @@ class Fleet:
         self._check_approvals(entries)
         self._check_audiences(events)
 
-    def _check_approvals(self, entries: list[Entry]) -> None:
+    def _check_approvals(self, entries: list[AuditEntry]) -> None:
         """R49, R50, invariant 5: an approval that returned is in the store, once."""
         counts: dict[str, int] = defaultdict(int)
         for entry in entries:
@@ -319,7 +319,7 @@ class Fleet:
     def check_feed_is_truth(self) -> None:
         """What VMs are shown is what the store says."""
         with self.store.store.read() as reader:
-            documents = {d.audience.key: d for d in reader.documents()}
+            documents = {d.audience.key: d for d in reader.iter_documents()}
         for each in self.vms:
             channel = self.made.channel(each.name)
             document = documents.get(channel.key)

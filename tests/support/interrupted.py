@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from forewarn.agent.handlers import Handler, Ran
+from forewarn.agent.handlers import BuiltInHandler, CommandResult
 from tests.support.occasion import Occurring
 
 __all__ = ["Crash", "Fragile", "Fuse", "Staged", "crash_everywhere"]
@@ -60,7 +60,7 @@ class Fragile(Occurring):
 
     async def run(
         self, *command: str, stdin: bytes = b"", timeout_s: float | None = None, is_checked: bool = True
-    ) -> Ran:
+    ) -> CommandResult:
         self.fuse.burn()
         ran = await super().run(*command, stdin=stdin, timeout_s=timeout_s, is_checked=is_checked)
         self.fuse.burn()
@@ -84,7 +84,7 @@ class Staged(Fragile):
 
     def __init__(
         self,
-        play: Callable[[Sequence[str]], Ran],
+        play: Callable[[Sequence[str]], CommandResult],
         fuse: Fuse | None = None,
         memory: dict[str, Any] | None = None,
     ) -> None:
@@ -94,7 +94,7 @@ class Staged(Fragile):
 
     async def run(
         self, *command: str, stdin: bytes = b"", timeout_s: float | None = None, is_checked: bool = True
-    ) -> Ran:
+    ) -> CommandResult:
         assert not is_checked, "the stage does not check"
         self.fuse.burn()
         self.commands.append(command)
@@ -109,7 +109,7 @@ class Staged(Fragile):
 
 
 async def crash_everywhere(
-    handler: Handler,
+    handler: BuiltInHandler,
     occasion: Callable[[Fuse, dict[str, Any]], Fragile],
     state: Callable[[], object],
     prepared: Callable[[], bool],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.actuators.libvirt_connection import Session
+from forewarn.actuators.libvirt_connection import LibvirtSession
 
 __all__ = ["Cut", "PowerCut", "stubborn"]
 
@@ -88,9 +88,9 @@ class _Wrapped:
 
 
 def _wrap_connections(monkeypatch: pytest.MonkeyPatch, change: _Change) -> None:
-    begin = Session.__init__
+    begin = LibvirtSession.__init__
 
-    def begin_wrapped(self: Session, connect: Any, *arguments: Any) -> None:  # noqa: ANN401 - libvirt has no types
+    def begin_wrapped(self: LibvirtSession, connect: Any, *arguments: Any) -> None:  # noqa: ANN401 - libvirt has no types
         begin(self, _Wrapped(connect, change), *arguments)
 
-    monkeypatch.setattr(Session, "__init__", begin_wrapped)
+    monkeypatch.setattr(LibvirtSession, "__init__", begin_wrapped)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from forewarn.core.causes import CAUSES
-from forewarn.core.decision import Rules
-from forewarn.core.model import Entry, EntryKind, Event, EventType, Maintenance, MaintenanceState
+from forewarn.core.decision import DecisionRules
+from forewarn.core.model import AuditEntry, EntryKind, Event, EventType, Maintenance, MaintenanceState
 
 __all__ = ["FINAL", "check_audit_log", "check_starts"]
 
@@ -14,7 +14,7 @@ K = EntryKind
 FINAL = {K.COMPLETED, K.CANCELED, K.FAILED}
 
 
-def check_audit_log(entries: list[Entry]) -> None:
+def check_audit_log(entries: list[AuditEntry]) -> None:
     """In order, and one life for each maintenance: each state once, impact and end after a start (R75 to R79, R82)."""
     assert [e.sequence for e in entries] == sorted({e.sequence for e in entries})
     assert [e.at for e in entries] == sorted(e.at for e in entries)
@@ -38,7 +38,7 @@ def check_audit_log(entries: list[Entry]) -> None:
 
 
 def check_starts(
-    maintenances: list[Maintenance], events: dict[str, list[Event]], entries: list[Entry], rules: Rules
+    maintenances: list[Maintenance], events: dict[str, list[Event]], entries: list[AuditEntry], rules: DecisionRules
 ) -> None:
     """R76, R83, R84, invariant 4: not before NotBefore, unless all voted, it was forced, or the hardware failed."""
     starts = {e.maintenance_id: e for e in entries if e.kind is K.STARTED}

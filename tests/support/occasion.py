@@ -7,7 +7,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from forewarn.agent.handlers import Ran
+from forewarn.agent.handlers import CommandResult
 from forewarn.clock import VIRTUAL_START
 from forewarn.errors import HookFailed
 from forewarn.wire.document import Event
@@ -52,7 +52,7 @@ class Occurring:
 
     async def run(
         self, *command: str, stdin: bytes = b"", timeout_s: float | None = None, is_checked: bool = True
-    ) -> Ran:
+    ) -> CommandResult:
         self.commands.append(command)
         try:
             process = await asyncio.create_subprocess_exec(
@@ -73,7 +73,7 @@ class Occurring:
             await process.wait()
             msg = f"{command[0]} took longer than {timeout_s} s"
             raise HookFailed(msg) from error
-        ran = Ran(status=process.returncode or 0, output=output.decode(), errors=errors.decode())
+        ran = CommandResult(status=process.returncode or 0, output=output.decode(), errors=errors.decode())
         if is_checked and ran.status:
             msg = f"{command[0]} ended with status {ran.status}: {ran.errors.strip()}"
             raise HookFailed(msg)

@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from forewarn.agent.handlers import Ran
+from forewarn.agent.handlers import CommandResult
 from tests.support import namespaces
 from tests.support.interrupted import Fragile, Fuse
 from tests.support.occasion import Occurring
@@ -119,7 +119,7 @@ class OnPaper(Fragile):
 
     async def run(
         self, *command: str, stdin: bytes = b"", timeout_s: float | None = None, is_checked: bool = True
-    ) -> Ran:
+    ) -> CommandResult:
         try:
             return await super().run(*command, stdin=stdin, timeout_s=timeout_s, is_checked=is_checked)
         finally:
@@ -255,7 +255,7 @@ class InNode(Occurring):
 
     async def run(
         self, *command: str, stdin: bytes = b"", timeout_s: float | None = None, is_checked: bool = True
-    ) -> Ran:
+    ) -> CommandResult:
         inside = self.node.inside(*command)
         return await super().run(*inside, stdin=stdin, timeout_s=timeout_s, is_checked=is_checked)
 

@@ -189,7 +189,7 @@ class AgentProcess:
 
     def has_heard(self, peer: str, state: str) -> bool:
         """Whether that peer's last word, as far as the log tells, is this one."""
-        said = re.findall(rf"peer {re.escape(peer)} says: (\w+)", self.log)
+        said = re.findall(rf"peer {re.escape(peer)} reports: (\w+)", self.log)
         return bool(said) and said[-1] == state
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
-from forewarn.core.policy import DAYS, QuietHours, Zone
+from forewarn.core.policy import DAYS, QuietHours, TimeZone
 
 __all__ = ["ALL_DAYS", "WEEKDAYS", "is_quiet", "quiet_hours", "utc"]
 
@@ -19,7 +19,7 @@ def quiet_hours(days: str, begin: str, end: str, zone: str = "Europe/Berlin") ->
         days=tuple(DAYS.index(day) for day in days.split()),
         begin=time.fromisoformat(begin),
         end=time.fromisoformat(end),
-        zone=Zone(name=zone, rules=ZoneInfo(zone)),
+        zone=TimeZone(name=zone, rules=ZoneInfo(zone)),
     )
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from forewarn.agent.book import Book
-from forewarn.agent.codec import decode, encode
-from forewarn.agent.record import Record, Run, RunState
-from forewarn.agent.rule import LOG_ONLY, Hook, Rule, Step
-from forewarn.agent.state import State
+from forewarn.agent.codec import decode_json, encode_json
+from forewarn.agent.record import EventRecord, StepRun, StepRunState
+from forewarn.agent.registry import EventRegistry
+from forewarn.agent.rule import LOG_ONLY, EventStep, Hook, Rule
+from forewarn.agent.state import AgentState
 from forewarn.wire.document import Document, Event
 from tests.support.occasion import an_event
 
@@ -26,23 +26,23 @@ def after(**span: float) -> datetime:
     return NOW + timedelta(**span)
 
 
-def a_run(state: RunState = RunState.DONE, began: datetime = NOW, **members: Any) -> Run:  # noqa: ANN401 - of a run
-    is_over = state in {RunState.DONE, RunState.FAILED}
+def a_run(state: StepRunState = StepRunState.DONE, began: datetime = NOW, **members: Any) -> StepRun:  # noqa: ANN401 - of a run
+    is_over = state in {StepRunState.DONE, StepRunState.FAILED}
     given: dict[str, Any] = {"state": state, "began_at": began, "ended_at": began if is_over else None}
-    return Run(**(given | members))
+    return StepRun(**(given | members))
 
 
 def a_record(
     rule: Rule | None = None,
     event: Event | Mapping[str, Any] | None = None,
-    runs: Mapping[Step, Run | RunState] | None = None,
+    runs: Mapping[EventStep, StepRun | StepRunState] | None = None,
     **members: Any,  # noqa: ANN401 - of a record
-) -> Record:
+) -> EventRecord:
     """A record that was seen at `NOW`, of a Freeze at `NOT_BEFORE` unless its event says otherwise."""
     found = event if isinstance(event, Event) else an_event(**(event or {}))
-    took_place = {step: run if isinstance(run, Run) else a_run(run) for step, run in (runs or {}).items()}
+    took_place = {step: run if isinstance(run, StepRun) else a_run(run) for step, run in (runs or {}).items()}
     given: dict[str, Any] = {"event": found, "rule": rule or Rule(), "seen_at": NOW, "runs": took_place}
-    return Record(**(given | members))
+    return EventRecord(**(given | members))
 
 
 def document(*events: Event, incarnation: int = 1) -> Document:
@@ -61,13 +61,13 @@ class InMemory:
         self.content = content
         self.is_full = False
 
-    def load(self) -> State:
-        return decode(self.content, State) if self.content else State()
+    def load(self) -> AgentState:
+        return decode_json(self.content, AgentState) if self.content else AgentState()
 
-    def save(self, state: State) -> None:
+    def save(self, state: AgentState) -> None:
         if self.is_full:
             raise OSError(28, "No space left on device")
-        self.content = encode(state)
+        self.content = encode_json(state)
 
 
 def a_book(
@@ -77,8 +77,10 @@ def a_book(
     vm: str = "db",
     records_max: int = 10,
     history_max: int = 3,
-) -> Book:
+) -> EventRegistry:
     """A book in which one rule is there for every event."""
-    book = Book(memory or InMemory(), lambda _event, _now: rule, records_max=records_max, history_max=history_max)
+    book = EventRegistry(
+        memory or InMemory(), lambda _event, _now: rule, records_max=records_max, history_max=history_max
+    )
     book.vm = vm
     return book

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from forewarn.store import sql
-from forewarn.store.migrate import upgrade
+from forewarn.store.migrate import upgrade_schema
 
 __all__ = ["copied_schema"]
 
@@ -30,12 +30,12 @@ def copied_schema() -> Iterator[None]:
             for statement in statements:
                 connection.exec_driver_sql(statement)
             return
-        upgrade(connection)
+        upgrade_schema(connection)
         if is_new:
             database = connection.connection.driver_connection
             assert database is not None
             statements.extend(each for each in database.iterdump() if each not in _TRANSACTION)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql, "upgrade", upgrade_or_copy)
+        patch.setattr(sql, "upgrade_schema", upgrade_or_copy)
         yield

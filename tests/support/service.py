@@ -23,9 +23,9 @@ import uvloop
 
 from forewarn.actuators import Actuator
 from forewarn.config import load_settings
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventType, Maintenance
-from forewarn.core.request import Request
-from forewarn.endpoint.fastpath import Connection
+from forewarn.endpoint.fastpath import VmConnection
 from forewarn.publishing.feed import Channel
 from forewarn.server.service import Service
 from tests.support.spans import GUARD_S
@@ -133,7 +133,7 @@ class Running:
 
     def operator(self) -> httpx.Client:
         """A client of the control API, with the operator's token."""
-        headers = {"authorization": f"Bearer {self.service.tokens.operator}"}
+        headers = {"authorization": f"Bearer {self.service.tokens.operator_token}"}
         return httpx.Client(base_url=self.service.control_url, headers=headers, timeout=_ANSWER_S, trust_env=False)
 
     # What happens
@@ -159,7 +159,7 @@ class Running:
         self, vm: Vm, event_type: EventType | None = EventType.FREEZE, cause: str = "host-maintenance"
     ) -> Maintenance:
         """A maintenance for that VM, announced."""
-        request = Request(cause=cause, type=event_type, vms=(vm.name,))
+        request = MaintenanceRequest(cause=cause, type=event_type, vms=(vm.name,))
         return self.run(self.service.engine.schedule(request, actor="operator:test"))[0]
 
     def event(self, vm: Vm) -> str:
@@ -183,7 +183,7 @@ class Running:
         with self.wire(self.wide[0]) as wire:
             is_empty = not wire.ask(get()).json["Events"]
         if is_empty:
-            request = Request(cause="host-maintenance", vms=tuple(vm.name for vm in self.wide))
+            request = MaintenanceRequest(cause="host-maintenance", vms=tuple(vm.name for vm in self.wide))
             self.run(self.service.engine.schedule(request, actor="operator:test"))
         with self.wire(self.wide[0]) as wire:
             return wire.ask(get()).body
@@ -203,7 +203,7 @@ class Running:
         return self.do(lambda: self._channel(vm))
 
     def _channel(self, vm: Vm) -> Channel:
-        caller = self.service.identity.resolve(vm.address, "")
+        caller = self.service.identity.resolve_caller(vm.address, "")
         assert caller is not None
         return caller.channel
 
@@ -215,15 +215,15 @@ class Running:
     def fast(self, version: str = LATEST) -> int:
         """How many GETs of that version the hot path answered."""
         names = [row.name for row in self.service.feed.versions]
-        return self.service.traffic.fast[names.index(version)]
+        return self.service.traffic.fast_path_counts[names.index(version)]
 
     def forget(self) -> None:
         """Empty the memo of the hot path."""
-        self.do(self.service.traffic.forget)
+        self.do(self.service.traffic.clear_memo)
 
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[VmConnection]:
         """Those that are open."""
-        return self.do(lambda: self.service.endpoint.open)
+        return self.do(lambda: self.service.endpoint.open_connections)
 
 
 def eventually(is_so: Callable[[], bool]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from forewarn.testing.transcript import Entry, Transcript
+from forewarn.testing.transcript import Transcript, TranscriptEntry
 
 __all__ = ["BEGAN", "ID", "event", "shown", "transcript", "transcripts"]
 
@@ -33,12 +33,12 @@ def event(number: int = 0, *, start_s: float | None = 900, **members: Any) -> di
     return whole | members
 
 
-def shown(at_s: float, incarnation: int, *events: dict[str, Any]) -> Entry:
+def shown(at_s: float, incarnation: int, *events: dict[str, Any]) -> TranscriptEntry:
     body = json.dumps({"DocumentIncarnation": incarnation, "Events": events}).encode()
-    return Entry(at_s=at_s, status=200, body=body)
+    return TranscriptEntry(at_s=at_s, status=200, body=body)
 
 
-def transcript(*entries: Entry, end_s: float = 3600.0) -> Transcript:
+def transcript(*entries: TranscriptEntry, end_s: float = 3600.0) -> Transcript:
     return Transcript(api_version=VERSION, began=BEGAN, interval_s=1.0, entries=entries, end_s=end_s)
 
 
@@ -63,7 +63,7 @@ _SHOWN = st.builds(
     st.lists(_MEMBERS, max_size=4),
 )
 _ENTRIES = st.builds(
-    Entry,
+    TranscriptEntry,
     at_s=st.just(0.0),
     took_s=st.sampled_from([0.0, 0.4, 130.0]),
     status=st.sampled_from([200, 200, 200, 304, 404, 500, 599]),
@@ -78,7 +78,7 @@ def transcripts(draw: st.DrawFn) -> Transcript:
     step_s = draw(st.floats(0, 2000))
     drawn = draw(st.lists(_ENTRIES, max_size=10))
     entries = [
-        Entry(at_s=n * step_s, took_s=min(e.took_s, step_s), status=e.status, headers=e.headers, body=e.body)
+        TranscriptEntry(at_s=n * step_s, took_s=min(e.took_s, step_s), status=e.status, headers=e.headers, body=e.body)
         for n, e in enumerate(drawn)
     ]
     return transcript(*entries, end_s=len(entries) * step_s)

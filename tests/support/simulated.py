@@ -14,16 +14,16 @@ from typing import Any
 
 from forewarn.actuators import Actuator, Simulate
 from forewarn.clock import Clock, VirtualClock
-from forewarn.core.approval import Approval, Approver
-from forewarn.core.decision import Rules
+from forewarn.core.approval import ApprovalResult, Approver
+from forewarn.core.decision import DecisionRules
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Entry, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine
-from forewarn.core.request import Request
+from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.model import AuditEntry, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.engine.engine import Engine
-from forewarn.engine.transaction import Key
+from forewarn.engine.transaction import IdempotencyKey
 from forewarn.publishing.feed import Channel, Feed
 from forewarn.publishing.identity import Identity
-from forewarn.scheduling.scheduler import Pace, Scheduler
+from forewarn.scheduling.scheduler import Scheduler, SchedulerSettings
 from forewarn.store import SqlStore
 from forewarn.store.contract import Store
 from forewarn.util.ids import SeededIds
@@ -56,8 +56,8 @@ class Simulated:
     store: Store
     clock: Clock
     actuator: Actuator
-    rules: Rules
-    pace: Pace
+    rules: DecisionRules
+    pace: SchedulerSettings
     dialect: Dialect
     ids: SeededIds
     lateness: list[float] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Simulated:
         self.rebuild()
 
     def rebuild(self) -> None:
-        """New parts that know nothing; `recover` fills them from the store."""
+        """New parts that know nothing; `restore_state` fills them from the store."""
         self.feed = Feed(self.dialect)
         self.identity = Identity(self.feed)
         self.engine = Engine(
@@ -86,24 +86,24 @@ class Simulated:
     async def crash(self) -> None:
         """Lose everything but the store, and start anew."""
         self.rebuild()
-        await self.engine.recover()
+        await self.engine.restore_state()
 
     @property
     def now(self) -> datetime:
         return self.clock.now()
 
     async def advance(self, by: timedelta) -> None:
-        await self.scheduler.advance(by)
+        await self.scheduler.advance_clock(by)
 
     async def advance_to(self, moment: datetime) -> None:
-        await self.scheduler.advance(moment - self.now)
+        await self.scheduler.advance_clock(moment - self.now)
 
     # VMs
 
     def channel(self, vm: str) -> Channel:
         """What the VM is shown, found by its address as the endpoint does."""
         (address,) = self._vm(vm).addresses
-        caller = self.identity.resolve(address, "169.254.169.254")
+        caller = self.identity.resolve_caller(address, "169.254.169.254")
         assert caller is not None
         return caller.channel
 
@@ -115,7 +115,7 @@ class Simulated:
         channel = self.channel(vm)
         if not channel.is_enabled:
             await self.engine.enable(channel.key, self._vm(vm).scope)
-        channel.asked_at = self.now.replace(microsecond=0)
+        channel.last_polled_at = self.now.replace(microsecond=0)
         return self.shown(vm, version)
 
     def shown(self, vm: str, version: str = LATEST) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class Simulated:
     async def event_ids(self, vm: str) -> list[str]:
         return [event["EventId"] for event in (await self.get(vm))["Events"]]
 
-    async def approve(self, vm: str, *event_ids: str, version: str = LATEST) -> Approval:
+    async def approve(self, vm: str, *event_ids: str, version: str = LATEST) -> ApprovalResult:
         """What a POST does; the endpoint answers 400 when something is unknown."""
         channel = self.channel(vm)
         approver = Approver(
@@ -135,16 +135,24 @@ class Simulated:
         )
         approval = await self.engine.approve(event_ids, approver)
         if channel.is_enabled:
-            channel.asked_at = self.now.replace(microsecond=0)
+            channel.last_polled_at = self.now.replace(microsecond=0)
         return approval
 
-    async def approve_all(self, vm: str) -> Approval:
+    async def approve_all(self, vm: str) -> ApprovalResult:
         return await self.approve(vm, *await self.event_ids(vm))
 
     # Operators
 
-    async def schedule(self, cause: str, *vms: str, key: Key | None = None, **request: Any) -> list[Maintenance]:  # noqa: ANN401 - fields of a request
-        return await self.engine.schedule(Request(cause=cause, vms=vms, **request), actor="operator:ann", key=key)
+    async def schedule(
+        self,
+        cause: str,
+        *vms: str,
+        key: IdempotencyKey | None = None,
+        **request: Any,  # noqa: ANN401 - fields of a request
+    ) -> list[Maintenance]:
+        return await self.engine.schedule(
+            MaintenanceRequest(cause=cause, vms=vms, **request), actor="operator:ann", key=key
+        )
 
     async def schedule_one(self, cause: str, *vms: str, **request: Any) -> Maintenance:  # noqa: ANN401 - fields of a request
         (maintenance,) = await self.schedule(cause, *vms, **request)
@@ -171,8 +179,8 @@ class Simulated:
         events: list[Event] = self.read(lambda reader: reader.events_of([maintenance.id])).get(maintenance.id, [])
         return events
 
-    def entries(self, of: Maintenance | None = None) -> list[Entry]:
-        found: list[Entry] = self.read(lambda reader: reader.entries(limit=100_000)).items
+    def entries(self, of: Maintenance | None = None) -> list[AuditEntry]:
+        found: list[AuditEntry] = self.read(lambda reader: reader.entries(limit=100_000)).items
         return [entry for entry in found if of is None or entry.maintenance_id == of.id]
 
     def story(self, of: Maintenance, since: datetime = NOW) -> list[tuple[EntryKind, timedelta]]:
@@ -186,8 +194,8 @@ async def simulated(
     store: Store | None = None,
     clock: Clock | None = None,
     actuator: Actuator | None = None,
-    rules: Rules | None = None,
-    pace: Pace | None = None,
+    rules: DecisionRules | None = None,
+    pace: SchedulerSettings | None = None,
     seed: int = 0,
     enabled: Sequence[str] | None = None,
 ) -> Simulated:
@@ -200,8 +208,8 @@ async def simulated(
         store=store or SqlStore("sqlite://"),
         clock=clock or VirtualClock(NOW),
         actuator=actuator or Simulate(),
-        rules=rules or Rules(),
-        pace=pace or Pace(),
+        rules=rules or DecisionRules(),
+        pace=pace or SchedulerSettings(),
         dialect=Dialect(),
         ids=SeededIds(seed),
     )

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from forewarn.client import Pace
-from forewarn.client.transport import AsyncHttp
+from forewarn.client.transport import AsyncHttpTransport
 from forewarn.clock import RealClock, VirtualClock
-from forewarn.net.listen import bound, url_of
-from forewarn.testing.recording import Recorder
-from forewarn.testing.replaying import Approved, Replay
-from forewarn.testing.transcript import EndReason, Entry, Transcript, TranscriptWriter, load_transcript
+from forewarn.net.listen_address import bind_listener, build_socket_url
+from forewarn.testing.transcript import EndReason, Transcript, TranscriptEntry, TranscriptWriter, load_transcript
+from forewarn.testing.transcript_recorder import Recorder
+from forewarn.testing.transcript_replay import ReplayedApproval, ReplayServer
 from tests.support.service import Running, Vm, eventually
 from tests.support.spans import GUARD_S
 from tests.support.wire import LATEST, approval, post
@@ -47,7 +47,7 @@ class Recording:
         pace: Pace = PACE,
         **options: Any,  # noqa: ANN401 - of the writer
     ) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[TranscriptEntry] = []
         self._pace = pace
         self._url = url
         self._path = path
@@ -59,7 +59,7 @@ class Recording:
     async def run(self, for_s: float | None = None) -> EndReason:
         """Record until stopped, or for so long."""
         self._loop = asyncio.get_running_loop()
-        transport = AsyncHttp(self._url, self._source)
+        transport = AsyncHttpTransport(self._url, self._source)
         try:
             with self._path.open("xb", buffering=0) as file:
                 now = RealClock().now()
@@ -74,7 +74,7 @@ class Recording:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._stop.set)
 
-    def _note(self, entry: Entry, is_new: bool) -> None:
+    def _note(self, entry: TranscriptEntry, is_new: bool) -> None:
         if is_new:
             self.entries.append(entry)
 
@@ -106,7 +106,7 @@ def wait_for_entries(made: Recording, count: int) -> None:
 
 
 @contextmanager
-def replayed(transcript: Transcript, **options: Any) -> Iterator[tuple[str, list[Approved]]]:  # noqa: ANN401 - of the replay
+def replayed(transcript: Transcript, **options: Any) -> Iterator[tuple[str, list[ReplayedApproval]]]:  # noqa: ANN401 - of the replay
     """A replay until the block ends: its URL, and what is approved."""
     with _replaying(transcript, options) as (url, approved, _):
         yield url, approved
@@ -116,7 +116,7 @@ def replayed(transcript: Transcript, **options: Any) -> Iterator[tuple[str, list
 def stepped(
     transcript: Transcript,
     **options: Any,  # noqa: ANN401 - of the replay
-) -> Iterator[tuple[str, list[Approved], Callable[[float], None]]]:
+) -> Iterator[tuple[str, list[ReplayedApproval], Callable[[float], None]]]:
     """As `replayed`, on a clock that stands still; the third is called with the seconds by which it moves on."""
     clock = VirtualClock()
     with _replaying(transcript, options | {"clock": clock}) as (url, approved, loop):
@@ -133,16 +133,16 @@ def stepped(
 @contextmanager
 def _replaying(
     transcript: Transcript, options: dict[str, Any]
-) -> Iterator[tuple[str, list[Approved], asyncio.AbstractEventLoop]]:
-    approved: list[Approved] = []
+) -> Iterator[tuple[str, list[ReplayedApproval], asyncio.AbstractEventLoop]]:
+    approved: list[ReplayedApproval] = []
     ready = threading.Event()
     places: list[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def run() -> None:
         stop = asyncio.Event()
-        with bound("127.0.0.1", 0) as sock:
-            async with Replay(transcript, on_approval=approved.append, **options).answering(sock):
-                places.append((url_of("http", sock), asyncio.get_running_loop(), stop))
+        with bind_listener("127.0.0.1", 0) as sock:
+            async with ReplayServer(transcript, on_approval=approved.append, **options).serving(sock):
+                places.append((build_socket_url("http", sock), asyncio.get_running_loop(), stop))
                 ready.set()
                 await stop.wait()
 
@@ -165,7 +165,7 @@ def live(service: Running, vm: Vm, path: Path) -> tuple[Transcript, str]:
         time.sleep(_DWELL_S)
         service.schedule(vm)
         wait_for_entries(made, 2)
-        shown = made.entries[1].document(LATEST)
+        shown = made.entries[1].parse_document(LATEST)
         assert shown is not None
         time.sleep(_DWELL_S)
         with service.wire(vm) as wire:

@@ -11,10 +11,18 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.causes import CAUSES, MINIMUM_NOTICE
-from forewarn.core.decision import Changes, Draft
-from forewarn.core.model import EntryKind, EventStatus, EventType, Maintenance, MaintenanceState, PowerState, Source
+from forewarn.core.decision import ChangeSet, Draft
+from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.model import (
+    EntryKind,
+    EventSource,
+    EventStatus,
+    EventType,
+    Maintenance,
+    MaintenanceState,
+    PowerState,
+)
 from forewarn.core.policy import Policy
-from forewarn.core.request import Request
 from tests.support.quiet import is_quiet
 from tests.support.world import Line, World
 
@@ -35,17 +43,17 @@ NEXT = {
 class WatchedWorld(World):
     """Checks each commit against the state before."""
 
-    request: Request | None = None
+    request: MaintenanceRequest | None = None
     """What is being planned."""
 
-    def plan(self, request: Request) -> list[Maintenance]:
+    def plan(self, request: MaintenanceRequest) -> list[Maintenance]:
         self.request = request
         try:
             return super().plan(request)
         finally:
             self.request = None
 
-    def commit(self, draft: Draft) -> Changes:
+    def commit(self, draft: Draft) -> ChangeSet:
         before = Snapshot(self)
         changes = super().commit(draft)
         check_incarnations(before, self)
@@ -242,7 +250,7 @@ def check_times_given(before: Snapshot, world: World) -> None:
             assert maintenance.not_before >= world.now + request.notice
         elif request.not_before is not None:
             assert maintenance.not_before >= request.not_before
-        elif request.source is None and cause.source is Source.PLATFORM and cause.name != "spot-eviction":
+        elif request.source is None and cause.source is EventSource.PLATFORM and cause.name != "spot-eviction":
             is_due = cause.profile is None and maintenance.vms and not request.is_now
             least = MINIMUM_NOTICE[maintenance.type] if is_due else timedelta(0)
             assert maintenance.not_before >= world.now + least
@@ -273,7 +281,7 @@ def check_quiet(before: Snapshot, world: World) -> None:
     """Whatever the platform plans or puts off is announced for a moment that is quiet for none of those it hits."""
     for maintenance in world.changes.maintenances.values():
         was = before.maintenances.get(maintenance.id)
-        is_free = CAUSES[maintenance.cause].is_fixed or maintenance.source is Source.USER
+        is_free = CAUSES[maintenance.cause].is_fixed or maintenance.source is EventSource.USER
         is_same = was is not None and was.not_before == maintenance.not_before
         if maintenance.state is not S.SCHEDULED or is_free or is_same or maintenance.force_reason is not None:
             continue
@@ -309,7 +317,7 @@ def check_moves(before: Snapshot, world: World) -> None:
 
 
 def is_routine(maintenance: Maintenance) -> bool:
-    return maintenance.cause in ROUTINE and maintenance.source is Source.PLATFORM
+    return maintenance.cause in ROUTINE and maintenance.source is EventSource.PLATFORM
 
 
 def check_exclusion(world: World) -> None:

@@ -10,14 +10,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from forewarn.core import moving, progress
-from forewarn.core.approval import Approval, Approver, approve
-from forewarn.core.decision import Changes, Document, Draft, Rules, State
-from forewarn.core.ending import cancel, complete, extra_impact, fail, impact
-from forewarn.core.lifecycle import event_status
+from forewarn.core import actuator_result, postponement
+from forewarn.core.actuator_result import ActuatorFailure, Progress, RetryPolicy
+from forewarn.core.approval import ApprovalResult, Approver, approve_events
+from forewarn.core.decision import AudienceDocument, ChangeSet, DecisionRules, Draft, WorkingSet
+from forewarn.core.enablement import disable_audience, enable_audience
+from forewarn.core.ending import (
+    cancel_maintenance,
+    complete_maintenance,
+    fail_maintenance,
+    record_extra_impact,
+    record_impact,
+)
+from forewarn.core.lifecycle import get_event_status
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import (
     Audience,
-    Entry,
+    AuditEntry,
     Event,
     EventStatus,
     Host,
@@ -27,11 +36,8 @@ from forewarn.core.model import (
     VirtualMachine,
     audience_key,
 )
-from forewarn.core.planning import plan
-from forewarn.core.progress import Failure, Progress, Retry
-from forewarn.core.request import Request
-from forewarn.core.service import disable, enable
-from forewarn.core.settlement import force_start, settle
+from forewarn.core.planning import plan_maintenance
+from forewarn.core.settlement import force_start, settle_maintenances
 
 __all__ = ["NOW", "Line", "World", "minutes"]
 
@@ -57,7 +63,7 @@ class Line:
 
     @classmethod
     def of(cls, event: Event, maintenance: Maintenance) -> Line:
-        status = event_status(event, maintenance)
+        status = get_event_status(event, maintenance)
         return cls(
             event.id,
             status,
@@ -78,20 +84,20 @@ class World:
         *vms: VirtualMachine,
         scopes: tuple[Scope, ...] = (),
         hosts: tuple[str, ...] = (),
-        rules: Rules | None = None,
+        rules: DecisionRules | None = None,
         is_enabled: bool = True,
     ) -> None:
         self.now = NOW
-        self.rules = rules or Rules()
+        self.rules = rules or DecisionRules()
         self.hosts = {*hosts, *(vm.host for vm in vms)}
         self.scopes = {scope.name: scope for scope in scopes}
         self.vms = {vm.name: vm for vm in vms}
         self.maintenances: dict[str, Maintenance] = {}
         self.events: dict[str, Event] = {}
-        self.entries: list[Entry] = []
-        self.documents: dict[str, Document] = {}
+        self.entries: list[AuditEntry] = []
+        self.documents: dict[str, AudienceDocument] = {}
         self.audiences: dict[str, Audience] = {}
-        self.changes = Changes()
+        self.changes = ChangeSet()
         self._count = 0
         for vm in vms:
             self.audiences.setdefault(self.key_of(vm.name), Audience(key=self.key_of(vm.name), scope=vm.scope))
@@ -101,8 +107,8 @@ class World:
 
     # Decisions
 
-    def state(self) -> State:
-        return State(
+    def state(self) -> WorkingSet:
+        return WorkingSet(
             hosts={name: Host(name=name) for name in self.hosts},
             vms=dict(self.vms),
             scopes=dict(self.scopes),
@@ -122,9 +128,9 @@ class World:
             actor=actor,
         )
 
-    def commit(self, draft: Draft) -> Changes:
+    def commit(self, draft: Draft) -> ChangeSet:
         """Settle the draft and take over what it changed."""
-        settle(draft)
+        settle_maintenances(draft)
         changes = draft.finish()
         self.vms.update(changes.vms)
         self.audiences.update(changes.audiences)
@@ -145,44 +151,44 @@ class World:
 
     # Commands
 
-    def plan(self, request: Request) -> list[Maintenance]:
+    def plan(self, request: MaintenanceRequest) -> list[Maintenance]:
         """What became of the request, as it stands after settling."""
         draft = self.draft()
-        made = plan(draft, request)
+        made = plan_maintenance(draft, request)
         self.commit(draft)
         return [self.maintenances[maintenance.id] for maintenance in made]
 
-    def plan_one(self, request: Request) -> Maintenance:
+    def plan_one(self, request: MaintenanceRequest) -> Maintenance:
         (maintenance,) = self.plan(request)
         return maintenance
 
     def enable(self, key: str) -> Audience:
         draft = self.draft("forewarn")
-        enable(draft, self.audiences[key])
+        enable_audience(draft, self.audiences[key])
         self.commit(draft)
         return self.audiences[key]
 
     def disable(self, key: str) -> Audience:
         draft = self.draft("forewarn")
-        disable(draft, self.audiences[key])
+        disable_audience(draft, self.audiences[key])
         self.commit(draft)
         return self.audiences[key]
 
-    def approve(self, vm: str, *event_ids: str) -> Approval:
+    def approve(self, vm: str, *event_ids: str) -> ApprovalResult:
         """What a VM's POST does."""
         approver = Approver(
             actor=f"vm:{vm}", audience=self.key_of(vm), vm=vm, source_address="10.0.0.1", api_version="2020-07-01"
         )
         return self.approve_as(approver, *event_ids)
 
-    def approve_as(self, approver: Approver, *event_ids: str) -> Approval:
+    def approve_as(self, approver: Approver, *event_ids: str) -> ApprovalResult:
         draft = self.draft(approver.actor)
-        approval = approve(draft, event_ids, approver)
+        approval = approve_events(draft, event_ids, approver)
         self.commit(draft)
         return approval
 
     def cancel(self, maintenance: Maintenance) -> Maintenance:
-        return self._change(maintenance, lambda draft, it: cancel(draft, it, reason="not needed"))
+        return self._change(maintenance, lambda draft, it: cancel_maintenance(draft, it, reason="not needed"))
 
     def force_start(self, maintenance: Maintenance) -> Maintenance:
         return self._change(maintenance, lambda draft, it: force_start(draft, it, reason="now or never"))
@@ -191,27 +197,30 @@ class World:
         self, maintenance: Maintenance, *, not_before: datetime | None = None, by: timedelta | None = None
     ) -> Maintenance:
         return self._change(
-            maintenance, lambda draft, it: moving.defer(draft, it, not_before=not_before, by=by, reason="not now")
+            maintenance,
+            lambda draft, it: postponement.defer_maintenance(draft, it, not_before=not_before, by=by, reason="not now"),
         )
 
     def extend(self, maintenance: Maintenance, by: timedelta, tenant: str | None = None) -> Maintenance:
-        return self._change(maintenance, lambda draft, it: moving.extend(draft, it, by=by, tenant=tenant))
+        return self._change(
+            maintenance, lambda draft, it: postponement.extend_maintenance(draft, it, by=by, tenant=tenant)
+        )
 
     def complete(self, maintenance: Maintenance) -> Maintenance:
-        return self._change(maintenance, complete)
+        return self._change(maintenance, complete_maintenance)
 
     def fail(self, maintenance: Maintenance) -> Maintenance:
-        return self._change(maintenance, lambda draft, it: fail(draft, it, reason="the actuator gave up"))
+        return self._change(maintenance, lambda draft, it: fail_maintenance(draft, it, reason="the actuator gave up"))
 
     def impact(self, maintenance: Maintenance) -> Maintenance:
-        return self._change(maintenance, impact)
+        return self._change(maintenance, record_impact)
 
     def extra_impact(self, maintenance: Maintenance, duration_s: int) -> Maintenance:
-        return self._change(maintenance, lambda draft, it: extra_impact(draft, it, duration_s=duration_s))
+        return self._change(maintenance, lambda draft, it: record_extra_impact(draft, it, duration_s=duration_s))
 
-    def hear(self, maintenance: Maintenance, result: Progress | Failure, retry: Retry) -> Maintenance:
+    def hear(self, maintenance: Maintenance, result: Progress | ActuatorFailure, retry: RetryPolicy) -> Maintenance:
         """Take over what the actuator answered."""
-        return self._change(maintenance, lambda draft, it: progress.advance(draft, it, result, retry))
+        return self._change(maintenance, lambda draft, it: actuator_result.apply_result(draft, it, result, retry))
 
     def _change(self, maintenance: Maintenance, command: Callable[[Draft, Maintenance], Maintenance]) -> Maintenance:
         draft = self.draft()

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from forewarn.control.endpoint import _Lines
+from forewarn.control.host_endpoint import _WatchResponse
 from forewarn.core.access import FILE_OPERATOR
-from forewarn.core.decision import Document
+from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience, Host
 from forewarn.publishing.feed import Feed
-from forewarn.publishing.host_watch import Hub
+from forewarn.publishing.host_watch import HostWatches
 from forewarn.publishing.identity import Identity
-from forewarn.wire.hostfeed import HostState, parse_line
+from forewarn.wire.hostfeed import HostFeedState, parse_line
 from forewarn.wire.imds import Dialect
 from tests.support.spans import GUARD_S
 from tests.support.world import NOW
@@ -33,13 +33,13 @@ HOST = vm("db").host
 class Place:
     """What of a service a watch needs, and the connection that it is held on."""
 
-    hub: Hub
+    hub: HostWatches
     is_stopping: asyncio.Event = field(default_factory=asyncio.Event)
     is_gone: asyncio.Event = field(default_factory=asyncio.Event)
     sent: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
 
     def hold(self) -> asyncio.Task[None]:
-        lines = _Lines(cast("Any", self), self.hub.watch(HOST), FILE_OPERATOR)
+        lines = _WatchResponse(cast("Any", self), self.hub.begin_watch(HOST), FILE_OPERATOR)
         return asyncio.create_task(lines({"type": "http"}, self.receive, self.sent.put))
 
     async def receive(self) -> Message:
@@ -58,8 +58,8 @@ def feed() -> Feed:
 @pytest.fixture
 def place(feed: Feed) -> Place:
     identity = Identity(feed)
-    hub = Hub(feed, identity, 0.0, lambda: 7, 10)
-    identity.load(Inventory(hosts=(Host(name=HOST),), vms=(vm("db"),)))
+    hub = HostWatches(feed, identity, 0.0, lambda: 7, 10)
+    identity.load_inventory(Inventory(hosts=(Host(name=HOST),), vms=(vm("db"),)))
     return Place(hub)
 
 
@@ -71,12 +71,12 @@ async def test_the_state_comes_first_and_then_what_changes(place: Place, feed: F
     assert headers[b"content-type"] == b"application/x-ndjson"
     assert b"content-length" not in headers
     state = parse_line((await place.next())["body"])
-    assert isinstance(state, HostState)
+    assert isinstance(state, HostFeedState)
     assert [each.name for each in state.inventory.vms] == ["db"]
-    feed.publish([Document(audience=Audience(key="vm:db", enabled_at=NOW, epoch=1, incarnation=5))])
+    feed.publish_documents([AudienceDocument(audience=Audience(key="vm:db", enabled_at=NOW, epoch=1, incarnation=5))])
     told = await place.next()
     document = parse_line(told["body"])
-    assert isinstance(document, Document)
+    assert isinstance(document, AudienceDocument)
     assert (document.audience.incarnation, told["more_body"]) == (5, True)
     assert len(place.hub) == 1
     place.is_gone.set()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from forewarn.testing.conformance import CHECKS, SUITE_VERSION, Phase, numbers
+from forewarn.testing.conformance import CHECKS, SUITE_VERSION, CheckPhase, list_requirements
 from forewarn.testing.conformance.sources import SOURCES
-from forewarn.testing.conformance.transcripts import TRANSCRIPTS, read_transcript
+from forewarn.testing.conformance.transcripts import TRANSCRIPTS, read_golden_transcript
 from tools.reference.plain import row, table
 
 __all__ = ["conformance"]
@@ -26,14 +26,14 @@ def conformance() -> str:
     text += table("check", "requirements", "what ought to be so")
     for check in CHECKS:
         name = f"`{check.code}`"
-        text += row(f"*{name}*" if check.phase is Phase.APPROVE else name, ", ".join(check.numbers), check.title)
+        text += row(f"*{name}*" if check.phase is CheckPhase.APPROVE else name, ", ".join(check.numbers), check.title)
     text += (
         "\n## Sources\n\n`documentation` is Microsoft's of Scheduled Events, `IMDS documentation` its of the instance "
         "metadata, `capture` a published answer of a real endpoint, `clients` the source of clients in use. Names with "
         "`#` are issues and pull requests on GitHub.\n\n"
     )
     text += table("requirement", "known from", "details", "checks")
-    for number in numbers(CHECKS):
+    for number in list_requirements(CHECKS):
         source = SOURCES[number]
         checks = ", ".join(f"`{check.code}`" for check in CHECKS if number in check.numbers)
         text += row(number, ", ".join(source.bases), source.detail, checks)
@@ -49,7 +49,7 @@ def _transcripts() -> str:
     )
     text += table("transcript", "about", "needs")
     for name in TRANSCRIPTS:
-        head = json.loads(read_transcript(name)[0])
+        head = json.loads(read_golden_transcript(name)[0])
         text += row(f"`{name}.jsonl`", head["title"], head["needs"])
     return text + _FORMAT
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from forewarn.util.duration import format_span
+from forewarn.util.duration import format_duration
 
 __all__ = ["default_of", "row", "table"]
 
@@ -28,5 +28,5 @@ def default_of(field: Any) -> str:  # noqa: ANN401 - pydantic's FieldInfo
     value = field.default
     if value is None:
         return "not set"
-    shown = format_span(value) if hasattr(value, "total_seconds") else value
+    shown = format_duration(value) if hasattr(value, "total_seconds") else value
     return f"`{str(shown).lower() if isinstance(shown, bool) else shown}`"

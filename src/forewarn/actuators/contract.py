@@ -18,8 +18,8 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Protocol
 
+from forewarn.core.actuator_result import Progress
 from forewarn.core.model import Maintenance
-from forewarn.core.progress import Progress
 
 __all__ = ["BEGIN_BEFORE_S", "TRACEPARENT", "Actuator", "Progress"]
 

@@ -24,14 +24,14 @@ from typing import Literal
 from urllib.parse import quote
 
 from forewarn.actuators.contract import BEGIN_BEFORE_S, TRACEPARENT, Progress
-from forewarn.actuators.exec_run import Outcome, Run, RunState, prune
-from forewarn.actuators.payload import describe, encode
+from forewarn.actuators.exec_run import CommandOutcome, CommandRun, CommandRunState, prune_runs
+from forewarn.actuators.payload import describe_maintenance, encode_maintenance
 from forewarn.core.model import Maintenance
 from forewarn.errors import ActuationFailed, ActuatorBusy, ActuatorError, ConfigError
-from forewarn.util.duration import format_span
-from forewarn.util.secrets import make_private_folder, tighten
+from forewarn.util.duration import format_duration
+from forewarn.util.secrets import make_private_folder, restrict_to_owner
 
-__all__ = ["EXIT_NEVER_BEGUN", "EXIT_RUN_AGAIN", "EXIT_STILL_RUNNING", "VARIABLES", "Exec", "Limits"]
+__all__ = ["EXIT_NEVER_BEGUN", "EXIT_RUN_AGAIN", "EXIT_STILL_RUNNING", "VARIABLES", "CommandLimits", "Exec"]
 
 EXIT_RUN_AGAIN = 75
 """Exit status of the command: nothing was done, and it may be run again."""
@@ -43,38 +43,39 @@ EXIT_NEVER_BEGUN = 4
 """Exit status of the observe command: nothing was begun under that id."""
 
 VARIABLES = {
-    "FOREWARN_MAINTENANCE_ID": "its id",
+    "FOREWARN_MAINTENANCE_ID": "id of the maintenance",
     "FOREWARN_TYPE": "Freeze, Reboot, Redeploy, Preempt or Terminate, as announced",
-    "FOREWARN_IMPACT": "what is really to happen: another than announced only where a Reboot turns out as a Freeze",
-    "FOREWARN_VMS": "names of the VMs, with spaces between",
-    "FOREWARN_HOSTS": "names of the hosts that they run on, with spaces between",
-    "FOREWARN_DURATION_S": "announced seconds; 0 no interruption, -1 unknown",
-    "FOREWARN_DESCRIPTION": "what the VMs were told",
-    "FOREWARN_CAUSE": "why, for example host-maintenance",
+    "FOREWARN_IMPACT": "actual impact; differs from the announced type only if a Reboot turns out to be a Freeze",
+    "FOREWARN_VMS": "names of the VMs, separated by spaces",
+    "FOREWARN_HOSTS": "names of their hosts, separated by spaces",
+    "FOREWARN_DURATION_S": "announced duration in seconds; 0 for no interruption, -1 for unknown",
+    "FOREWARN_DESCRIPTION": "description shown to the VMs",
+    "FOREWARN_CAUSE": "cause, such as host-maintenance",
     "FOREWARN_NOT_BEFORE": "RFC 3339",
     "FOREWARN_STARTED_AT": "RFC 3339",
 }
 """Environment variables of a command."""
 
+# Linux refuses variables of more than 128 KiB, and limits them and the arguments together.
 _VARIABLE_BYTES_MAX = 32_000
 _POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class CommandLimits:
     """Time and size limits of commands.
 
     Attributes:
         deadline: Time limit for the command, and for the abort command; then its process group is ended.
         observe_deadline: Time limit for the observe command; shorter than the limit for one actuator call.
-        look_every: Interval between checks of a running command.
+        check_every: Interval between checks of a running command.
         output_size_bytes_max: Number of bytes that are kept from the end of the output.
         runs_max: Maximum number of recorded runs; beyond it the oldest that have ended are deleted.
     """
 
     deadline: timedelta = timedelta(hours=1)
     observe_deadline: timedelta = timedelta(seconds=30)
-    look_every: timedelta = timedelta(seconds=1)
+    check_every: timedelta = timedelta(seconds=1)
     output_size_bytes_max: int = 64 << 10
     runs_max: int = 1000
 
@@ -102,7 +103,7 @@ class Exec:
         observe_command: Sequence[str] | None = None,
         abort_command: Sequence[str] | None = None,
         on_lost: Literal["fail", "repeat"] = "fail",
-        limits: Limits | None = None,
+        limits: CommandLimits | None = None,
     ) -> None:
         if not command:
             msg = "the actuator exec needs a command: set exec_command"
@@ -112,7 +113,7 @@ class Exec:
         self._observe_command = tuple(observe_command or ())
         self._abort_command = tuple(abort_command or ())
         self._on_lost = on_lost
-        self._limits = limits or Limits()
+        self._limits = limits or CommandLimits()
 
     @property
     def is_observable(self) -> bool:
@@ -122,199 +123,212 @@ class Exec:
     def plan(self, maintenance: Maintenance) -> tuple[str, ...]:
         """Return the command that would be run."""
         words = shlex.join(self._command)
-        return (f"run {words} for {', '.join(maintenance.vms)}, at most {format_span(self._limits.deadline)}",)
+        return (f"run {words} for {', '.join(maintenance.vms)}, at most {format_duration(self._limits.deadline)}",)
 
     async def check(self) -> None:
         """Check that the commands exist and that the folder is writable."""
         for command in (self._command, self._observe_command, self._abort_command):
             if command and shutil.which(command[0]) is None:
-                msg = f"{command[0]} is no program that can be run here"
+                msg = f"cannot find the program {command[0]}, or it is not executable"
                 raise ActuatorError(msg)
         self._make_folder()
         if not os.access(self._folder, os.W_OK | os.X_OK):
-            msg = f"the folder {self._folder} cannot be written to"
+            msg = f"the folder {self._folder} is not writable"
             raise ActuatorError(msg)
 
     async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
         """Run the command unless a run exists that must not be repeated; `observe` reports later failures."""
         self._make_folder()
-        run = self._run(maintenance)
-        state = run.look()
-        if state is RunState.LOST and not self._may_repeat:
-            raise ActuatorError(self._lost(maintenance))
-        if state in {RunState.LOST, RunState.UNKNOWN} or run.is_marked("told"):
-            await self._begin(
+        run = self._get_run(maintenance)
+        state = run.read_state()
+        if state is CommandRunState.LOST and not self._may_repeat:
+            raise ActuatorError(self._describe_lost_run(maintenance))
+        # The mark is on a run that ended with `EXIT_RUN_AGAIN` and was reported as such: this call is the retry.
+        if state in {CommandRunState.LOST, CommandRunState.UNKNOWN} or run.is_marked("told"):
+            await self._begin_run(
                 run,
                 self._command,
                 maintenance,
                 self._limits.deadline,
-                may_again=lambda: run.left_behind() is not RunState.ENDED or run.is_marked("told"),
+                # Decided again under the run's lock: another process may have begun a new run meanwhile.
+                may_replace=lambda: (
+                    run.read_state_without_keeper() is not CommandRunState.ENDED or run.is_marked("told")
+                ),
                 begin_before_s=BEGIN_BEFORE_S.get(),
             )
-        if run.look() is RunState.ENDED and _is_success(outcome := run.outcome()):
-            return _completed(outcome)
-        return Progress(check_at=now if run.look() is RunState.ENDED else now + self._limits.look_every)
+        if run.read_state() is CommandRunState.ENDED and _is_success(outcome := run.read_outcome()):
+            return _make_completed_progress(outcome)
+        return Progress(check_at=now if run.read_state() is CommandRunState.ENDED else now + self._limits.check_every)
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress | None:
         """Check the process or its result, or ask the observe command."""
-        run = self._run(maintenance)
-        match run.look():
-            case RunState.RUNNING:
-                return Progress(check_at=now + self._limits.look_every)
-            case RunState.ENDED:
-                return self._judge(run)
-            case RunState.UNKNOWN if run.folder.exists():
+        run = self._get_run(maintenance)
+        match run.read_state():
+            case CommandRunState.RUNNING:
+                return Progress(check_at=now + self._limits.check_every)
+            case CommandRunState.ENDED:
+                return self._evaluate_outcome(run)
+            case CommandRunState.UNKNOWN if run.folder.exists():
                 return None  # the service died before the keeper began
             case state:
-                return await self._unknown(maintenance, state, now)
+                return await self._resolve_unknown_run(maintenance, state, now)
 
-    def _judge(self, run: Run) -> Progress | None:
-        outcome = run.outcome()
+    def _evaluate_outcome(self, run: CommandRun) -> Progress | None:
+        outcome = run.read_outcome()
         if _is_success(outcome):
-            return _completed(outcome)
-        reason = outcome.explain(self._command[0], self._limits.deadline.total_seconds())
+            return _make_completed_progress(outcome)
+        reason = outcome.explain_failure(self._command[0], self._limits.deadline.total_seconds())
         if outcome.status != EXIT_RUN_AGAIN or outcome.is_late or outcome.is_stopped:
             raise ActuationFailed(reason)
-        if run.mark("told"):
-            raise ActuatorBusy(reason, tries=run.number())
+        # Of several callers only the first raises, so that one run counts as one failed attempt.
+        if run.set_mark("told"):
+            raise ActuatorBusy(reason, tries=run.read_number())
         return None  # already reported as busy; it is executed again after a pause
 
-    async def _unknown(self, maintenance: Maintenance, state: RunState, now: datetime) -> Progress | None:
+    async def _resolve_unknown_run(
+        self, maintenance: Maintenance, state: CommandRunState, now: datetime
+    ) -> Progress | None:
         """Decide about a run that no process on this machine has seen end."""
         if self._observe_command:
-            return await self._ask(maintenance, now)
-        if state is RunState.UNKNOWN and maintenance.begun_at is None:
+            return await self._run_observe_command(maintenance, now)
+        # No process has claimed it, so it cannot have been begun on another machine either.
+        if state is CommandRunState.UNKNOWN and maintenance.begun_at is None:
             return None
         if self._may_repeat:
             return None
-        raise ActuatorError(self._lost(maintenance))
+        raise ActuatorError(self._describe_lost_run(maintenance))
 
     @property
     def _may_repeat(self) -> bool:
         """True if a lost run may be begun again: the setting says so, or the observe command has denied the run."""
         return self._on_lost == "repeat" or self.is_observable
 
-    def _lost(self, maintenance: Maintenance) -> str:
+    def _describe_lost_run(self, maintenance: Maintenance) -> str:
         return (
-            f"{self._command[0]} was begun for maintenance {maintenance.id} by a process that is gone, and what became "
-            "of it is unknown: see to it, then 'forewarn maintenance complete'"
+            f"{self._command[0]} was begun for maintenance {maintenance.id} by a process that is gone, and its "
+            "outcome is unknown: check it, then run 'forewarn maintenance complete'"
         )
 
-    async def _ask(self, maintenance: Maintenance, now: datetime) -> Progress | None:
+    async def _run_observe_command(self, maintenance: Maintenance, now: datetime) -> Progress | None:
         """Run the observe command, and return the progress that it reports."""
         self._make_folder()
-        run = self._run(maintenance, ".observe")
-        if run.look() is not RunState.RUNNING:  # a leftover answer is out of date
+        run = self._get_run(maintenance, ".observe")
+        if run.read_state() is not CommandRunState.RUNNING:  # a leftover answer is out of date
             deadline = self._limits.observe_deadline
-            await self._begin(run, self._observe_command, maintenance, deadline, may_again=lambda: True)
-        outcome = await self._ended(run, self._observe_command)
-        await asyncio.to_thread(run.forget)
+            await self._begin_run(run, self._observe_command, maintenance, deadline, may_replace=lambda: True)
+        outcome = await self._wait_for_end(run, self._observe_command)
+        # The answer holds for this moment; the next call has to run the command again.
+        await asyncio.to_thread(run.delete_record)
         if _is_success(outcome):
             return Progress(is_impacted=True, is_complete=True)
         if outcome.status == EXIT_STILL_RUNNING:
-            return Progress(check_at=now + self._limits.look_every)
+            return Progress(check_at=now + self._limits.check_every)
         if outcome.status == EXIT_NEVER_BEGUN:
             return None
-        raise ActuatorError(outcome.explain(self._observe_command[0], self._limits.observe_deadline.total_seconds()))
+        raise ActuatorError(
+            outcome.explain_failure(self._observe_command[0], self._limits.observe_deadline.total_seconds())
+        )
 
     async def abort(self, maintenance: Maintenance, now: datetime) -> None:
         """End the command with its process group; then run the abort command, once."""
         if not await self._was_begun(maintenance, now):
             return
-        run = self._run(maintenance)
-        run.stop()
-        while run.look() is RunState.RUNNING:  # noqa: ASYNC110 - the process is not our child, so nothing notifies us
+        run = self._get_run(maintenance)
+        run.request_stop()
+        while run.read_state() is CommandRunState.RUNNING:  # noqa: ASYNC110 - the process is not our child, so nothing notifies us
             await asyncio.sleep(_POLL_S)
         if self._abort_command:
-            await self._run_abort(maintenance)
+            await self._run_abort_command(maintenance)
 
     async def _was_begun(self, maintenance: Maintenance, now: datetime) -> bool:
-        if self._run(maintenance).look() is not RunState.UNKNOWN or maintenance.begun_at is not None:
+        if self._get_run(maintenance).read_state() is not CommandRunState.UNKNOWN or maintenance.begun_at is not None:
             return True
-        return bool(self._observe_command) and await self._ask(maintenance, now) is not None
+        return bool(self._observe_command) and await self._run_observe_command(maintenance, now) is not None
 
-    async def _run_abort(self, maintenance: Maintenance) -> None:
+    async def _run_abort_command(self, maintenance: Maintenance) -> None:
         self._make_folder()
-        run = self._run(maintenance, ".abort")
-        state = run.look()
-        if state is RunState.ENDED and _is_success(run.outcome()):
+        run = self._get_run(maintenance, ".abort")
+        state = run.read_state()
+        if state is CommandRunState.ENDED and _is_success(run.read_outcome()):
             return
-        if state is not RunState.RUNNING:
-            await self._begin(
+        if state is not CommandRunState.RUNNING:
+            await self._begin_run(
                 run,
                 self._abort_command,
                 maintenance,
                 self._limits.deadline,
-                may_again=lambda: run.left_behind() is not RunState.ENDED or not _is_success(run.outcome()),
+                may_replace=lambda: (
+                    run.read_state_without_keeper() is not CommandRunState.ENDED or not _is_success(run.read_outcome())
+                ),
             )
-        outcome = await self._ended(run, self._abort_command)
+        outcome = await self._wait_for_end(run, self._abort_command)
         if not _is_success(outcome):
-            raise ActuatorError(outcome.explain(self._abort_command[0], self._limits.deadline.total_seconds()))
+            raise ActuatorError(outcome.explain_failure(self._abort_command[0], self._limits.deadline.total_seconds()))
 
     async def close(self) -> None:
         """Do nothing: commands and their keepers go on."""
 
-    async def _begin(  # noqa: PLR0913 - the run, the command, its input and its limits
+    async def _begin_run(  # noqa: PLR0913 - the run, the command, its input and its limits
         self,
-        run: Run,
+        run: CommandRun,
         command: Sequence[str],
         maintenance: Maintenance,
         deadline: timedelta,
         *,
-        may_again: Callable[[], bool],
+        may_replace: Callable[[], bool],
         begin_before_s: float = math.inf,
     ) -> None:
-        """Begin a run, in place of an earlier one if `may_again` allows it; begins even if cancelled immediately.
+        """Begin a run, in place of an earlier one if `may_replace` allows it; begins even if cancelled immediately.
 
         A claimed maintenance without a run would be taken for lost by the replica that continues it.
         """
         start = partial(
             run.begin,
             command,
-            environment=_with_trace(environment_of(maintenance, os.environ)),
-            stdin=encode(maintenance),
+            environment=_add_trace(build_environment(maintenance, os.environ)),
+            stdin=encode_maintenance(maintenance),
             deadline_s=deadline.total_seconds(),
             output_size_bytes_max=self._limits.output_size_bytes_max,
-            number=run.number() + 1,
+            number=run.read_number() + 1,
             begin_before_s=begin_before_s,
         )
 
         def make_room_and_start() -> None:
-            run.forget(may_again)
-            prune(self._folder, self._limits.runs_max)
+            run.delete_record(may_replace)
+            prune_runs(self._folder, self._limits.runs_max)
             start()
 
         await asyncio.shield(asyncio.to_thread(make_room_and_start))
 
-    async def _ended(self, run: Run, command: Sequence[str]) -> Outcome:
+    async def _wait_for_end(self, run: CommandRun, command: Sequence[str]) -> CommandOutcome:
         """Wait for the end of a run; its deadline bounds the wait."""
-        while (state := run.look()) is RunState.RUNNING:  # noqa: ASYNC110 - as in `abort`
+        while (state := run.read_state()) is CommandRunState.RUNNING:  # noqa: ASYNC110 - as in `abort`
             await asyncio.sleep(_POLL_S)
-        if state is not RunState.ENDED:
-            msg = f"{command[0]} was begun, and what became of it is unknown"
+        if state is not CommandRunState.ENDED:
+            msg = f"{command[0]} was begun, but its outcome is unknown"
             raise ActuatorError(msg)
-        return run.outcome()
+        return run.read_outcome()
 
-    def _run(self, maintenance: Maintenance, suffix: str = "") -> Run:
+    def _get_run(self, maintenance: Maintenance, suffix: str = "") -> CommandRun:
         # Names with a leading dot are reserved for temporary folders, so dots are escaped.
-        return Run(self._folder / f"{quote(maintenance.id, safe='').replace('.', '%2E')}{suffix}")
+        return CommandRun(self._folder / f"{quote(maintenance.id, safe='').replace('.', '%2E')}{suffix}")
 
     def _make_folder(self) -> None:
         try:
             make_private_folder(self._folder)
-            tighten(self._folder)
+            restrict_to_owner(self._folder)
         except OSError as error:
-            msg = f"cannot make the folder {self._folder}: {error.strerror}"
+            msg = f"cannot create the folder {self._folder}: {error.strerror}"
             raise ActuatorError(msg) from error
 
 
-def environment_of(maintenance: Maintenance, inherited: Mapping[str, str]) -> dict[str, str]:
+def build_environment(maintenance: Maintenance, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a command: that of the service without its settings, and `VARIABLES`.
 
     Settings may hold passwords. A value that is too long for a variable is left out: half a list of VMs would be
     mistaken for the whole.
     """
-    shown = describe(maintenance)
+    shown = describe_maintenance(maintenance)
     values = {
         "id": maintenance.id,
         "vms": " ".join(maintenance.vms),
@@ -329,7 +343,7 @@ def environment_of(maintenance: Maintenance, inherited: Mapping[str, str]) -> di
     return kept | {name: text for name, text in texts.items() if len(text.encode()) <= _VARIABLE_BYTES_MAX}
 
 
-def _with_trace(environment: dict[str, str]) -> dict[str, str]:
+def _add_trace(environment: dict[str, str]) -> dict[str, str]:
     """Return the environment with the trace of this call instead of the trace that the service was started in."""
     traceparent = TRACEPARENT.get()
     if not traceparent:
@@ -338,9 +352,9 @@ def _with_trace(environment: dict[str, str]) -> dict[str, str]:
     return kept | {"TRACEPARENT": traceparent}
 
 
-def _is_success(outcome: Outcome) -> bool:
+def _is_success(outcome: CommandOutcome) -> bool:
     return outcome.status == 0 and not (outcome.is_late or outcome.is_stopped)
 
 
-def _completed(outcome: Outcome) -> Progress:
+def _make_completed_progress(outcome: CommandOutcome) -> Progress:
     return Progress(is_impacted=True, is_complete=True, impact_s=outcome.took_s)

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 
-__all__ = ["Keeper", "main", "write_whole"]
+__all__ = ["Keeper", "main", "write_atomically"]
 
 GRACE_S = 3.0
 """Time from SIGTERM until SIGKILL."""
@@ -60,14 +60,14 @@ class Keeper:
         self._took_s = deadline_s
         self._began_s = 0.0
 
-    def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def start_command(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start the command; from now on a signal to this program stops the command.
 
         Raises:
             OSError: It cannot be run.
         """
-        signal.signal(signal.SIGTERM, self._stop)
-        signal.signal(signal.SIGALRM, self._expire)
+        signal.signal(signal.SIGTERM, self._handle_stop)
+        signal.signal(signal.SIGALRM, self._handle_deadline)
         self._began_s = time.clock_gettime(time.CLOCK_MONOTONIC)
         with open(os.path.join(self._folder, "input"), "rb") as given:  # noqa: PTH118, PTH123 - pathlib costs a start
             process = subprocess.Popen(  # noqa: S603 - the operator's command, without a shell
@@ -76,12 +76,12 @@ class Keeper:
         self._group = process.pid
         # SIGTERM may have arrived before there was a process group to end.
         if self._is_stopped:
-            self._ask()
+            self._request_end()
         else:
             signal.setitimer(signal.ITIMER_REAL, self._deadline_s)
         return process
 
-    def follow(self, process: subprocess.Popen[bytes]) -> None:
+    def collect_result(self, process: subprocess.Popen[bytes]) -> None:
         """Read its output until it ends, then write its result."""
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         pipe = process.stdout.fileno()
@@ -92,20 +92,21 @@ class Keeper:
             selector.register(pipe, selectors.EVENT_READ)
             selector.register(ended, selectors.EVENT_READ)
             while ended not in (ready := [key.fd for key, _ in selector.select()]):
-                if ready and not self._read(pipe):
+                if ready and not self._read_output(pipe):
                     selector.unregister(pipe)
         signal.setitimer(signal.ITIMER_REAL, 0)
         if not (self._is_late or self._is_stopped):
             self._took_s = time.clock_gettime(time.CLOCK_MONOTONIC) - self._began_s
         else:
-            self._kill(signal.SIGKILL)
+            # The command has ended, but processes that it started may have ignored SIGTERM.
+            self._signal_group(signal.SIGKILL)
         status = process.wait()
         for _ in range(DRAIN_BYTES_MAX // CHUNK_BYTES):
-            if not self._read(pipe, is_empty_the_end=True):
+            if not self._read_output(pipe, is_empty_the_end=True):
                 break
-        self._write(status)
+        self._write_result(status)
 
-    def _read(self, pipe: int, *, is_empty_the_end: bool = False) -> bool:
+    def _read_output(self, pipe: int, *, is_empty_the_end: bool = False) -> bool:
         """Read available output; return True if there may be more."""
         try:
             chunk = os.read(pipe, CHUNK_BYTES)
@@ -115,7 +116,7 @@ class Keeper:
         del self._kept[: max(len(self._kept) - self._output_size_bytes_max, 0)]
         return bool(chunk)
 
-    def _write(self, status: int) -> None:
+    def _write_result(self, status: int) -> None:
         result = {
             "status": status,
             "took_s": math.ceil(self._took_s * 1000) / 1000,
@@ -123,33 +124,33 @@ class Keeper:
             "is_stopped": self._is_stopped,
             "output": self._kept.decode("utf-8", "replace"),
         }
-        write_whole(self._folder, "result", json.dumps(result))
+        write_atomically(self._folder, "result", json.dumps(result))
 
-    def _expire(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle_deadline(self, _number: int, _frame: FrameType | None) -> None:
         """End the command at the deadline, and kill it after the grace period."""
         if self._is_late or self._is_stopped:
-            self._kill(signal.SIGKILL)
+            self._signal_group(signal.SIGKILL)
             return
         self._is_late = True
-        self._ask()
+        self._request_end()
 
-    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle_stop(self, _number: int, _frame: FrameType | None) -> None:
         """End the command on request."""
         if not (self._is_late or self._is_stopped):
             self._is_stopped = True
-            self._ask()
+            self._request_end()
 
-    def _ask(self) -> None:
+    def _request_end(self) -> None:
         signal.setitimer(signal.ITIMER_REAL, GRACE_S)
-        self._kill(signal.SIGTERM)
+        self._signal_group(signal.SIGTERM)
 
-    def _kill(self, number: signal.Signals) -> None:
+    def _signal_group(self, number: signal.Signals) -> None:
         if self._group:  # 0 would be our own
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._group, number)
 
 
-def write_whole(folder: str, name: str, text: str) -> None:
+def write_atomically(folder: str, name: str, text: str) -> None:
     """Write a file atomically: it has all of its text, or does not exist."""
     path = os.path.join(folder, name)  # noqa: PTH118 - pathlib costs a start
     with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
@@ -164,19 +165,21 @@ def main(folder: str, deadline_s: str, output_size_bytes_max: str, begin_before_
     if os.fork():
         os._exit(0)  # the keeper becomes an orphan, so the service need not wait for it
     keeper = Keeper(folder, float(deadline_s), int(output_size_bytes_max))
-    write_whole(folder, "keeper", str(os.getpid()))
+    write_atomically(folder, "keeper", str(os.getpid()))
+    # The service reads the same clock, which goes on while the machine is suspended.
     if time.clock_gettime(time.CLOCK_BOOTTIME) >= float(begin_before_s):
-        os.write(1, b"nothing was begun, since the lease is over on which it was to be\n")
+        os.write(1, b"the command was not run: the lease has expired\n")
         return
     try:
-        process = keeper.start(command)
+        process = keeper.start_command(command)
     except OSError as error:
         os.write(1, f"cannot run {command[0]}: {error.strerror}\n".encode())
         return
+    # This closes the pipe to the service, which tells it that the command has begun.
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 1)
     os.close(nothing)
-    keeper.follow(process)
+    keeper.collect_result(process)
 
 
 if __name__ == "__main__":

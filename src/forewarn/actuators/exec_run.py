@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from forewarn.actuators import exec_keeper
-from forewarn.actuators.payload import as_reason
+from forewarn.actuators.payload import make_printable
 from forewarn.errors import ActuatorError
 
-__all__ = ["Outcome", "Run", "RunState", "prune"]
+__all__ = ["CommandOutcome", "CommandRun", "CommandRunState", "prune_runs"]
 
 _START_S = 10.0
 """Time limit for the keeper to begin."""
@@ -39,7 +39,7 @@ _SEIZE_TRIES = 20
 _SEIZE_PAUSE_S = 0.001
 
 
-class RunState(StrEnum):
+class CommandRunState(StrEnum):
     """State of a run."""
 
     UNKNOWN = "unknown"
@@ -51,7 +51,7 @@ class RunState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CommandOutcome:
     """Outcome of a run.
 
     Attributes:
@@ -71,9 +71,9 @@ class Outcome:
     @property
     def last_line(self) -> str:
         """Last line of the output that is not blank; ``""`` if there is none."""
-        return next((line for text in reversed(self.output.splitlines()) if (line := as_reason(text))), "")
+        return next((line for text in reversed(self.output.splitlines()) if (line := make_printable(text))), "")
 
-    def explain(self, label: str, deadline_s: float) -> str:
+    def explain_failure(self, label: str, deadline_s: float) -> str:
         """Return the cause of a failure in one line."""
         if self.is_late:
             how = f"{label} took longer than {deadline_s:g} s and was ended"
@@ -86,7 +86,7 @@ class Outcome:
         return f"{how}: {self.last_line}" if self.last_line else how
 
 
-class Run:
+class CommandRun:
     """A command that is run at most once.
 
     Args:
@@ -122,7 +122,7 @@ class Run:
             ActuatorError: It cannot be started; nothing was begun.
         """
         try:
-            lock = self._claim({"input": stdin, "number": str(number).encode()})
+            lock = self._create_locked_folder({"input": stdin, "number": str(number).encode()})
         except OSError as error:
             msg = f"cannot use the folder {self.folder.parent}: {error.strerror}"
             raise ActuatorError(msg) from error
@@ -134,10 +134,11 @@ class Run:
         finally:
             os.close(lock)
         if refusal:
-            self.forget(lambda: self.left_behind() is not RunState.ENDED)
+            # Deleted, since nothing was begun: the folder would otherwise show a run that was lost.
+            self.delete_record(lambda: self.read_state_without_keeper() is not CommandRunState.ENDED)
             raise ActuatorError(refusal)
 
-    def _claim(self, files: Mapping[str, bytes]) -> int | None:
+    def _create_locked_folder(self, files: Mapping[str, bytes]) -> int | None:
         """Create the folder with these files and return its lock, held; None if it existed before."""
         made = Path(tempfile.mkdtemp(prefix=".new-", dir=self.folder.parent))
         for name, content in files.items():
@@ -150,23 +151,24 @@ class Run:
         except OSError as error:
             os.close(lock)
             shutil.rmtree(made, ignore_errors=True)
+            # Another caller was faster: a folder cannot be renamed onto one that is not empty.
             if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
                 return None
             raise
         return lock
 
-    def look(self) -> RunState:
+    def read_state(self) -> CommandRunState:
         """Return the state of the run."""
         # The order matters: the result is written before the lock is released.
-        return RunState.RUNNING if self._is_kept() else self.left_behind()
+        return CommandRunState.RUNNING if self._is_locked() else self.read_state_without_keeper()
 
-    def left_behind(self) -> RunState:
+    def read_state_without_keeper(self) -> CommandRunState:
         """Return the state of the run if no process holds its lock."""
         if (self.folder / "result").exists():
-            return RunState.ENDED
-        return RunState.LOST if (self.folder / "keeper").exists() else RunState.UNKNOWN
+            return CommandRunState.ENDED
+        return CommandRunState.LOST if (self.folder / "keeper").exists() else CommandRunState.UNKNOWN
 
-    def outcome(self) -> Outcome:
+    def read_outcome(self) -> CommandOutcome:
         """Return the outcome.
 
         Raises:
@@ -174,36 +176,38 @@ class Run:
         """
         try:
             known: Any = json.loads((self.folder / "result").read_bytes())
-            return Outcome(**known)
+            return CommandOutcome(**known)
         except (OSError, ValueError, TypeError) as error:
             msg = f"cannot read {self.folder / 'result'}: {type(error).__name__}"
             raise ActuatorError(msg) from error
 
-    def number(self) -> int:
+    def read_number(self) -> int:
         """Return the number of the run as given to `begin`; 0 if there was none."""
         try:
             return int((self.folder / "number").read_bytes())
         except (OSError, ValueError):
             return 0
 
-    def stop(self) -> None:
+    def request_stop(self) -> None:
         """Request its end, if it runs; returns before it has ended."""
-        if self._is_kept():
+        # Without a held lock the recorded process is gone, and its id may belong to another one by now.
+        if self._is_locked():
             with contextlib.suppress(OSError, ValueError):
                 os.kill(int((self.folder / "keeper").read_text()), signal.SIGTERM)
 
-    def forget(self, may: Callable[[], bool] = lambda: True) -> None:
+    def delete_record(self, may_delete: Callable[[], bool] = lambda: True) -> None:
         """Delete the record, so that the command can be begun again; a running one is kept.
 
         Args:
-            may: Called while no other process can begin or delete it; returns True if it is still in the state that the
-                caller has seen.
+            may_delete: Called while no other process can begin or delete it; returns True if it is still in the state
+                that the caller has seen.
         """
-        lock = self._seize()
+        lock = self._try_lock()
         if lock is None:
             return
         try:
-            if may():
+            if may_delete():
+                # Renamed before it is deleted, so that no process ever reads half a record.
                 gone = self.folder.with_name(f".gone-{self.folder.name}-{os.getpid()}-{threading.get_ident()}")
                 with contextlib.suppress(OSError):
                     self.folder.rename(gone)
@@ -211,7 +215,7 @@ class Run:
         finally:
             os.close(lock)
 
-    def _seize(self) -> int | None:
+    def _try_lock(self) -> int | None:
         """Return the lock, held; None if another process holds it, or there is nothing to lock."""
         for _ in range(_SEIZE_TRIES):
             try:
@@ -223,10 +227,10 @@ class Run:
                 if (self.folder / "lock").stat().st_ino == os.fstat(lock).st_ino:
                     return lock  # still the same run: not removed or begun again meanwhile
             os.close(lock)
-            time.sleep(_SEIZE_PAUSE_S)  # a mere look holds the lock for an instant
+            time.sleep(_SEIZE_PAUSE_S)  # an observer holds the lock only for an instant
         return None
 
-    def mark(self, name: str) -> bool:
+    def set_mark(self, name: str) -> bool:
         """Put a mark on the run; return True if this call put it there."""
         try:
             (self.folder / f"mark-{name}").touch(exist_ok=False)
@@ -238,13 +242,14 @@ class Run:
         """Return True if the run has that mark."""
         return (self.folder / f"mark-{name}").exists()
 
-    def _is_kept(self) -> bool:
+    def _is_locked(self) -> bool:
         """Return True if a process holds the lock."""
         try:
             lock = os.open(self.folder / "lock", os.O_RDWR)
         except OSError:
             return False
         try:
+            # A shared lock, so that two processes that look at once do not take each other for the keeper.
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -253,17 +258,21 @@ class Run:
         return False
 
 
-def prune(folder: Path, runs_max: int) -> None:
+def prune_runs(folder: Path, runs_max: int) -> None:
     """Delete the oldest runs that have ended, until `runs_max` are left."""
     runs = [path for path in folder.iterdir() if not path.name.startswith(".")]
     if len(runs) <= runs_max:
         return
-    over = [path for path in sorted(runs, key=_changed_at) if Run(path).look() is not RunState.RUNNING]
+    over = [
+        path
+        for path in sorted(runs, key=_read_changed_at)
+        if CommandRun(path).read_state() is not CommandRunState.RUNNING
+    ]
     for path in over[: len(runs) - runs_max]:
-        Run(path).forget()
+        CommandRun(path).delete_record()
 
 
-def _changed_at(path: Path) -> float:
+def _read_changed_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:
@@ -272,6 +281,7 @@ def _changed_at(path: Path) -> float:
 
 def _start_keeper(arguments: Sequence[str], environment: Mapping[str, str], lock: int) -> str:
     """Start the keeper; return why it could not begin, or ``""``. It inherits the lock, and no other descriptor."""
+    # Isolated and without `site`: it starts faster, and `PYTHON…` variables meant for the command cannot break it.
     program = [sys.executable, "-I", "-S", str(Path(exec_keeper.__file__)), *arguments]
     try:
         with subprocess.Popen(  # noqa: S603 - our own program
@@ -290,7 +300,7 @@ def _start_keeper(arguments: Sequence[str], environment: Mapping[str, str], lock
         return f"cannot start a process: {error.strerror if isinstance(error, OSError) else error}"
     if starter.returncode:
         return f"the keeper of the command ended with exit status {starter.returncode}"
-    return as_reason(said.decode("utf-8", "replace"))
+    return make_printable(said.decode("utf-8", "replace"))
 
 
 def _signal_name(number: int) -> str:

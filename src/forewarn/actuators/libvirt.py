@@ -25,40 +25,48 @@ from functools import partial
 from typing import TypeVar
 
 from forewarn.actuators.contract import Progress
-from forewarn.actuators.libvirt_connection import Line, Session, load_libvirt
+from forewarn.actuators.libvirt_connection import LibvirtConnection, LibvirtSession, load_libvirt
 from forewarn.actuators.libvirt_domain import (
-    Found,
-    forget_copy,
-    hand_over,
-    migrate,
-    note_downtime,
-    perform,
+    DomainResult,
+    define_domain,
+    export_definition,
+    migrate_domain,
+    perform_steps,
     read_entry,
-    receive,
+    record_downtime,
+    undefine_copy,
 )
-from forewarn.actuators.libvirt_record import Entry, Step, Way
-from forewarn.actuators.libvirt_steps import Act, Decision, Sight, Terms, decide, decide_abort, way_of
+from forewarn.actuators.libvirt_record import DomainEntry, DomainStep, Procedure
+from forewarn.actuators.libvirt_steps import (
+    DomainAction,
+    DomainDecision,
+    DomainState,
+    LibvirtTimings,
+    choose_procedure,
+    decide_abort,
+    decide_step,
+)
 from forewarn.clock import Clock, RealClock
 from forewarn.core.model import Claim, Maintenance
 from forewarn.errors import ActuationFailed, ActuatorError, ConfigError, ForewarnError
 
-__all__ = ["Destination", "Libvirt", "Terms", "read_destinations"]
+__all__ = ["Destination", "Libvirt", "LibvirtTimings", "read_destinations"]
 
 T = TypeVar("T")
-_Decide = Callable[[Entry | None, Sight], Decision]
+_Decide = Callable[[DomainEntry | None, DomainState], DomainDecision]
 
 _ANY_HOST = "*"
 _MOVES_MAX = 4
 _REASONS_MAX = 100
-_NOT_YET = frozenset({Step.SUSPENDING, Step.ASKING, Step.MIGRATING, Step.INTERRUPTED})
+_NOT_YET = frozenset({DomainStep.SUSPENDING, DomainStep.ASKING, DomainStep.MIGRATING, DomainStep.INTERRUPTED})
 """Steps at which the guest has not been affected yet."""
 
 _WORDS = {
-    Way.SUSPEND: "suspend {vm} on {home}, resume it after {freeze:g} s",
-    Way.MIGRATE: "migrate {vm} from {home} to {away} while it runs",
-    Way.CYCLE: "shut down {vm} on {home}, within {timeout:g} s or by cutting its power, and start it again",
-    Way.MOVE: "shut down {vm} on {home}, within {timeout:g} s or by cutting its power, define and start it on {away}",
-    Way.STOP: "shut down {vm} on {home}, within {timeout:g} s or by cutting its power",
+    Procedure.SUSPEND: "suspend {vm} on {home}, resume it after {freeze:g} s",
+    Procedure.MIGRATE: "migrate {vm} from {home} to {away} while it runs",
+    Procedure.CYCLE: "shut down {vm} on {home}, cut its power after {timeout:g} s, and start it again",
+    Procedure.MOVE: "shut down {vm} on {home}, cut its power after {timeout:g} s, define and start it on {away}",
+    Procedure.STOP: "shut down {vm} on {home}, cut its power after {timeout:g} s",
 }
 
 
@@ -90,14 +98,14 @@ def read_destinations(text: str) -> dict[str, Destination]:
         host, where = (before, after) if is_named else (_ANY_HOST, word)
         uri, _, data_uri = where.partition("|")
         if host in read or not host or "://" not in uri:
-            msg = f"setting libvirt_destination: {word!r} is expected to be HOST=URI, and each host once"
+            msg = f"setting libvirt_destination: expected HOST=URI, each host once, not {word!r}"
             raise ConfigError(msg, setting="libvirt_destination")
         read[host] = Destination(uri, data_uri)
     return read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _VmProgress:
     """Progress of one VM of a maintenance; `until` is the time of the next check, None if it is over."""
 
     until: datetime | None = None
@@ -127,90 +135,95 @@ class Libvirt:
         uri: str = "qemu:///system",
         *,
         destinations: Mapping[str, Destination] | None = None,
-        terms: Terms | None = None,
+        timings: LibvirtTimings | None = None,
         call_timeout: timedelta = timedelta(seconds=30),
-        lines_per_host: int = 4,
+        connections_per_host: int = 4,
         clock: Clock | None = None,
     ) -> None:
         load_libvirt()
         self._uri = uri
         self._destinations = dict(destinations or {})
-        self._terms = terms or Terms()
+        self._timings = timings or LibvirtTimings()
         self._call_timeout = call_timeout
-        self._lines_per_host = lines_per_host
+        self._connections_per_host = connections_per_host
         self._clock = clock or RealClock()
-        self._lines: dict[tuple[str, int], Line] = {}
+        self._connections: dict[tuple[str, int], LibvirtConnection] = {}
         self._migrations: dict[tuple[str, str], asyncio.Task[str]] = {}
 
     def plan(self, maintenance: Maintenance) -> tuple[str, ...]:
         """Return what would be done to each VM."""
-        terms = self._terms_of(maintenance)
+        terms = self._get_timings(maintenance)
         said = {"freeze": terms.freeze.total_seconds(), "timeout": terms.shutdown_timeout.total_seconds()}
         return tuple(
-            _WORDS[self._way_of(maintenance, claim)].format(
-                vm=claim.vm, home=self._home(claim.host), away=(self._away(claim.host) or Destination("")).uri, **said
+            _WORDS[self._choose_procedure(maintenance, claim)].format(
+                vm=claim.vm,
+                home=self._get_home_uri(claim.host),
+                away=(self._find_destination(claim.host) or Destination("")).uri,
+                **said,
             )
             for claim in maintenance.claims
         )
 
     async def check(self) -> None:
         """Connect to every libvirt whose URI follows from the settings."""
-        uris = {self._home(host) for host in self._destinations if host != _ANY_HOST}
+        uris = {self._get_home_uri(host) for host in self._destinations if host != _ANY_HOST}
         uris |= {destination.uri for destination in self._destinations.values()}
-        if self._home("") == self._uri:
+        if self._get_home_uri("") == self._uri:
             uris.add(self._uri)
         for uri in sorted(uris):
-            await self._line(uri, "").call(lambda session: session.connect.getLibVersion())
+            await self._get_connection(uri, "").run_job(lambda session: session.connect.getLibVersion())
 
     async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:  # noqa: ARG002 - the contract's
         """Take the first steps, unless they were taken."""
-        return await self._drive(maintenance)
+        return await self._drive_vms(maintenance)
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress | None:  # noqa: ARG002 - as above
         """Read what was begun, and take the next steps."""
-        seen = await self._each(maintenance, self._read)
-        found = [one for one in seen if isinstance(one, Found)]
+        seen = await self._run_for_each_vm(maintenance, self._read_record)
+        found = [one for one in seen if isinstance(one, DomainResult)]
         if any(one.entry is not None for one in found):
-            return await self._drive(maintenance)
-        _raise_first(seen)
+            return await self._drive_vms(maintenance)
+        # No record was found, but a libvirt that did not answer may hold one. Only certainty permits the answer that
+        # nothing was begun.
+        _raise_first_error(seen)
         for claim, one in zip(maintenance.claims, seen, strict=True):
             if one is None:
-                self._absent(maintenance, claim, is_wanted=False)
+                self._handle_absence(maintenance, claim, is_wanted=False)
         if not found:
             return Progress(is_impacted=True, is_complete=True)
         if maintenance.impacted_at is None:
             return None
-        msg = f"forewarn's record is gone from the metadata of {', '.join(maintenance.vms)}: see to it by hand"
+        msg = f"forewarn's record is gone from the metadata of {', '.join(maintenance.vms)}: check them by hand"
         raise ActuatorError(msg)
 
     async def abort(self, maintenance: Maintenance, now: datetime) -> None:  # noqa: ARG002 - as above
         """Restore VMs that would stay away; stop migrations."""
-        parts = await self._each(maintenance, self._abort_one)
-        _raise_first(parts)
+        parts = await self._run_for_each_vm(maintenance, self._abort_vm)
+        _raise_first_error(parts)
 
     async def close(self) -> None:
         """Close the connections. The daemons continue the operations that they have begun."""
         for task in self._migrations.values():
             task.cancel()
         self._migrations.clear()
-        lines, self._lines = list(self._lines.values()), {}
+        lines, self._connections = list(self._connections.values()), {}
         await asyncio.gather(*(line.close() for line in lines))
 
     # One maintenance
 
-    async def _drive(self, maintenance: Maintenance) -> Progress:
+    async def _drive_vms(self, maintenance: Maintenance) -> Progress:
         """Drive each VM as far as it goes now. Failures are raised last, so that none keeps another VM suspended."""
-        results = await self._each(maintenance, self._drive_one)
-        parts = [part for part in results if isinstance(part, _Part)]
+        results = await self._run_for_each_vm(maintenance, self._drive_vm)
+        parts = [part for part in results if isinstance(part, _VmProgress)]
         waiting = [part.until for part in parts if part.until is not None]
         is_impacted = any(part.is_impacted for part in parts)
         if waiting:
             return Progress(is_impacted=is_impacted, check_at=min(waiting))
-        _raise_first(results)
+        _raise_first_error(results)
         pauses = [part.paused_s for part in parts if part.paused_s is not None]
         return Progress(is_impacted=True, is_complete=True, impact_s=max(pauses, default=None))
 
-    async def _each(
+    async def _run_for_each_vm(
         self, maintenance: Maintenance, work: Callable[[Maintenance, Claim], Awaitable[T]]
     ) -> list[T | BaseException]:
         calls = [work(maintenance, claim) for claim in maintenance.claims]
@@ -218,108 +231,115 @@ class Libvirt:
 
     # Steps of one VM
 
-    async def _drive_one(self, maintenance: Maintenance, claim: Claim) -> _Part:
-        terms, way = self._terms_of(maintenance), self._way_of(maintenance, claim)
+    async def _drive_vm(self, maintenance: Maintenance, claim: Claim) -> _VmProgress:
+        terms, way = self._get_timings(maintenance), self._choose_procedure(maintenance, claim)
         migration = self._migrations.get((maintenance.id, claim.vm))
+        # A migration that waits for its connection shows no job in libvirt yet, and must not be taken for a failed one.
         is_migrating = migration is not None and not migration.done()
 
-        def next_step(entry: Entry | None, sight: Sight) -> Decision:
+        def next_step(entry: DomainEntry | None, sight: DomainState) -> DomainDecision:
             seen = replace(sight, has_job=sight.has_job or is_migrating)
-            return decide(maintenance.id, way, entry, seen, self._clock.now(), terms)
+            return decide_step(maintenance.id, way, entry, seen, self._clock.now(), terms)
 
         for _ in range(_MOVES_MAX):
-            found = await self._perform(maintenance, claim, next_step)
+            found = await self._perform_steps(maintenance, claim, next_step)
             if found is None or found.has_vanished:
-                return self._absent(maintenance, claim, is_wanted=way is Way.STOP and found is not None)
-            match found.act:
-                case Act.MOVE:
-                    await self._move(claim)
-                case Act.MIGRATE:
+                return self._handle_absence(maintenance, claim, is_wanted=way is Procedure.STOP and found is not None)
+            match found.action:
+                case DomainAction.MOVE:
+                    await self._move_definition(claim)
+                case DomainAction.MIGRATE:
                     self._start_migration(maintenance, claim)
-                    return _Part(until=self._clock.now() + terms.look_every)
-                case Act.FAIL:
-                    raise ActuationFailed(self._why(maintenance, claim))
+                    return _VmProgress(until=self._clock.now() + terms.check_every)
+                case DomainAction.FAIL:
+                    raise ActuationFailed(self._explain_failed_migration(maintenance, claim))
                 case _:
-                    return self._part(maintenance, claim, found)
-        msg = f"vm {claim.vm} cannot be moved: it appears at {self._home(claim.host)} again and again"
+                    return self._make_progress(maintenance, claim, found)
+        msg = f"cannot move vm {claim.vm}: it keeps reappearing at {self._get_home_uri(claim.host)}"
         raise ActuatorError(msg)
 
-    def _part(self, maintenance: Maintenance, claim: Claim, found: Found) -> _Part:
+    def _make_progress(self, maintenance: Maintenance, claim: Claim, found: DomainResult) -> _VmProgress:
         entry = found.entry
-        if found.act is Act.NOTHING:
+        if found.action is DomainAction.NOTHING:
             self._migrations.pop((maintenance.id, claim.vm), None)
-            return _Part(is_impacted=True, paused_s=None if entry is None else entry.paused_s)
+            return _VmProgress(is_impacted=True, paused_s=None if entry is None else entry.paused_s)
         is_impacted = entry is not None and entry.step not in _NOT_YET
-        return _Part(until=found.until, is_impacted=is_impacted)
+        return _VmProgress(until=found.until, is_impacted=is_impacted)
 
-    async def _perform(self, maintenance: Maintenance, claim: Claim, next_step: _Decide) -> Found | None:
+    async def _perform_steps(self, maintenance: Maintenance, claim: Claim, next_step: _Decide) -> DomainResult | None:
         """Run the steps at home, or at the destination; None if it is at neither."""
-        last: Found | None = None
-        for uri in self._places(claim.host):
-            is_moved = uri != self._home(claim.host)
-            job = partial(_carry_on, name=claim.vm, id=maintenance.id, is_moved=is_moved, decide=next_step)
-            found = await self._line(uri, claim.vm).call(partial(job, now=self._clock.now))
+        last: DomainResult | None = None
+        # Home first: while a VM is moved it is defined at both places, and the one at home counts.
+        for uri in self._list_uris(claim.host):
+            is_moved = uri != self._get_home_uri(claim.host)
+            job = partial(_continue_domain, name=claim.vm, id=maintenance.id, is_moved=is_moved, decide=next_step)
+            found = await self._get_connection(uri, claim.vm).run_job(partial(job, now=self._clock.now))
             last = found or last
             if found is not None and not found.has_vanished:
                 break
         return last
 
-    async def _read(self, maintenance: Maintenance, claim: Claim) -> Found | None:
-        for uri in self._places(claim.host):
-            found = await self._line(uri, claim.vm).call(partial(_look_up, name=claim.vm, id=maintenance.id))
+    async def _read_record(self, maintenance: Maintenance, claim: Claim) -> DomainResult | None:
+        for uri in self._list_uris(claim.host):
+            found = await self._get_connection(uri, claim.vm).run_job(
+                partial(_read_domain_record, name=claim.vm, id=maintenance.id)
+            )
             if found is not None:
                 return found
         return None
 
-    def _absent(self, maintenance: Maintenance, claim: Claim, *, is_wanted: bool) -> _Part:
+    def _handle_absence(self, maintenance: Maintenance, claim: Claim, *, is_wanted: bool) -> _VmProgress:
         """Handle a missing domain: either that was intended, or it has vanished.
 
         Raises:
             ActuatorError: It has vanished, or never existed.
         """
-        is_stop = self._way_of(maintenance, claim) is Way.STOP
+        is_stop = self._choose_procedure(maintenance, claim) is Procedure.STOP
         if is_wanted or (is_stop and maintenance.impacted_at is not None):
-            return _Part(is_impacted=True)
-        msg = f"vm {claim.vm} is no domain of {' or '.join(self._places(claim.host))}"
+            return _VmProgress(is_impacted=True)
+        msg = f"vm {claim.vm} is not a domain of {' or '.join(self._list_uris(claim.host))}"
         raise ActuatorError(msg)
 
-    async def _abort_one(self, maintenance: Maintenance, claim: Claim) -> None:
-        await self._perform(maintenance, claim, decide_abort)
+    async def _abort_vm(self, maintenance: Maintenance, claim: Claim) -> None:
+        await self._perform_steps(maintenance, claim, decide_abort)
         self._migrations.pop((maintenance.id, claim.vm), None)
 
-    async def _move(self, claim: Claim) -> None:
+    async def _move_definition(self, claim: Claim) -> None:
         """Define the domain there and undefine it here; both may be repeated. It is off until both are done."""
-        away = self._away(claim.host)
+        away = self._find_destination(claim.host)
         if away is None:
-            msg = f"vm {claim.vm} is on its way from {claim.host}, which has no destination any more: set it again"
+            msg = f"vm {claim.vm} is being moved from {claim.host}, which no longer has a destination: set it again"
             raise ActuatorError(msg)
-        home = self._line(self._home(claim.host), claim.vm)
-        xml = await home.call(partial(_describe, name=claim.vm))
+        home = self._get_connection(self._get_home_uri(claim.host), claim.vm)
+        xml = await home.run_job(partial(_export_definition, name=claim.vm))
         if xml is not None:
-            await self._line(away.uri, claim.vm).call(partial(receive, xml=xml))
-            await home.call(partial(forget_copy, name=claim.vm))
+            await self._get_connection(away.uri, claim.vm).run_job(partial(define_domain, xml=xml))
+            await home.run_job(partial(undefine_copy, name=claim.vm))
 
     def _start_migration(self, maintenance: Maintenance, claim: Claim) -> None:
-        away = self._away(claim.host)
+        away = self._find_destination(claim.host)
+        # Ended tasks hold the reasons of failures, which are reported later; only the newest are kept.
         over = [key for key, task in self._migrations.items() if task.done()]
         for key in over[: max(len(over) - _REASONS_MAX, 0)]:
             del self._migrations[key]
         if away is not None:
-            work = self._migrate(self._home(claim.host), claim.vm, away)
+            work = self._run_migration(self._get_home_uri(claim.host), claim.vm, away)
             self._migrations[maintenance.id, claim.vm] = asyncio.create_task(work)
 
-    async def _migrate(self, home: str, vm: str, away: Destination) -> str:
+    async def _run_migration(self, home_uri: str, vm: str, destination: Destination) -> str:
         """Migrate on a separate line, since the call blocks; return the reason of a failure, else ``""``."""
-        line = Line(home, None)
+        line = LibvirtConnection(home_uri, None)
         try:
-            await line.call(partial(migrate, name=vm, destination=away.uri, data_uri=away.data_uri))
+            await line.run_job(
+                partial(migrate_domain, name=vm, destination=destination.uri, data_uri=destination.data_uri)
+            )
         except ForewarnError as error:
             return error.message
         finally:
             await line.close()
         return ""
 
-    def _why(self, maintenance: Maintenance, claim: Claim) -> str:
+    def _explain_failed_migration(self, maintenance: Maintenance, claim: Claim) -> str:
         """Return the reason why a migration failed."""
         task = self._migrations.get((maintenance.id, claim.vm))
         reason = task.result() if task is not None and task.done() and not task.cancelled() else ""
@@ -327,72 +347,81 @@ class Libvirt:
 
     # Places and methods
 
-    def _home(self, host: str) -> str:
+    def _get_home_uri(self, host: str) -> str:
         return self._uri.replace("{host}", host)
 
-    def _away(self, host: str) -> Destination | None:
+    def _find_destination(self, host: str) -> Destination | None:
         away = self._destinations.get(host) or self._destinations.get(_ANY_HOST)
-        return None if away is None or away.uri == self._home(host) else away
+        return None if away is None or away.uri == self._get_home_uri(host) else away
 
-    def _places(self, host: str) -> list[str]:
-        away = self._away(host)
-        return [self._home(host), *([] if away is None else [away.uri])]
+    def _list_uris(self, host: str) -> list[str]:
+        away = self._find_destination(host)
+        return [self._get_home_uri(host), *([] if away is None else [away.uri])]
 
-    def _way_of(self, maintenance: Maintenance, claim: Claim) -> Way:
-        return way_of(maintenance.impact, has_destination=self._away(claim.host) is not None)
+    def _choose_procedure(self, maintenance: Maintenance, claim: Claim) -> Procedure:
+        return choose_procedure(maintenance.impact, has_destination=self._find_destination(claim.host) is not None)
 
-    def _terms_of(self, maintenance: Maintenance) -> Terms:
+    def _get_timings(self, maintenance: Maintenance) -> LibvirtTimings:
         if maintenance.duration_s < 0:
-            return self._terms
-        return replace(self._terms, freeze=timedelta(seconds=maintenance.duration_s))
+            return self._timings
+        return replace(self._timings, freeze=timedelta(seconds=maintenance.duration_s))
 
-    def _line(self, uri: str, vm: str) -> Line:
+    def _get_connection(self, uri: str, vm: str) -> LibvirtConnection:
         """Return the line of a VM, always the same one, so that no two calls work on it concurrently."""
-        key = (uri, zlib.crc32(vm.encode()) % self._lines_per_host)
-        if key not in self._lines:
-            self._lines[key] = Line(uri, self._call_timeout)
-        return self._lines[key]
+        key = (uri, zlib.crc32(vm.encode()) % self._connections_per_host)
+        if key not in self._connections:
+            self._connections[key] = LibvirtConnection(uri, self._call_timeout)
+        return self._connections[key]
 
 
-def _carry_on(  # noqa: PLR0913 - the parameters of `perform`
-    session: Session, *, name: str, id: str, is_moved: bool, decide: _Decide, now: Callable[[], datetime]
-) -> Found | None:
-    domain = session.find(name)
+def _continue_domain(  # noqa: PLR0913 - the parameters of `perform_steps`
+    session: LibvirtSession, *, name: str, id: str, is_moved: bool, decide: _Decide, now: Callable[[], datetime]
+) -> DomainResult | None:
+    domain = session.find_domain(name)
     if domain is None:
         return None
     try:
-        found = perform(session, domain, id, is_moved=is_moved, decide=decide, now=now)
+        found = perform_steps(session, domain, id, is_moved=is_moved, decide=decide, now=now)
     except session.library.libvirtError as error:
-        if session.is_absence(error):
-            return Found(act=Act.NOTHING, entry=None, has_vanished=True)  # vanished between two calls
+        if session.means_absence(error):
+            return DomainResult(
+                action=DomainAction.NOTHING, entry=None, has_vanished=True
+            )  # vanished between two calls
         raise
     entry = found.entry
     is_measured = entry is None or entry.paused_s is not None
-    if found.act is Act.NOTHING and entry is not None and entry.way is Way.MIGRATE and is_moved and not is_measured:
-        return replace(found, entry=note_downtime(session, domain, entry))
+    if (
+        found.action is DomainAction.NOTHING
+        and entry is not None
+        and entry.procedure is Procedure.MIGRATE
+        and is_moved
+        and not is_measured
+    ):
+        return replace(found, entry=record_downtime(session, domain, entry))
     return found
 
 
-def _look_up(session: Session, *, name: str, id: str) -> Found | None:
-    domain = session.find(name)
+def _read_domain_record(session: LibvirtSession, *, name: str, id: str) -> DomainResult | None:
+    domain = session.find_domain(name)
     if domain is None:
         return None
     try:
-        return Found(act=Act.NOTHING, entry=read_entry(session, domain, id))
+        return DomainResult(action=DomainAction.NOTHING, entry=read_entry(session, domain, id))
     except session.library.libvirtError as error:
-        if session.is_absence(error):
+        if session.means_absence(error):
             return None
         raise
 
 
-def _describe(session: Session, *, name: str) -> str | None:
-    domain = session.find(name)
-    return None if domain is None else hand_over(session, domain)
+def _export_definition(session: LibvirtSession, *, name: str) -> str | None:
+    domain = session.find_domain(name)
+    return None if domain is None else export_definition(session, domain)
 
 
-def _raise_first(results: list[T | BaseException]) -> None:
+def _raise_first_error(results: list[T | BaseException]) -> None:
     """Raise the first error, with the number of others; errors that a retry may cure come first."""
     errors = [result for result in results if isinstance(result, BaseException)]
+    # With a final failure first, the maintenance would fail although a retry may still help other VMs.
     errors.sort(key=lambda error: isinstance(error, ActuationFailed))
     if not errors:
         return

@@ -18,16 +18,17 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from forewarn.actuators.payload import as_reason
+from forewarn.actuators.payload import make_printable
 from forewarn.errors import ActuatorError, ConfigError
 
-__all__ = ["Connect", "Domain", "Line", "Session", "load_libvirt", "open_connection"]
+__all__ = ["Connect", "Domain", "LibvirtConnection", "LibvirtSession", "load_libvirt", "open_connection"]
 
 T = TypeVar("T")
 
 HANGING_MAX = 4
 """Maximum number of hanging threads per connection; beyond it calls are refused."""
 
+# libvirt drops a connection after `_KEEPALIVE_S` times `_KEEPALIVE_COUNT` + 1 seconds without an answer.
 _KEEPALIVE_S = 5
 _KEEPALIVE_COUNT = 3
 _JOIN_S = 2.0
@@ -92,13 +93,16 @@ def load_libvirt() -> Any:  # noqa: ANN401 - the library has no types
                 msg = "libvirt's library for Python is missing: pip install 'forewarn[libvirt]'"
                 raise ConfigError(msg) from error
             library.registerErrorHandler(lambda *_: None, None)  # errors are raised as well; stderr is for our log
+            # libvirt requires this before the first connection; later ones only would have keepalive and events.
             library.virEventRegisterDefaultImpl()
-            threading.Thread(target=_turn, args=(library,), name="forewarn-libvirt-events", daemon=True).start()
+            threading.Thread(
+                target=_run_event_loop, args=(library,), name="forewarn-libvirt-events", daemon=True
+            ).start()
             _loaded.append(library)
         return _loaded[0]
 
 
-def _turn(library: Any) -> None:  # noqa: ANN401 - the library has no types
+def _run_event_loop(library: Any) -> None:  # noqa: ANN401 - the library has no types
     while True:
         with contextlib.suppress(library.libvirtError):
             library.virEventRunDefaultImpl()
@@ -114,7 +118,7 @@ def open_connection(uri: str) -> Connect:
     try:
         connect: Connect = library.open(uri)
     except library.libvirtError as error:
-        msg = f"cannot connect to libvirt at {uri}: {as_reason(str(error))}"
+        msg = f"cannot connect to libvirt at {uri}: {make_printable(str(error))}"
         raise ActuatorError(msg) from error
     with contextlib.suppress(library.libvirtError):  # a local driver has no peer that could die
         connect.setKeepAlive(_KEEPALIVE_S, _KEEPALIVE_COUNT)
@@ -125,7 +129,7 @@ class Abandoned(Exception):
     """The job has taken too long; its result is no longer wanted."""
 
 
-class Session:
+class LibvirtSession:
     """Connection and library for one job.
 
     Attributes:
@@ -138,7 +142,7 @@ class Session:
         self.library = load_libvirt()
         self._is_abandoned = is_abandoned
 
-    def go_on(self) -> None:
+    def ensure_wanted(self) -> None:
         """Check that the job is still wanted; call this before each change.
 
         Raises:
@@ -147,21 +151,21 @@ class Session:
         if self._is_abandoned.is_set():
             raise Abandoned
 
-    def find(self, name: str) -> Domain | None:
+    def find_domain(self, name: str) -> Domain | None:
         """Return the domain of that name; None if there is none."""
         try:
             return self.connect.lookupByName(name)
         except self.library.libvirtError as error:
-            if self.is_absence(error):
+            if self.means_absence(error):
                 return None
             raise
 
-    def is_absence(self, error: Any) -> bool:  # noqa: ANN401 - libvirt's error
+    def means_absence(self, error: Any) -> bool:  # noqa: ANN401 - libvirt's error
         """Return True if the error means that the domain does not exist; it may have moved since it was found."""
         return bool(error.get_error_code() == self.library.VIR_ERR_NO_DOMAIN)
 
 
-class Line:
+class LibvirtConnection:
     """One connection to one libvirt, used by one job at a time.
 
     Args:
@@ -175,7 +179,7 @@ class Line:
         self._worker: _Worker | None = None
         self._hanging: list[_Worker] = []
 
-    async def call(self, work: Callable[[Session], T]) -> T:
+    async def run_job(self, work: Callable[[LibvirtSession], T]) -> T:
         """Run `work` on the thread, and once more on a new connection if that broke: it must be repeatable.
 
         If cancelled before its turn, it is not run; later, it goes on to its end.
@@ -183,25 +187,26 @@ class Line:
         Raises:
             ActuatorError: libvirt refuses, cannot be reached, or does not answer in time.
         """
-        worker = self._worker or self._hire()
+        worker = self._worker or self._start_worker()
         loop = asyncio.get_running_loop()
-        job: _Job[T] = _Job(work, loop.create_future(), partial(self._watch, worker))
-        worker.give(job)
+        job: _Job[T] = _Job(work, loop.create_future(), partial(self._start_deadline, worker))
+        worker.queue_job(job)
         return await job.future
 
-    def _watch(self, worker: _Worker, job: _Job[Any]) -> None:
+    def _start_deadline(self, worker: _Worker, job: _Job[Any]) -> None:
         """Start the deadline of a job at its turn. It also applies if the caller no longer waits."""
         if self._deadline_s is not None and not job.has_ended:
-            job.timer = asyncio.get_running_loop().call_later(self._deadline_s, self._expire, worker, job)
+            job.timer = asyncio.get_running_loop().call_later(self._deadline_s, self._abandon_worker, worker, job)
 
-    def _expire(self, worker: _Worker, job: _Job[Any]) -> None:
+    def _abandon_worker(self, worker: _Worker, job: _Job[Any]) -> None:
         if self._worker is worker:
             self._worker = None
+        # A blocked call cannot be ended; its thread counts as hanging until the call returns.
         self._hanging.append(worker)
-        worker.leave()
-        job.fail(ActuatorError(f"libvirt at {self.uri} did not answer within {self._deadline_s:g} s"))
+        worker.abandon()
+        job.set_failure(ActuatorError(f"libvirt at {self.uri} did not answer within {self._deadline_s:g} s"))
 
-    def _hire(self) -> _Worker:
+    def _start_worker(self) -> _Worker:
         self._hanging = [worker for worker in self._hanging if worker.is_alive()]
         if len(self._hanging) >= HANGING_MAX:
             msg = f"libvirt at {self.uri} does not answer: {HANGING_MAX} calls hang"
@@ -214,7 +219,8 @@ class Line:
         """Close the connection once the queued jobs have ended; one that hangs is abandoned."""
         worker, self._worker = self._worker, None
         if worker is not None:
-            worker.give(None)
+            worker.queue_job(None)
+            # Polled, since `join` would block the event loop.
             for _ in range(round(_JOIN_S / _LOOK_S)):
                 if not worker.is_alive():
                     break
@@ -225,7 +231,7 @@ class _Job(Generic[T]):
     """A job for the thread of a line; the caller waits in the event loop."""
 
     def __init__(
-        self, work: Callable[[Session], T], future: asyncio.Future[T], on_turn: Callable[[_Job[T]], None]
+        self, work: Callable[[LibvirtSession], T], future: asyncio.Future[T], on_turn: Callable[[_Job[T]], None]
     ) -> None:
         self.work = work
         self.future = future
@@ -234,36 +240,36 @@ class _Job(Generic[T]):
         self._on_turn = on_turn
         self._loop = future.get_loop()
 
-    def begin(self) -> bool:
+    def start_turn(self) -> bool:
         """On the thread: start the deadline, and return True if the job is still wanted."""
         if self.future.cancelled():
             return False
-        self._tell(self._on_turn, self)
+        self._call_in_loop(self._on_turn, self)
         return True
 
-    def end(self, result: T) -> None:
+    def report_result(self, result: T) -> None:
         """On the thread: report the result."""
-        self._tell(self._end, result, None)
+        self._call_in_loop(self._finish, result, None)
 
-    def fail_later(self, error: BaseException) -> None:
+    def report_failure(self, error: BaseException) -> None:
         """On the thread: report the failure."""
-        self._tell(self._end, None, error)
+        self._call_in_loop(self._finish, None, error)
 
-    def fail(self, error: BaseException) -> None:
+    def set_failure(self, error: BaseException) -> None:
         """In the loop: fail the job, unless it is done."""
         if not self.future.done():
             self.future.set_exception(error)
 
-    def _end(self, result: T, error: BaseException | None) -> None:
+    def _finish(self, result: T, error: BaseException | None) -> None:
         self.has_ended = True
         if self.timer is not None:
             self.timer.cancel()
         if error is not None:
-            self.fail(error)
+            self.set_failure(error)
         elif not self.future.done():
             self.future.set_result(result)
 
-    def _tell(self, function: Callable[..., None], *arguments: object) -> None:
+    def _call_in_loop(self, function: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: no caller is left
             self._loop.call_soon_threadsafe(function, *arguments)
 
@@ -278,41 +284,42 @@ class _Worker(threading.Thread):
         self._connect: Connect | None = None
         self._is_abandoned = threading.Event()
 
-    def give(self, job: _Job[Any] | None) -> None:
+    def queue_job(self, job: _Job[Any] | None) -> None:
         """Queue a job; None to end after the queued jobs."""
         self._jobs.put(job)
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """In the loop: refuse the waiting jobs, and end once the current one returns."""
         self._is_abandoned.set()
         with contextlib.suppress(queue.Empty):
             while True:
                 job = self._jobs.get_nowait()
                 if job is not None:
-                    job.fail(ActuatorError(f"libvirt at {self._uri} did not answer the call before"))
+                    job.set_failure(ActuatorError(f"libvirt at {self._uri} did not answer the previous call"))
         self._jobs.put(None)
 
     def run(self) -> None:
         """Run one job after the other."""
         while (job := self._jobs.get()) is not None:
-            if job.begin():
+            if job.start_turn():
                 try:
-                    job.end(self._do(job.work))
+                    job.report_result(self._run_job(job.work))
                 except BaseException as error:  # noqa: BLE001 - it is passed to the caller
-                    job.fail_later(error)
-        self._drop()
+                    job.report_failure(error)
+        self._close_connection()
 
-    def _do(self, work: Callable[[Session], T]) -> T:
+    def _run_job(self, work: Callable[[LibvirtSession], T]) -> T:
         library = load_libvirt()
         for is_last in (False, True):
             if self._connect is None or not self._is_connected():
-                self._drop()
+                self._close_connection()
                 self._connect = open_connection(self._uri)
             try:
-                return work(Session(self._connect, self._is_abandoned))
+                return work(LibvirtSession(self._connect, self._is_abandoned))
             except library.libvirtError as error:
+                # On a working connection the error is libvirt's answer; only a broken connection is worth a second try.
                 if is_last or self._is_connected():
-                    msg = f"libvirt at {self._uri}: {as_reason(str(error))}"
+                    msg = f"libvirt at {self._uri}: {make_printable(str(error))}"
                     raise ActuatorError(msg) from error
         raise AssertionError  # pragma: no cover - the second time returns or raises
 
@@ -323,7 +330,7 @@ class _Worker(threading.Thread):
         except library.libvirtError:
             return False
 
-    def _drop(self) -> None:
+    def _close_connection(self) -> None:
         connect, self._connect = self._connect, None
         if connect is not None:
             with contextlib.suppress(load_libvirt().libvirtError):

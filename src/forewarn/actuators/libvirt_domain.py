@@ -10,72 +10,73 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from forewarn.actuators.libvirt_connection import Domain, Session
+from forewarn.actuators.libvirt_connection import Domain, LibvirtSession
 from forewarn.actuators.libvirt_record import (
-    Entry,
-    Step,
-    Way,
+    DomainEntry,
+    DomainStep,
+    Procedure,
     decode_entry,
     encode_entry,
-    ended_namespaces,
+    find_ended_namespaces,
     namespace_of,
 )
-from forewarn.actuators.libvirt_steps import Act, Decision, Power, Sight
+from forewarn.actuators.libvirt_steps import DomainAction, DomainDecision, DomainPower, DomainState
 from forewarn.errors import ActuatorError
 
 __all__ = [
-    "Found",
-    "forget_copy",
-    "hand_over",
-    "look",
-    "migrate",
-    "note_downtime",
-    "perform",
+    "DomainResult",
+    "define_domain",
+    "export_definition",
+    "migrate_domain",
+    "observe_domain",
+    "perform_steps",
     "read_entry",
-    "receive",
+    "record_downtime",
+    "undefine_copy",
 ]
 
 ENDED_RECORDS_MAX = 3
 """Maximum number of records of ended maintenances that a VM keeps."""
 
 _PREFIX = "forewarn"
+# More than any method has steps.
 _ROUNDS_MAX = 16
 _MS = 1000.0
 
-_NEEDS_PERSISTENCE = frozenset({Way.CYCLE, Way.MOVE})
+_NEEDS_PERSISTENCE = frozenset({Procedure.CYCLE, Procedure.MOVE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class DomainResult:
     """Result of a job on a domain.
 
     Attributes:
-        act: Remaining act: wait, nothing, or one that needs more than this domain.
+        action: Remaining act: wait, nothing, or one that needs more than this domain.
         entry: Record in its metadata now.
         until: Time of the next check.
         has_vanished: True if it existed when the job began, and no longer does.
     """
 
-    act: Act
-    entry: Entry | None
+    action: DomainAction
+    entry: DomainEntry | None
     until: datetime | None = None
     has_vanished: bool = False
 
 
-def look(session: Session, domain: Domain, *, is_moved: bool) -> Sight:
+def observe_domain(session: LibvirtSession, domain: Domain, *, is_moved: bool) -> DomainState:
     """Return the observable state of the domain."""
     library = session.library
     state = domain.state()[0]
-    power = Power.RUNNING
+    power = DomainPower.RUNNING
     if state == library.VIR_DOMAIN_SHUTOFF:
-        power = Power.OFF
+        power = DomainPower.OFF
     elif state in {library.VIR_DOMAIN_PAUSED, library.VIR_DOMAIN_CRASHED}:
-        power = Power.PAUSED  # neither runs
-    instance = -1 if power is Power.OFF else domain.ID()
-    return Sight(power=power, instance=instance, is_moved=is_moved, has_job=_has_job(session, domain))
+        power = DomainPower.PAUSED  # neither runs
+    instance = -1 if power is DomainPower.OFF else domain.ID()
+    return DomainState(power=power, instance=instance, is_moved=is_moved, has_job=_has_job(session, domain))
 
 
-def _has_job(session: Session, domain: Domain) -> bool:
+def _has_job(session: LibvirtSession, domain: Domain) -> bool:
     try:
         return bool(domain.jobInfo()[0] != session.library.VIR_DOMAIN_JOB_NONE)
     except session.library.libvirtError as error:
@@ -84,7 +85,7 @@ def _has_job(session: Session, domain: Domain) -> bool:
         raise
 
 
-def read_entry(session: Session, domain: Domain, id: str) -> Entry | None:
+def read_entry(session: LibvirtSession, domain: Domain, id: str) -> DomainEntry | None:
     """Return the record of that maintenance on the domain; None if there is none."""
     library = session.library
     try:
@@ -95,11 +96,11 @@ def read_entry(session: Session, domain: Domain, id: str) -> Entry | None:
         raise
 
 
-def _write_entry(session: Session, domain: Domain, entry: Entry) -> None:
-    _set(session, domain, encode_entry(entry), namespace_of(entry.id))
+def _write_entry(session: LibvirtSession, domain: Domain, entry: DomainEntry) -> None:
+    _set_metadata(session, domain, encode_entry(entry), namespace_of(entry.id))
 
 
-def _set(session: Session, domain: Domain, element: str | None, namespace: str) -> None:
+def _set_metadata(session: LibvirtSession, domain: Domain, element: str | None, namespace: str) -> None:
     library = session.library
     flags = library.VIR_DOMAIN_AFFECT_LIVE if domain.isActive() else 0
     if domain.isPersistent():
@@ -107,15 +108,15 @@ def _set(session: Session, domain: Domain, element: str | None, namespace: str) 
     domain.setMetadata(library.VIR_DOMAIN_METADATA_ELEMENT, element, _PREFIX, namespace, flags)
 
 
-def perform(  # noqa: PLR0913 - the target, and three inputs of the decision
-    session: Session,
+def perform_steps(  # noqa: PLR0913 - the target, and three inputs of the decision
+    session: LibvirtSession,
     domain: Domain,
     id: str,
     *,
     is_moved: bool,
-    decide: Callable[[Entry | None, Sight], Decision],
+    decide: Callable[[DomainEntry | None, DomainState], DomainDecision],
     now: Callable[[], datetime],
-) -> Found:
+) -> DomainResult:
     """Take step after step, until nothing is left to do here and now.
 
     Raises:
@@ -123,80 +124,82 @@ def perform(  # noqa: PLR0913 - the target, and three inputs of the decision
     """
     for _ in range(_ROUNDS_MAX):
         entry = read_entry(session, domain, id)
-        decision = decide(entry, look(session, domain, is_moved=is_moved))
+        decision = decide(entry, observe_domain(session, domain, is_moved=is_moved))
         if decision.before is not None:
-            session.go_on()
+            session.ensure_wanted()
             if entry is None:
-                _prepare(session, domain, decision.before)
+                _prepare_domain(session, domain, decision.before)
+            # The record precedes the act. If the service dies in between, the next observation shows if the act has
+            # happened.
             _write_entry(session, domain, decision.before)
             entry = decision.before
-        if decision.act not in _ACTS:
-            return Found(act=decision.act, entry=entry, until=decision.until)
-        session.go_on()
-        _ACTS[decision.act](domain)
+        if decision.action not in _ACTS:
+            return DomainResult(action=decision.action, entry=entry, until=decision.until)
+        session.ensure_wanted()
+        _ACTS[decision.action](domain)
         if decision.after is not None:
             # The suspension is measured from the moment when `suspend` has returned.
-            is_suspended = decision.after.step is Step.SUSPENDED
+            is_suspended = decision.after.step is DomainStep.SUSPENDED
             after = replace(decision.after, since=now()) if is_suspended else decision.after
-            session.go_on()
+            session.ensure_wanted()
             _write_entry(session, domain, after)
-            if decision.act is Act.GIVE_UP:
-                return Found(act=Act.FAIL, entry=after)
-    msg = f"vm {domain.name()} changes by itself again and again"
+            if decision.action is DomainAction.GIVE_UP:
+                return DomainResult(action=DomainAction.FAIL, entry=after)
+    msg = f"vm {domain.name()} keeps changing"
     raise ActuatorError(msg)
 
 
-_ACTS: dict[Act, Callable[[Domain], int]] = {
-    Act.SUSPEND: lambda domain: domain.suspend(),
-    Act.RESUME: lambda domain: domain.resume(),
-    Act.SHUT_DOWN: lambda domain: domain.shutdown(),
-    Act.DESTROY: lambda domain: domain.destroy(),
-    Act.CREATE: lambda domain: domain.create(),
-    Act.GIVE_UP: lambda domain: domain.abortJob(),
+_ACTS: dict[DomainAction, Callable[[Domain], int]] = {
+    DomainAction.SUSPEND: lambda domain: domain.suspend(),
+    DomainAction.RESUME: lambda domain: domain.resume(),
+    DomainAction.SHUT_DOWN: lambda domain: domain.shutdown(),
+    DomainAction.DESTROY: lambda domain: domain.destroy(),
+    DomainAction.CREATE: lambda domain: domain.create(),
+    DomainAction.GIVE_UP: lambda domain: domain.abortJob(),
 }
 
 
-def _prepare(session: Session, domain: Domain, entry: Entry) -> None:
+def _prepare_domain(session: LibvirtSession, domain: Domain, entry: DomainEntry) -> None:
     """Check that the domain survives a shutdown, and delete the oldest ended records.
 
     Raises:
         ActuatorError: It is transient.
     """
-    if entry.way in _NEEDS_PERSISTENCE and not domain.isPersistent():
+    if entry.procedure in _NEEDS_PERSISTENCE and not domain.isPersistent():
         msg = f"vm {domain.name()} is a transient domain, which libvirt forgets when it is off: define it"
         raise ActuatorError(msg)
-    ended = ended_namespaces(domain.XMLDesc())
+    ended = find_ended_namespaces(domain.XMLDesc())
     for namespace in ended[: max(len(ended) - ENDED_RECORDS_MAX, 0)]:
         with contextlib.suppress(session.library.libvirtError):  # mere tidying
-            _set(session, domain, None, namespace)
+            _set_metadata(session, domain, None, namespace)
 
 
-def hand_over(session: Session, domain: Domain) -> str:
+def export_definition(session: LibvirtSession, domain: Domain) -> str:
     """Return the domain's complete XML with its secrets, for the destination."""
     library = session.library
     return domain.XMLDesc(library.VIR_DOMAIN_XML_INACTIVE | library.VIR_DOMAIN_XML_SECURE)
 
 
-def receive(session: Session, xml: str) -> None:
+def define_domain(session: LibvirtSession, xml: str) -> None:
     """Define the domain here; may be repeated."""
-    session.go_on()
+    session.ensure_wanted()
     session.connect.defineXML(xml)
 
 
-def forget_copy(session: Session, name: str) -> None:
+def undefine_copy(session: LibvirtSession, name: str) -> None:
     """Undefine the domain at its former place.
 
     Raises:
         ActuatorError: It runs there.
     """
-    domain = session.find(name)
+    domain = session.find_domain(name)
     if domain is None:
         return
     if domain.isActive():
-        msg = f"vm {name} was started at {session.connect.getHostname()} while it was moved away"
+        msg = f"vm {name} was started on {session.connect.getHostname()} during its move"
         raise ActuatorError(msg)
     library = session.library
-    session.go_on()
+    session.ensure_wanted()
     try:
         # Its firmware variables and its TPM state are kept: they may be on storage that both hosts share.
         domain.undefineFlags(library.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM | library.VIR_DOMAIN_UNDEFINE_KEEP_TPM)
@@ -206,7 +209,7 @@ def forget_copy(session: Session, name: str) -> None:
         domain.undefine()  # a driver that supports neither flag
 
 
-def _downtime_s(session: Session, domain: Domain) -> float | None:
+def _read_downtime_s(session: LibvirtSession, domain: Domain) -> float | None:
     """Return the downtime at the end of the last migration; None if libvirt does not report it."""
     library = session.library
     try:
@@ -216,19 +219,19 @@ def _downtime_s(session: Session, domain: Domain) -> float | None:
     return None if downtime_ms is None else downtime_ms / _MS
 
 
-def note_downtime(session: Session, domain: Domain, entry: Entry) -> Entry:
+def record_downtime(session: LibvirtSession, domain: Domain, entry: DomainEntry) -> DomainEntry:
     """Record the downtime of a migration, if libvirt reports it."""
-    measured = replace(entry, paused_s=_downtime_s(session, domain))
+    measured = replace(entry, paused_s=_read_downtime_s(session, domain))
     if measured != entry:
-        session.go_on()
+        session.ensure_wanted()
         _write_entry(session, domain, measured)
     return measured
 
 
-def migrate(session: Session, name: str, destination: str, data_uri: str) -> None:
+def migrate_domain(session: LibvirtSession, name: str, destination: str, data_uri: str) -> None:
     """Migrate the domain live; blocks until it is done. The daemons finish it even if the caller stops waiting."""
     library = session.library
-    domain = session.find(name)
+    domain = session.find_domain(name)
     if domain is None:
         return
     flags = library.VIR_MIGRATE_LIVE | library.VIR_MIGRATE_PEER2PEER | library.VIR_MIGRATE_AUTO_CONVERGE

@@ -19,10 +19,10 @@ from xml.etree import ElementTree as ET
 from pydantic import BaseModel, ValidationError
 
 from forewarn.actuators.libvirt_connection import Domain, load_libvirt, open_connection
-from forewarn.actuators.payload import as_reason
+from forewarn.actuators.payload import make_printable
 from forewarn.core.inventory import Inventory
 from forewarn.errors import ActuatorError, InvalidRequest
-from forewarn.wire.inventory import HostIn, HostVmsIn, InventoryIn, ScopeIn, VmIn, to_inventory
+from forewarn.wire.inventory import HostDeclarationIn, HostIn, InventoryIn, ScopeIn, VmIn, to_inventory
 
 __all__ = ["NAMESPACE", "read_host", "read_inventory"]
 
@@ -50,7 +50,7 @@ def read_inventory(uri: str, host_name: str = "") -> Inventory:
     return to_inventory(InventoryIn(hosts=[HostIn(name=name)], scopes=said.scopes, vms=said.vms))
 
 
-def read_host(uri: str, host_name: str = "") -> tuple[str, HostVmsIn]:
+def read_host(uri: str, host_name: str = "") -> tuple[str, HostDeclarationIn]:
     """Return the name of the host, and every domain of its libvirt with its known properties. Blocks.
 
     Args:
@@ -67,28 +67,29 @@ def read_host(uri: str, host_name: str = "") -> tuple[str, HostVmsIn]:
         name = host_name or connect.getHostname()
         running = library.VIR_DOMAIN_RUNNING  # one that is arriving is active too, but paused
         described = sorted(
-            (d.name(), d.XMLDesc(_flags(library, d)), d.state()[0] == running) for d in connect.listAllDomains()
+            (d.name(), d.XMLDesc(_choose_xml_flags(library, d)), d.state()[0] == running)
+            for d in connect.listAllDomains()
         )
     except library.libvirtError as error:
-        msg = f"libvirt at {uri}: {as_reason(str(error))}"
+        msg = f"libvirt at {uri}: {make_printable(str(error))}"
         raise ActuatorError(msg) from error
     finally:
         with contextlib.suppress(library.libvirtError):
             connect.close()
-    _valid(HostIn, f"host {name}", name=name)
+    _validate_model(HostIn, f"host {name}", name=name)
     scopes: dict[str, ScopeIn] = {}
-    vms = [_declared(vm, xml, name, scopes) for vm, xml, _ in described]
-    return name, HostVmsIn(
+    vms = [_declare_vm(vm, xml, name, scopes) for vm, xml, _ in described]
+    return name, HostDeclarationIn(
         scopes=list(scopes.values()), vms=vms, idle=[vm for vm, _, is_running in described if not is_running]
     )
 
 
-def _flags(library: Any, domain: Domain) -> int:  # noqa: ANN401 - libvirt's module
+def _choose_xml_flags(library: Any, domain: Domain) -> int:  # noqa: ANN401 - libvirt's module
     """Return the flags to read the persistent definition, if there is one: a running VM may have been edited since."""
     return int(library.VIR_DOMAIN_XML_INACTIVE) if domain.isPersistent() else 0
 
 
-def _declared(vm: str, xml: str, host: str, scopes: dict[str, ScopeIn]) -> VmIn:
+def _declare_vm(vm: str, xml: str, host: str, scopes: dict[str, ScopeIn]) -> VmIn:
     """Return the declaration of one VM; its scope is added to `scopes`.
 
     Raises:
@@ -98,43 +99,45 @@ def _declared(vm: str, xml: str, host: str, scopes: dict[str, ScopeIn]) -> VmIn:
     said = root.find(f"./metadata/{{{NAMESPACE}}}vm")
     members: dict[str, Any] = {} if said is None else dict(said.attrib)
     unknown = sorted(members.keys() - _ATTRIBUTES)
+    # Refused instead of ignored: a misspelled `scope` would make the VM standalone.
     if unknown:
-        msg = f"domain {vm}: {unknown[0]!r} in its metadata is none of {', '.join(sorted(_ATTRIBUTES))}"
+        expected = ", ".join(sorted(_ATTRIBUTES))
+        msg = f"domain {vm}: unknown metadata attribute {unknown[0]!r}: expected one of {expected}"
         raise InvalidRequest(msg)
     kind = members.pop("kind", "availability-set")
     if "scope" in members:
-        scope = _valid(ScopeIn, f"domain {vm}: scope {members['scope']}", name=members["scope"], kind=kind)
+        scope = _validate_model(ScopeIn, f"domain {vm}: scope {members['scope']}", name=members["scope"], kind=kind)
         if scopes.setdefault(scope.name, scope) != scope:
             msg = f"domain {vm}: scope {scope.name} is of kind {scope.kind}, and {scopes[scope.name].kind} elsewhere"
             raise InvalidRequest(msg)
-    addresses = [] if said is None else [_text(e) for e in said.iterfind(f"./{{{NAMESPACE}}}address")]
+    addresses = [] if said is None else [_read_text(e) for e in said.iterfind(f"./{{{NAMESPACE}}}address")]
     mac = root.find("./devices/interface/mac")
     known = {
-        "vm_id": _text(root.find("./uuid")),
+        "vm_id": _read_text(root.find("./uuid")),
         "mac_address": "" if mac is None else mac.get("address", ""),
-        "size": _size(root),
+        "size": _format_size(root),
         "addresses": addresses,
     }
     known = {name: value for name, value in known.items() if value}
-    return _valid(VmIn, f"domain {vm}", **(known | members), name=vm, host=host)
+    return _validate_model(VmIn, f"domain {vm}", **(known | members), name=vm, host=host)
 
 
-def _valid(model: type[M], where: str, **members: Any) -> M:  # noqa: ANN401 - checked here
+def _validate_model(model: type[M], where: str, **members: Any) -> M:  # noqa: ANN401 - checked here
     try:
         return model(**members)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in fault["loc"])
-        msg = as_reason(f"{where}: {field}: {fault['msg'].removeprefix('Value error, ')}")
+        msg = make_printable(f"{where}: {field}: {fault['msg'].removeprefix('Value error, ')}")
         raise InvalidRequest(msg) from error
 
 
-def _text(element: ET.Element | None) -> str:
+def _read_text(element: ET.Element | None) -> str:
     return "" if element is None or element.text is None else element.text.strip()
 
 
-def _size(root: ET.Element) -> str:
+def _format_size(root: ET.Element) -> str:
     """Return ``2 vCPU, 4096 MiB``; libvirt has no names for sizes."""
-    vcpus = _text(root.find("./vcpu"))
-    memory_kib = _text(root.find("./memory"))
+    vcpus = _read_text(root.find("./vcpu"))
+    memory_kib = _read_text(root.find("./memory"))
     return f"{vcpus} vCPU, {int(memory_kib) // _KIB_PER_MIB} MiB" if vcpus and memory_kib.isdecimal() else ""

@@ -15,13 +15,22 @@ from xml.sax.saxutils import quoteattr
 
 from forewarn.errors import ActuatorError
 
-__all__ = ["NAMESPACE", "Entry", "Step", "Way", "decode_entry", "encode_entry", "ended_namespaces", "namespace_of"]
+__all__ = [
+    "NAMESPACE",
+    "DomainEntry",
+    "DomainStep",
+    "Procedure",
+    "decode_entry",
+    "encode_entry",
+    "find_ended_namespaces",
+    "namespace_of",
+]
 
 NAMESPACE = "urn:forewarn:maintenance:"
 """Prefix of the namespace of each maintenance; its id follows."""
 
 
-class Way(StrEnum):
+class Procedure(StrEnum):
     """Method by which a maintenance is carried out on a VM."""
 
     SUSPEND = "suspend"
@@ -36,7 +45,7 @@ class Way(StrEnum):
     """Shut it down for good."""
 
 
-class Step(StrEnum):
+class DomainStep(StrEnum):
     """Progress of a VM. Each step is recorded on the VM before its action is taken."""
 
     SUSPENDING = "suspending"
@@ -54,11 +63,11 @@ class Step(StrEnum):
     @property
     def is_over(self) -> bool:
         """True if nothing more is done."""
-        return self in {Step.DONE, Step.ABORTED}
+        return self in {DomainStep.DONE, DomainStep.ABORTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class DomainEntry:
     """Record of a maintenance on one VM.
 
     Attributes:
@@ -69,8 +78,8 @@ class Entry:
     """
 
     id: str
-    way: Way
-    step: Step
+    procedure: Procedure
+    step: DomainStep
     since: datetime
     instance: int = -1
     paused_s: float | None = None
@@ -82,11 +91,11 @@ def namespace_of(id: str) -> str:
     return f"{NAMESPACE}{id}"
 
 
-def encode_entry(entry: Entry) -> str:
+def encode_entry(entry: DomainEntry) -> str:
     """Encode the element without its namespace, which libvirt adds."""
     attributes = {
         "id": entry.id,
-        "way": entry.way.value,
+        "way": entry.procedure.value,
         "step": entry.step.value,
         "since": entry.since.isoformat(),
         "instance": str(entry.instance),
@@ -97,7 +106,7 @@ def encode_entry(entry: Entry) -> str:
     return f"<maintenance {' '.join(f'{name}={quoteattr(value)}' for name, value in attributes.items())}/>"
 
 
-def decode_entry(text: str) -> Entry:
+def decode_entry(text: str) -> DomainEntry:
     """Decode an element.
 
     Raises:
@@ -107,10 +116,10 @@ def decode_entry(text: str) -> Entry:
         element = ET.fromstring(text)  # noqa: S314 - libvirt has parsed it before, with its own limits
         paused_s = element.get("paused_s")
         since = datetime.fromisoformat(element.attrib["since"]).astimezone(UTC)
-        entry = Entry(
+        entry = DomainEntry(
             id=element.attrib["id"],
-            way=Way(element.attrib["way"]),
-            step=Step(element.attrib["step"]),
+            procedure=Procedure(element.attrib["way"]),
+            step=DomainStep(element.attrib["step"]),
             since=since,
             instance=int(element.attrib["instance"]),
             paused_s=None if paused_s is None else float(paused_s),
@@ -120,17 +129,18 @@ def decode_entry(text: str) -> Entry:
         msg = f"forewarn's record in the metadata of the domain cannot be read: {type(error).__name__}: {error}"
         raise ActuatorError(msg) from error
     if entry.paused_s is not None and not math.isfinite(entry.paused_s):
-        msg = "forewarn's record in the metadata of the domain cannot be read: paused_s is no number"
+        msg = "forewarn's record in the metadata of the domain cannot be read: paused_s is not a finite number"
         raise ActuatorError(msg)
     return entry
 
 
-def ended_namespaces(domain_xml: str) -> list[str]:
+def find_ended_namespaces(domain_xml: str) -> list[str]:
     """Return the namespaces of a domain's records that are over; the oldest first."""
     found: list[tuple[str, str]] = []
     for element in ET.fromstring(domain_xml).iterfind("./metadata/*"):  # noqa: S314 - as in `decode_entry`
         namespace, _, name = element.tag.removeprefix("{").partition("}")
-        is_over = element.get("step") in {Step.DONE.value, Step.ABORTED.value}
+        # Compared as text, so that a record with an unknown step is kept instead of raising an error.
+        is_over = element.get("step") in {DomainStep.DONE.value, DomainStep.ABORTED.value}
         if name == "maintenance" and namespace.startswith(NAMESPACE) and is_over:
             found.append((element.get("since", ""), namespace))
     return [namespace for _, namespace in sorted(found)]

@@ -1,7 +1,7 @@
 """The next step for a VM: a pure function of its record, its observed state and the time.
 
-The caller writes `before` onto the VM, does `act`, writes `after`, observes again and asks again. So an interruption at
-any point resumes at the same place, and no act is repeated.
+The caller writes `before` onto the VM, does `action`, writes `after`, observes again and asks again. So an interruption
+at any point resumes at the same place, and no act is repeated.
 """
 
 from __future__ import annotations
@@ -11,13 +11,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from forewarn.actuators.libvirt_record import Entry, Step, Way
+from forewarn.actuators.libvirt_record import DomainEntry, DomainStep, Procedure
 from forewarn.core.model import EventType
 
-__all__ = ["Act", "Decision", "Power", "Sight", "Terms", "decide", "decide_abort", "way_of"]
+__all__ = [
+    "DomainAction",
+    "DomainDecision",
+    "DomainPower",
+    "DomainState",
+    "LibvirtTimings",
+    "choose_procedure",
+    "decide_abort",
+    "decide_step",
+]
 
 
-class Power(StrEnum):
+class DomainPower(StrEnum):
     """Run state of a VM."""
 
     RUNNING = "running"
@@ -26,7 +35,7 @@ class Power(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class DomainState:
     """State of a VM as libvirt shows it.
 
     Attributes:
@@ -35,13 +44,13 @@ class Sight:
         has_job: True if libvirt is busy with it, for example migrating it.
     """
 
-    power: Power
+    power: DomainPower
     instance: int = -1
     is_moved: bool = False
     has_job: bool = False
 
 
-class Act(StrEnum):
+class DomainAction(StrEnum):
     """Act to be done now."""
 
     WAIT = "wait"
@@ -59,7 +68,7 @@ class Act(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class DomainDecision:
     """An act, and the records to write before and after it.
 
     Attributes:
@@ -68,14 +77,14 @@ class Decision:
         until: Time of the next check, if there is nothing to do but wait.
     """
 
-    act: Act
-    before: Entry | None = None
-    after: Entry | None = None
+    action: DomainAction
+    before: DomainEntry | None = None
+    after: DomainEntry | None = None
     until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class LibvirtTimings:
     """Durations and time limits.
 
     Attributes:
@@ -83,165 +92,197 @@ class Terms:
         shutdown_timeout: Time limit for a guest's shutdown; then its power is cut.
         migration_timeout: Time limit for a migration; then it is aborted.
         migrations_max: Maximum number of migrations tried.
-        look_every: Interval between checks while waiting.
+        check_every: Interval between checks while waiting.
     """
 
     freeze: timedelta = timedelta(seconds=5)
     shutdown_timeout: timedelta = timedelta(minutes=2)
     migration_timeout: timedelta = timedelta(minutes=30)
     migrations_max: int = 3
-    look_every: timedelta = timedelta(seconds=1)
+    check_every: timedelta = timedelta(seconds=1)
 
 
-def way_of(impact: EventType, *, has_destination: bool) -> Way:
+def choose_procedure(impact: EventType, *, has_destination: bool) -> Procedure:
     """Return the method for an impact."""
     return _WAYS[impact][has_destination]
 
 
 _WAYS = {
-    EventType.FREEZE: (Way.SUSPEND, Way.MIGRATE),
-    EventType.REBOOT: (Way.CYCLE, Way.CYCLE),
-    EventType.REDEPLOY: (Way.CYCLE, Way.MOVE),
-    EventType.PREEMPT: (Way.STOP, Way.STOP),
-    EventType.TERMINATE: (Way.STOP, Way.STOP),
+    EventType.FREEZE: (Procedure.SUSPEND, Procedure.MIGRATE),
+    EventType.REBOOT: (Procedure.CYCLE, Procedure.CYCLE),
+    EventType.REDEPLOY: (Procedure.CYCLE, Procedure.MOVE),
+    EventType.PREEMPT: (Procedure.STOP, Procedure.STOP),
+    EventType.TERMINATE: (Procedure.STOP, Procedure.STOP),
 }
 
 
-def decide(  # noqa: PLR0913 - all inputs of the decision
-    id: str, way: Way, entry: Entry | None, sight: Sight, now: datetime, terms: Terms
-) -> Decision:
+def decide_step(  # noqa: PLR0913 - all inputs of the decision
+    id: str,
+    procedure: Procedure,
+    entry: DomainEntry | None,
+    observed: DomainState,
+    now: datetime,
+    timings: LibvirtTimings,
+) -> DomainDecision:
     """Return the next step.
 
     Args:
         id: Id of the maintenance.
-        way: Method for the VM, if nothing was begun.
+        procedure: Method for the VM, if nothing was begun.
         entry: Record of what was begun; None if nothing was.
-        sight: Observed state of the VM.
+        observed: Observed state of the VM.
         now: Current time.
-        terms: Durations and time limits.
+        timings: Durations and time limits.
     """
     if entry is None:
-        entry = Entry(id=id, way=way, step=Step.INTERRUPTED, since=now, instance=sight.instance)
-        return _begin(entry, sight, terms)
+        entry = DomainEntry(
+            id=id, procedure=procedure, step=DomainStep.INTERRUPTED, since=now, instance=observed.instance
+        )
+        return _begin_procedure(entry, observed, timings)
     if entry.step.is_over:
-        return Decision(act=Act.NOTHING)
-    return _NEXT[entry.way](entry, sight, now, terms)
+        return DomainDecision(action=DomainAction.NOTHING)
+    return _NEXT[entry.procedure](entry, observed, now, timings)
 
 
-def _begin(entry: Entry, sight: Sight, terms: Terms) -> Decision:
+def _begin_procedure(entry: DomainEntry, observed: DomainState, timings: LibvirtTimings) -> DomainDecision:
     """Return the first step, whose record marks the maintenance as begun."""
-    is_off = sight.power is Power.OFF
+    is_off = observed.power is DomainPower.OFF
+    # The VMs that the maintenance does not affect: their part is complete at once.
     is_spared = {
-        Way.SUSPEND: sight.power is not Power.RUNNING or not terms.freeze,
-        Way.MIGRATE: is_off or sight.is_moved,
-        Way.MOVE: is_off and sight.is_moved,
+        Procedure.SUSPEND: observed.power is not DomainPower.RUNNING or not timings.freeze,
+        Procedure.MIGRATE: is_off or observed.is_moved,
+        Procedure.MOVE: is_off and observed.is_moved,
     }
-    if is_spared.get(entry.way, is_off):
-        return _done(entry, 0.0)
-    match entry.way:
-        case Way.SUSPEND:
-            entry = replace(entry, step=Step.SUSPENDING)
-            return Decision(act=Act.SUSPEND, before=entry, after=replace(entry, step=Step.SUSPENDED))
-        case Way.MIGRATE:
-            return Decision(act=Act.MIGRATE, before=replace(entry, step=Step.MIGRATING, tries=entry.tries + 1))
-        case Way.MOVE if is_off:
-            return Decision(act=Act.MOVE, before=replace(entry, step=Step.MOVING))
-        case Way.MOVE if sight.is_moved:
-            return _ask(replace(entry, way=Way.CYCLE))
+    if is_spared.get(entry.procedure, is_off):
+        return _finish_procedure(entry, 0.0)
+    match entry.procedure:
+        case Procedure.SUSPEND:
+            entry = replace(entry, step=DomainStep.SUSPENDING)
+            return DomainDecision(
+                action=DomainAction.SUSPEND, before=entry, after=replace(entry, step=DomainStep.SUSPENDED)
+            )
+        case Procedure.MIGRATE:
+            return DomainDecision(
+                action=DomainAction.MIGRATE, before=replace(entry, step=DomainStep.MIGRATING, tries=entry.tries + 1)
+            )
+        case Procedure.MOVE if is_off:
+            return DomainDecision(action=DomainAction.MOVE, before=replace(entry, step=DomainStep.MOVING))
+        case Procedure.MOVE if observed.is_moved:
+            return _request_shutdown(replace(entry, procedure=Procedure.CYCLE))
         case _:
-            return _ask(entry)
+            return _request_shutdown(entry)
 
 
-def _ask(entry: Entry) -> Decision:
+def _request_shutdown(entry: DomainEntry) -> DomainDecision:
     """Return the step that asks the guest to shut down."""
-    entry = replace(entry, step=Step.ASKING)
-    return Decision(act=Act.SHUT_DOWN, before=entry, after=replace(entry, step=Step.STOPPING))
+    entry = replace(entry, step=DomainStep.ASKING)
+    return DomainDecision(action=DomainAction.SHUT_DOWN, before=entry, after=replace(entry, step=DomainStep.STOPPING))
 
 
-def _done(entry: Entry, paused_s: float | None) -> Decision:
-    return Decision(act=Act.NOTHING, before=replace(entry, step=Step.DONE, paused_s=paused_s))
+def _finish_procedure(entry: DomainEntry, paused_s: float | None) -> DomainDecision:
+    return DomainDecision(action=DomainAction.NOTHING, before=replace(entry, step=DomainStep.DONE, paused_s=paused_s))
 
 
-def _next_of_suspended(entry: Entry, sight: Sight, now: datetime, terms: Terms) -> Decision:
-    is_same = sight.instance == entry.instance
+def _next_of_suspended(
+    entry: DomainEntry, observed: DomainState, now: datetime, timings: LibvirtTimings
+) -> DomainDecision:
+    is_same = observed.instance == entry.instance
     took_s = (now - entry.since).total_seconds()
     match entry.step:
-        case Step.SUSPENDING if sight.power is Power.RUNNING and is_same:
-            return Decision(act=Act.SUSPEND, after=replace(entry, step=Step.SUSPENDED))
-        case _ if sight.power is not Power.PAUSED or not is_same:
+        case DomainStep.SUSPENDING if observed.power is DomainPower.RUNNING and is_same:
+            return DomainDecision(action=DomainAction.SUSPEND, after=replace(entry, step=DomainStep.SUSPENDED))
+        case _ if observed.power is not DomainPower.PAUSED or not is_same:
             # If it was not our resume, something else resumed or stopped it at an unknown time.
-            is_known = entry.step is Step.RESUMING
-            return _done(entry, took_s if is_known else min(took_s, terms.freeze.total_seconds()))
-        case Step.SUSPENDING:
+            is_known = entry.step is DomainStep.RESUMING
+            return _finish_procedure(entry, took_s if is_known else min(took_s, timings.freeze.total_seconds()))
+        case DomainStep.SUSPENDING:
             # The VM was suspended, but that was not recorded; the freeze counts from the recorded beginning.
-            return Decision(act=Act.WAIT, before=replace(entry, step=Step.SUSPENDED), until=entry.since + terms.freeze)
-        case Step.SUSPENDED if now < entry.since + terms.freeze:
-            return Decision(act=Act.WAIT, until=entry.since + terms.freeze)
+            return DomainDecision(
+                action=DomainAction.WAIT,
+                before=replace(entry, step=DomainStep.SUSPENDED),
+                until=entry.since + timings.freeze,
+            )
+        case DomainStep.SUSPENDED if now < entry.since + timings.freeze:
+            return DomainDecision(action=DomainAction.WAIT, until=entry.since + timings.freeze)
         case _:
-            return Decision(act=Act.RESUME, before=replace(entry, step=Step.RESUMING))
+            return DomainDecision(action=DomainAction.RESUME, before=replace(entry, step=DomainStep.RESUMING))
 
 
-def _next_of_migrated(entry: Entry, sight: Sight, now: datetime, terms: Terms) -> Decision:
-    if sight.is_moved or sight.power is Power.OFF:
-        return _done(entry, None)
-    if entry.step is Step.INTERRUPTED and entry.tries >= terms.migrations_max:
-        return Decision(act=Act.FAIL)
-    if entry.step is Step.INTERRUPTED:
-        return _begin(replace(entry, since=now, instance=sight.instance), sight, terms)
-    if not sight.has_job:
-        return Decision(act=Act.FAIL, before=replace(entry, step=Step.INTERRUPTED))
-    if now < entry.since + terms.migration_timeout:
-        return Decision(act=Act.WAIT, until=now + terms.look_every)
-    return Decision(act=Act.GIVE_UP, after=replace(entry, step=Step.INTERRUPTED))
+def _next_of_migrated(
+    entry: DomainEntry, observed: DomainState, now: datetime, timings: LibvirtTimings
+) -> DomainDecision:
+    if observed.is_moved or observed.power is DomainPower.OFF:
+        return _finish_procedure(entry, None)
+    if entry.step is DomainStep.INTERRUPTED and entry.tries >= timings.migrations_max:
+        return DomainDecision(action=DomainAction.FAIL)
+    if entry.step is DomainStep.INTERRUPTED:
+        return _begin_procedure(replace(entry, since=now, instance=observed.instance), observed, timings)
+    if not observed.has_job:
+        return DomainDecision(action=DomainAction.FAIL, before=replace(entry, step=DomainStep.INTERRUPTED))
+    if now < entry.since + timings.migration_timeout:
+        return DomainDecision(action=DomainAction.WAIT, until=now + timings.check_every)
+    return DomainDecision(action=DomainAction.GIVE_UP, after=replace(entry, step=DomainStep.INTERRUPTED))
 
 
-def _next_of_stopped(entry: Entry, sight: Sight, now: datetime, terms: Terms) -> Decision:
+def _next_of_stopped(
+    entry: DomainEntry, observed: DomainState, now: datetime, timings: LibvirtTimings
+) -> DomainDecision:
     """Return the next step of the methods that begin with a shutdown."""
     took_s = (now - entry.since).total_seconds()
-    if sight.power is Power.OFF:
-        return _next_of_off(entry, sight)
-    is_new = sight.instance != entry.instance or entry.step is Step.STARTING
-    if is_new and (entry.way is Way.CYCLE or sight.is_moved):
-        return _done(entry, took_s)
-    if is_new and entry.way is Way.MOVE:
-        return _ask(replace(entry, since=now, instance=sight.instance))  # it was started at home again
-    if is_new or now >= entry.since + terms.shutdown_timeout:
-        return Decision(act=Act.DESTROY)
-    if entry.step is Step.ASKING:
-        return _ask(entry)
-    return Decision(act=Act.WAIT, until=min(now + terms.look_every, entry.since + terms.shutdown_timeout))
+    if observed.power is DomainPower.OFF:
+        return _next_of_off(entry, observed)
+    # libvirt numbers every start, so another number proves that the VM was off since the record was written.
+    is_new = observed.instance != entry.instance or entry.step is DomainStep.STARTING
+    if is_new and (entry.procedure is Procedure.CYCLE or observed.is_moved):
+        return _finish_procedure(entry, took_s)
+    if is_new and entry.procedure is Procedure.MOVE:
+        return _request_shutdown(replace(entry, since=now, instance=observed.instance))  # it was started at home again
+    if is_new or now >= entry.since + timings.shutdown_timeout:
+        return DomainDecision(action=DomainAction.DESTROY)
+    if entry.step is DomainStep.ASKING:
+        return _request_shutdown(entry)
+    return DomainDecision(
+        action=DomainAction.WAIT, until=min(now + timings.check_every, entry.since + timings.shutdown_timeout)
+    )
 
 
-def _next_of_off(entry: Entry, sight: Sight) -> Decision:
-    if entry.way is Way.STOP or (entry.way is Way.MOVE and sight.is_moved and entry.instance < 0):
-        return _done(entry, None)
-    if entry.way is Way.MOVE and not sight.is_moved:
-        return Decision(act=Act.MOVE, before=replace(entry, step=Step.MOVING))
-    return Decision(act=Act.CREATE, before=replace(entry, step=Step.STARTING))
+def _next_of_off(entry: DomainEntry, observed: DomainState) -> DomainDecision:
+    if entry.procedure is Procedure.STOP or (
+        entry.procedure is Procedure.MOVE and observed.is_moved and entry.instance < 0
+    ):
+        return _finish_procedure(entry, None)
+    if entry.procedure is Procedure.MOVE and not observed.is_moved:
+        return DomainDecision(action=DomainAction.MOVE, before=replace(entry, step=DomainStep.MOVING))
+    return DomainDecision(action=DomainAction.CREATE, before=replace(entry, step=DomainStep.STARTING))
 
 
-_NEXT: dict[Way, Callable[[Entry, Sight, datetime, Terms], Decision]] = {
-    Way.SUSPEND: _next_of_suspended,
-    Way.MIGRATE: _next_of_migrated,
-    Way.CYCLE: _next_of_stopped,
-    Way.MOVE: _next_of_stopped,
-    Way.STOP: _next_of_stopped,
+_NEXT: dict[Procedure, Callable[[DomainEntry, DomainState, datetime, LibvirtTimings], DomainDecision]] = {
+    Procedure.SUSPEND: _next_of_suspended,
+    Procedure.MIGRATE: _next_of_migrated,
+    Procedure.CYCLE: _next_of_stopped,
+    Procedure.MOVE: _next_of_stopped,
+    Procedure.STOP: _next_of_stopped,
 }
 
 
-def decide_abort(entry: Entry | None, sight: Sight) -> Decision:
+def decide_abort(entry: DomainEntry | None, observed: DomainState) -> DomainDecision:
     """Return the step that reverts what was begun, as far as possible: a VM that would stay away comes back.
 
     A shutdown request to a guest cannot be revoked.
     """
     if entry is None or entry.step.is_over:
-        return Decision(act=Act.NOTHING)
-    aborted = replace(entry, step=Step.ABORTED)
-    is_ours = entry.instance >= 0 and entry.step is not Step.INTERRUPTED
-    if entry.way is Way.SUSPEND and sight.power is Power.PAUSED and sight.instance == entry.instance:
-        return Decision(act=Act.RESUME, after=aborted)
-    if entry.way is Way.MIGRATE and sight.has_job:
-        return Decision(act=Act.GIVE_UP, after=aborted)
-    if entry.way in {Way.CYCLE, Way.MOVE} and sight.power is Power.OFF and is_ours:
-        return Decision(act=Act.CREATE, after=aborted)
-    return Decision(act=Act.NOTHING, before=aborted)
+        return DomainDecision(action=DomainAction.NOTHING)
+    aborted = replace(entry, step=DomainStep.ABORTED)
+    # A VM that was off at the beginning stays off.
+    is_ours = entry.instance >= 0 and entry.step is not DomainStep.INTERRUPTED
+    if (
+        entry.procedure is Procedure.SUSPEND
+        and observed.power is DomainPower.PAUSED
+        and observed.instance == entry.instance
+    ):
+        return DomainDecision(action=DomainAction.RESUME, after=aborted)
+    if entry.procedure is Procedure.MIGRATE and observed.has_job:
+        return DomainDecision(action=DomainAction.GIVE_UP, after=aborted)
+    if entry.procedure in {Procedure.CYCLE, Procedure.MOVE} and observed.power is DomainPower.OFF and is_ours:
+        return DomainDecision(action=DomainAction.CREATE, after=aborted)
+    return DomainDecision(action=DomainAction.NOTHING, before=aborted)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from forewarn.actuators.contract import Progress
 from forewarn.core.model import Maintenance
-from forewarn.util.duration import format_span
+from forewarn.util.duration import format_duration
 
 __all__ = ["Simulate"]
 
@@ -35,7 +35,7 @@ class Simulate:
     def plan(self, maintenance: Maintenance) -> tuple[str, ...]:
         """Return how long it would take."""
         after = self._complete_after
-        end = "an operator says that it is complete" if after is None else f"{format_span(after)} have passed"
+        end = "an operator marks it complete" if after is None else f"{format_duration(after)} have passed"
         return (f"nothing happens to {', '.join(maintenance.vms)} until {end}",)
 
     async def check(self) -> None:
@@ -43,11 +43,11 @@ class Simulate:
 
     async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
         """Return the simulated progress."""
-        return self._progress(maintenance, now)
+        return self._simulate_progress(maintenance, now)
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
         """Return the simulated progress; it begins with the start of the maintenance."""
-        return self._progress(maintenance, now)
+        return self._simulate_progress(maintenance, now)
 
     async def abort(self, maintenance: Maintenance, now: datetime) -> None:
         """Do nothing: there is nothing to stop."""
@@ -55,7 +55,7 @@ class Simulate:
     async def close(self) -> None:
         """Do nothing: there is nothing to release."""
 
-    def _progress(self, maintenance: Maintenance, now: datetime) -> Progress:
+    def _simulate_progress(self, maintenance: Maintenance, now: datetime) -> Progress:
         started_at = maintenance.started_at or now
         impact_at = started_at + self._impact_after
         complete_at = None if self._complete_after is None else started_at + self._complete_after

@@ -28,13 +28,13 @@ import httpx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from forewarn.actuators.contract import TRACEPARENT, Progress
-from forewarn.actuators.payload import as_reason, encode
+from forewarn.actuators.payload import encode_maintenance, make_printable
 from forewarn.clock import Clock, RealClock
 from forewarn.core.model import Maintenance
 from forewarn.errors import ActuationFailed, ActuatorError, ConfigError
-from forewarn.net.unanswered import UNANSWERED, why
+from forewarn.net.httpx_errors import UNANSWERED, describe_error
 
-__all__ = ["SIGNATURE", "Webhook", "sign"]
+__all__ = ["SIGNATURE", "Webhook", "sign_request"]
 
 SIGNATURE = "Forewarn-Signature"
 """Header that authenticates the sender and the time of a request."""
@@ -47,7 +47,7 @@ _IS_GONE = frozenset({HTTPStatus.OK, HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT,
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Answer(BaseModel):
+class _ProgressAnswer(BaseModel):
     """Answer of the operator's service about a maintenance; other members are ignored."""
 
     model_config = ConfigDict(strict=True)
@@ -60,7 +60,7 @@ class _Answer(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reply:
+class _HttpResponse:
     status: int
     body: bytes
 
@@ -89,17 +89,17 @@ class Webhook:
         *,
         deadline: timedelta = timedelta(seconds=20),
         answer_size_bytes_max: int = 64 << 10,
-        look_every: timedelta = timedelta(seconds=5),
+        check_every: timedelta = timedelta(seconds=5),
         clock: Clock | None = None,
     ) -> None:
-        self._url = _parsed(url)
+        self._url = _parse_url(url)
         if not secret:
             msg = "the webhook needs a secret: set webhook_secret_file"
             raise ConfigError(msg, setting="webhook_secret_file")
         self._secret = secret.encode()
         self._deadline_s = deadline.total_seconds()
         self._answer_size_bytes_max = answer_size_bytes_max
-        self._look_every = look_every
+        self._check_every = check_every
         self._clock = clock or RealClock()
         self._client: httpx.AsyncClient | None = None
 
@@ -115,24 +115,24 @@ class Webhook:
 
     async def check(self) -> None:
         """Ask about a maintenance that does not exist: the answer must be 404 or a valid document."""
-        reply = await self._call("GET", self._target(_CHECK_ID))
+        reply = await self._send_request("GET", self._build_url(_CHECK_ID))
         if reply.status != HTTPStatus.NOT_FOUND:
-            self._answer(reply)
+            self._decode_answer(reply)
 
     async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
         """POST the maintenance; the service recognises a repeated request by its key."""
         headers = {"Idempotency-Key": quote(maintenance.id, safe=""), "Content-Type": "application/json"}
-        reply = await self._call("POST", self._url, encode(maintenance), headers)
-        return self._progress(reply, now)
+        reply = await self._send_request("POST", self._url, encode_maintenance(maintenance), headers)
+        return self._read_progress(reply, now)
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress | None:
         """GET the progress; None for 404: nothing was begun."""
-        reply = await self._call("GET", self._target(maintenance.id))
-        return None if reply.status == HTTPStatus.NOT_FOUND else self._progress(reply, now)
+        reply = await self._send_request("GET", self._build_url(maintenance.id))
+        return None if reply.status == HTTPStatus.NOT_FOUND else self._read_progress(reply, now)
 
     async def abort(self, maintenance: Maintenance, now: datetime) -> None:  # noqa: ARG002 - the contract's
         """DELETE the maintenance."""
-        reply = await self._call("DELETE", self._target(maintenance.id))
+        reply = await self._send_request("DELETE", self._build_url(maintenance.id))
         if reply.status not in _IS_GONE:
             msg = f"{self._label} answered {reply.status} to DELETE; expected 200, 202, 204 or 404"
             raise ActuatorError(msg)
@@ -143,36 +143,39 @@ class Webhook:
         if client is not None:
             await client.aclose()
 
-    def _target(self, id: str) -> httpx.URL:
+    def _build_url(self, id: str) -> httpx.URL:
         path, separator, query = self._url.raw_path.partition(b"?")
         return self._url.copy_with(raw_path=path.rstrip(b"/") + b"/" + quote(id, safe="").encode() + separator + query)
 
-    async def _call(
+    async def _send_request(
         self, method: str, url: httpx.URL, body: bytes = b"", headers: Mapping[str, str] | None = None
-    ) -> _Reply:
+    ) -> _HttpResponse:
         """Send one request, and read its answer up to the limit.
 
         Raises:
             ActuatorError: No complete answer in time, or it is too large.
         """
         signed = body or f"{method} {url.raw_path.decode('ascii')}".encode()
-        stamp = sign(self._secret, signed, math.floor(self._clock.now().timestamp()))
+        stamp = sign_request(self._secret, signed, math.floor(self._clock.now().timestamp()))
         try:
             async with asyncio.timeout(self._deadline_s):
-                return await self._exchange(method, url, body, {SIGNATURE: stamp} | _trace() | dict(headers or {}))
+                return await self._send_and_read(
+                    method, url, body, {SIGNATURE: stamp} | _make_trace_headers() | dict(headers or {})
+                )
         except TimeoutError as error:
-            msg = f"{self._label} gave no whole answer to {method} within {self._deadline_s:g} s"
+            msg = f"{self._label} did not fully answer {method} within {self._deadline_s:g} s"
             raise ActuatorError(msg) from error
         except UNANSWERED as error:
-            words = as_reason(why(error))
-            msg = f"{self._label} could not be asked ({method}): {words}"
+            words = make_printable(describe_error(error))
+            msg = f"{self._label} did not answer {method}: {words}"
             raise ActuatorError(msg) from error
 
-    async def _exchange(self, method: str, url: httpx.URL, body: bytes, headers: dict[str, str]) -> _Reply:
+    async def _send_and_read(self, method: str, url: httpx.URL, body: bytes, headers: dict[str, str]) -> _HttpResponse:
         if self._client is None:
             # The deadline of the whole call comes before this time-out. An uncompressed answer cannot expand beyond the
             # size limit.
             self._client = httpx.AsyncClient(
+                # A proxy from the environment or a redirect would send the signed request to another service.
                 trust_env=False,
                 follow_redirects=False,
                 timeout=2 * self._deadline_s,
@@ -182,55 +185,58 @@ class Webhook:
         async with self._client.stream(method, url, content=body or None, headers=headers) as response:
             async for chunk in response.aiter_raw():
                 received += chunk
+                # Raising within the block closes the connection, so the rest of the answer is not read.
                 if len(received) > self._answer_size_bytes_max:
                     msg = f"{self._label} answered with more than {self._answer_size_bytes_max} bytes"
                     raise ActuatorError(msg)
-        return _Reply(response.status_code, bytes(received))
+        return _HttpResponse(response.status_code, bytes(received))
 
-    def _progress(self, reply: _Reply, now: datetime) -> Progress:
+    def _read_progress(self, reply: _HttpResponse, now: datetime) -> Progress:
         """Return the progress in an answer.
 
         Raises:
             ActuationFailed: The service reports a failure.
             ActuatorError: The service does not know, or the answer is invalid.
         """
+        # 202 needs no body: the service has accepted the maintenance and has no progress yet.
         if reply.status == HTTPStatus.ACCEPTED:
-            return Progress(check_at=now + self._look_every)
-        answer = self._answer(reply)
+            return Progress(check_at=now + self._check_every)
+        answer = self._decode_answer(reply)
         match answer.state:
             case "running":
-                after_s = self._look_every.total_seconds() if answer.check_after_s is None else answer.check_after_s
+                after_s = self._check_every.total_seconds() if answer.check_after_s is None else answer.check_after_s
+                # Capped, since a very large number of seconds would overflow.
                 check_at = now + timedelta(seconds=min(after_s, _SPAN_MAX_S))
                 return Progress(is_impacted=bool(answer.impacted), check_at=check_at)
             case "completed":
                 return Progress(is_impacted=answer.impacted is not False, is_complete=True, impact_s=answer.impact_s)
             case "failed":
-                msg = f"{self._label} failed: {as_reason(answer.reason) or 'it gave no reason'}"
+                msg = f"{self._label} failed: {make_printable(answer.reason) or 'no reason given'}"
                 raise ActuationFailed(msg)
             case "unknown":
-                msg = f"{self._label} cannot say: {as_reason(answer.reason) or 'it gave no reason'}"
+                msg = f"{self._label} reports an unknown state: {make_printable(answer.reason) or 'no reason given'}"
                 raise ActuatorError(msg)
 
-    def _answer(self, reply: _Reply) -> _Answer:
+    def _decode_answer(self, reply: _HttpResponse) -> _ProgressAnswer:
         if reply.status not in _IS_ANSWER:
             msg = f"{self._label} answered {reply.status}; expected 200, 201 or 202"
             raise ActuatorError(msg)
         try:
-            return _Answer.model_validate_json(reply.body)
+            return _ProgressAnswer.model_validate_json(reply.body)
         except ValidationError as error:
             fault = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in fault["loc"])
             words = f"{where}: {fault['msg']}" if where else fault["msg"]
-            msg = as_reason(f"{self._label} answered {reply.status}, but not as agreed: {words}")
+            msg = make_printable(f"{self._label} answered {reply.status} with an invalid body: {words}")
             raise ActuatorError(msg) from error
 
 
-def _trace() -> dict[str, str]:
+def _make_trace_headers() -> dict[str, str]:
     traceparent = TRACEPARENT.get()
     return {"traceparent": traceparent} if traceparent else {}
 
 
-def sign(secret: bytes, signed: bytes, at_s: int) -> str:
+def sign_request(secret: bytes, signed: bytes, at_s: int) -> str:
     """Return the value of the `SIGNATURE` header.
 
     Args:
@@ -242,12 +248,12 @@ def sign(secret: bytes, signed: bytes, at_s: int) -> str:
     return f"t={at_s},v1={digest}"
 
 
-def _parsed(url: str) -> httpx.URL:
+def _parse_url(url: str) -> httpx.URL:
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, TypeError, ValueError):
         parsed = httpx.URL("")
     if parsed.scheme not in {"http", "https"} or not parsed.host:
-        msg = "the webhook's URL is expected to begin with https:// or http://: set webhook_url"
+        msg = "the webhook URL must begin with https:// or http://: set webhook_url"
         raise ConfigError(msg, setting="webhook_url")
     return parsed

@@ -18,7 +18,7 @@ def main() -> int:
         prog="python -m forewarn.agent", description="Run the agent; see `forewarn agent`."
     )
     parser.add_argument("--config", type=Path, default=default_config_file(), metavar="FILE")
-    parser.add_argument("--dry-run", action="store_true", help="everything but approvals and hooks")
+    parser.add_argument("--dry-run", action="store_true", help="do everything except approvals and hooks")
     options = parser.parse_args()
     return run_agent(options.config, is_dry_run=options.dry_run)
 

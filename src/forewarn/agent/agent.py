@@ -16,33 +16,33 @@ from typing import Any, Protocol
 
 import msgspec
 
-from forewarn.agent.book import Book, facts
-from forewarn.agent.configuration import Configuration, local_time, to_local
+from forewarn.agent.agreement import ApprovalVerdict, PeerReport, PeerState, may_approve
+from forewarn.agent.configuration import Configuration, find_time_zone, to_local
 from forewarn.agent.judgement import (
     Action,
-    Approve,
-    Begin,
-    Forget,
-    GiveUp,
+    BeginStep,
+    ForgetEvent,
+    GiveUpStep,
     ReportUnprepared,
-    Stop,
-    judge,
-    retryable,
-    standing,
+    SendApproval,
+    StopStep,
+    find_retryable_steps,
+    get_reported_state,
+    judge_record,
 )
 from forewarn.agent.metrics import AgentMetrics
-from forewarn.agent.record import Approval, Finished, Record, RunState
-from forewarn.agent.reload import merge
-from forewarn.agent.rule import Rule, Step, first_match
-from forewarn.agent.state import Memory
-from forewarn.agent.steps import Steps
-from forewarn.agent.together import PeerState, Report, Verdict, may_approve
-from forewarn.client import AsyncClient, Document, EndpointError, Event, Missed, Seen
+from forewarn.agent.record import ApprovalState, EventRecord, FinishedEvent, StepRunState
+from forewarn.agent.registry import EventRegistry, build_log_fields
+from forewarn.agent.reload import merge_live_settings
+from forewarn.agent.rule import EventStep, Rule, find_first_match
+from forewarn.agent.state import StateStorage
+from forewarn.agent.steps import StepExecutor
+from forewarn.client import AsyncClient, Document, EndpointError, Event, PollAnswered, PollFailed
 from forewarn.clock import Clock
 from forewarn.errors import ConfigError, HookFailed, NotFound
 from forewarn.wire.document import event_key
 
-__all__ = ["Agent", "Reports"]
+__all__ = ["Agent", "PeerReports"]
 
 _log = logging.getLogger("forewarn.agent")
 
@@ -61,10 +61,10 @@ _PATIENCE_S = 10.0
 _OUTPUT_KEPT = 4096
 
 
-class Reports(Protocol):
+class PeerReports(Protocol):
     """Source of the peers' reports."""
 
-    def of(self, event_id: str) -> Mapping[str, Report]:
+    def get_reports(self, event_id: str) -> Mapping[str, PeerReport]:
         """Return the latest report of each peer about that event, by the peer's name."""
         ...
 
@@ -87,7 +87,7 @@ class Agent:
         last_error: Reason for the latest failed poll; empty if the latest poll succeeded.
         last_answer_at: Time of the endpoint's latest answer, on this machine's clock; None before the first.
         config_error: Reason why the latest reload was rejected; empty if it was accepted.
-        waiting_keys: Changed settings that take effect only after a restart.
+        restart_keys: Changed settings that take effect only after a restart.
     """
 
     def __init__(  # noqa: PLR0913 - its ports
@@ -96,10 +96,10 @@ class Agent:
         *,
         client: AsyncClient,
         clock: Clock,
-        steps: Steps,
-        memory: Memory,
+        steps: StepExecutor,
+        storage: StateStorage,
         fallback_name: str = "",
-        reports: Reports | None = None,
+        reports: PeerReports | None = None,
     ) -> None:
         self.configuration = configuration
         self.metrics = AgentMetrics(lambda: self.records, self.now)
@@ -107,24 +107,24 @@ class Agent:
         self.last_error = ""
         self.last_answer_at: datetime | None = None
         self.config_error = ""
-        self.waiting_keys: tuple[str, ...] = ()
+        self.restart_keys: tuple[str, ...] = ()
         self._rules = configuration.rules
-        self._zone = local_time(configuration.timezone)
+        self._zone = find_time_zone(configuration.timezone)
         self._client = client
         self._clock = clock
         self._steps = steps
         self._fallback_name = fallback_name
         self._reports = reports
-        self._skew = timedelta(0)
-        self._answered_s: float | None = None
+        self._clock_skew = timedelta(0)
+        self._last_answer_s: float | None = None
         self._document: Document | None = None
-        self._book = Book(
-            memory, self._choose, records_max=configuration.events_max, history_max=configuration.history_max
+        self._registry = EventRegistry(
+            storage, self._match_rule, records_max=configuration.events_max, history_max=configuration.history_max
         )
-        self._book.vm = configuration.name
-        self._works: dict[str, asyncio.Task[None]] = {}
-        self._whys: dict[str, str] = {}
-        self._wake = asyncio.Event()
+        self._registry.vm = configuration.name
+        self._step_tasks: dict[str, asyncio.Task[None]] = {}
+        self._wait_reasons: dict[str, str] = {}
+        self._wake_event = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
         self._is_ending = False
 
@@ -133,43 +133,44 @@ class Agent:
     @property
     def vm(self) -> str:
         """This VM's name; empty until it is known."""
-        return self._book.vm
+        return self._registry.vm
 
     @property
-    def records(self) -> tuple[Record, ...]:
+    def records(self) -> tuple[EventRecord, ...]:
         """Events on which work is left."""
-        return self._book.records
+        return self._registry.records
 
     @property
-    def finished(self) -> tuple[Finished, ...]:
+    def finished(self) -> tuple[FinishedEvent, ...]:
         """The latest events on which no work is left, oldest first."""
-        return self._book.finished
+        return self._registry.finished
 
     @property
     def is_ready(self) -> bool:
         """True if the endpoint has answered recently."""
-        if self._answered_s is None:
+        if self._last_answer_s is None:
             return False
+        # The endpoint may hold a request for `wait`, and a few failed polls in a row are not yet a problem.
         patience_s = (self.configuration.wait + 3 * self.configuration.poll_interval).total_seconds() + _PATIENCE_S
-        return asyncio.get_running_loop().time() - self._answered_s < patience_s
+        return asyncio.get_running_loop().time() - self._last_answer_s < patience_s
 
     @property
     def is_drained(self) -> bool:
         """True if this VM should get no work."""
-        return any(record.rule.drains for record in self.records)
+        return any(record.rule.drains_vm for record in self.records)
 
-    def why(self, event_id: str) -> str:
+    def get_wait_reason(self, event_id: str) -> str:
         """Return the reason why the event is waiting, in words."""
-        return self._whys.get(event_key(event_id), "")
+        return self._wait_reasons.get(event_key(event_id), "")
 
     def now(self) -> datetime:
         """Return the best estimate of the endpoint's time."""
-        return self._clock.now() + self._skew
+        return self._clock.now() + self._clock_skew
 
-    def standings(self) -> dict[str, PeerState]:
+    def get_reported_states(self) -> dict[str, PeerState]:
         """Return the state reported to peers, by event: events not yet started that name this VM and others."""
         return {
-            record.event.key: standing(record)
+            record.event.key: get_reported_state(record)
             for record in self.records
             if record.gone_at is None
             and record.started_at is None
@@ -177,8 +178,8 @@ class Agent:
             and record.event.affects(self.vm)
         }
 
-    def _choose(self, event: Event, now: datetime) -> Rule:
-        return first_match(self._rules, event, self.vm, to_local(now, self._zone))
+    def _match_rule(self, event: Event, now: datetime) -> Rule:
+        return find_first_match(self._rules, event, self.vm, to_local(now, self._zone))
 
     # Commands of operators
 
@@ -193,18 +194,19 @@ class Agent:
         """
         ids = [
             record.event.id
-            for record in self._meant(event_id)
-            if record.gone_at is None and record.started_at is None and record.approval is not Approval.ACCEPTED
+            for record in self._find_records(event_id)
+            if record.gone_at is None and record.started_at is None and record.approval is not ApprovalState.ACCEPTED
         ]
         if not ids:
-            msg = f"no event {event_id} waits for approval" if event_id else "no event waits for approval"
+            msg = f"no event {event_id} is waiting for approval" if event_id else "no event is waiting for approval"
             raise NotFound(msg)
         for each in ids:
-            self._book.change(each, by_hand_at=self.now())
+            # Only recorded here. The next judging sends the approval, once the VM is prepared and this is on disk.
+            self._registry.update_record(each, by_hand_at=self.now())
         self.wake()
         return ids
 
-    def recover_again(self, event_id: str | None) -> list[str]:
+    def retry_recovery(self, event_id: str | None) -> list[str]:
         """Run failed recoveries again.
 
         Returns:
@@ -213,18 +215,18 @@ class Agent:
         Raises:
             NotFound: There is no such event, or no recovery has failed.
         """
-        ids = self._run_again(record for record in self._meant(event_id) if record.gone_at is not None)
+        ids = self._schedule_retries(record for record in self._find_records(event_id) if record.gone_at is not None)
         if not ids:
             msg = f"the recovery of event {event_id} did not fail" if event_id else "no recovery has failed"
             raise NotFound(msg)
         return ids
 
-    def retry(self, event_id: str | None) -> list[str]:
+    def retry_failed_steps(self, event_id: str | None) -> list[str]:
         """Run the failed steps of one event, or of all, again where that still makes sense.
 
         Steps before the approval can be retried until NotBefore is near, `prepare` and `started` while the event is
         Started, and then the recovery. If the rule of the same name has other hooks by now, those are run; see
-        `Record.is_mended_by`.
+        `Record.can_retry_with`.
 
         Returns:
             Ids of the events.
@@ -232,64 +234,67 @@ class Agent:
         Raises:
             NotFound: There is no such event, or none of its steps has failed and can be retried.
         """
-        meant = self._meant(event_id)
-        ids = self._run_again(meant)
+        meant = self._find_records(event_id)
+        ids = self._schedule_retries(meant)
         if ids:
             return ids
         if event_id and not meant:
             msg = f"there is no event {event_id}"
-        elif any(record.failed for record in meant):
-            msg = "it is too late to retry what has failed: the event has gone on since, or NotBefore is near"
+        elif any(record.failed_steps for record in meant):
+            msg = "too late to retry the failed steps: the event has moved on, or NotBefore is near"
         else:
             msg = f"no step of event {event_id} has failed" if event_id else "no step has failed"
         raise NotFound(msg)
 
-    def _meant(self, event_id: str | None) -> list[Record]:
+    def _find_records(self, event_id: str | None) -> list[EventRecord]:
         """Return the event with that id, ignoring case; all events if the id is None."""
         return [record for record in self.records if event_id is None or record.event.key == event_key(event_id)]
 
-    def _run_again(self, records: Iterable[Record]) -> list[str]:
+    def _schedule_retries(self, records: Iterable[EventRecord]) -> list[str]:
         """Schedule failed steps to run again where that still makes sense, and return the ids of their events."""
         ids = []
         for record in records:
-            steps = retryable(record, self.now(), self.configuration.margin)
+            steps = find_retryable_steps(record, self.now(), self.configuration.margin)
             if steps:
-                rule = next((rule for rule in self._rules if record.is_mended_by(rule)), record.rule)
-                self._book.change(record.event.id, rule=rule)
+                rule = next((rule for rule in self._rules if record.can_retry_with(rule)), record.rule)
+                self._registry.update_record(record.event.id, rule=rule)
                 for step in steps:
-                    self._book.change_run(record.event.id, step, state=RunState.INTERRUPTED)
+                    # Judging begins an interrupted step again, so retries need no code of their own.
+                    self._registry.update_run(record.event.id, step, state=StepRunState.INTERRUPTED)
                 ids.append(record.event.id)
-                _log.info("event %s: %s runs again", record.event.id, " and ".join(steps), extra=facts(record))
+                _log.info(
+                    "event %s: %s runs again", record.event.id, " and ".join(steps), extra=build_log_fields(record)
+                )
         self.wake()
         return ids
 
-    def reconfigure(self, read: Configuration) -> None:
+    def reconfigure(self, loaded: Configuration) -> None:
         """Apply a reloaded configuration.
 
         Announced events on which no work has begun are matched again. All others keep their rule.
         """
-        self.configuration, self.waiting_keys = merge(self.configuration, read)
+        self.configuration, self.restart_keys = merge_live_settings(self.configuration, loaded)
         self._rules = self.configuration.rules
-        self._zone = local_time(self.configuration.timezone)
-        self._book.reconfigure(
+        self._zone = find_time_zone(self.configuration.timezone)
+        self._registry.reconfigure(
             self.now(), records_max=self.configuration.events_max, history_max=self.configuration.history_max
         )
         self.config_error = ""
-        self.metrics.reloaded(is_taken=True)
-        _log.info("the configuration was read again: %d rules", len(self._rules))
-        if self.waiting_keys:
-            _log.warning("the configuration was read again, but %s wait for a restart", ", ".join(self.waiting_keys))
+        self.metrics.count_reload(is_accepted=True)
+        _log.info("configuration reloaded: %d rules", len(self._rules))
+        if self.restart_keys:
+            _log.warning("configuration reloaded, but changes to %s need a restart", ", ".join(self.restart_keys))
         self.wake()
 
-    def keep_configuration(self, error: ConfigError) -> None:
+    def reject_reload(self, error: ConfigError) -> None:
         """Record that the reload failed, and keep the configuration in effect."""
         self.config_error = error.message
-        self.metrics.reloaded(is_taken=False)
-        _log.error("the configuration was not taken, and the one before stays in effect: %s", error.message)
+        self.metrics.count_reload(is_accepted=False)
+        _log.error("configuration not reloaded; the previous one stays in effect: %s", error.message)
 
     def wake(self) -> None:
         """Request a new round of judging."""
-        self._wake.set()
+        self._wake_event.set()
 
     # Life cycle
 
@@ -299,15 +304,16 @@ class Agent:
         Raises:
             ConfigError: The state cannot be read.
         """
-        self._book.load(self.now())
+        self._registry.load(self.now())
         async with asyncio.TaskGroup() as group:
             self._group = group
             if not self.configuration.name:
                 group.create_task(self._learn_name())
-            group.create_task(self._follow())
+            group.create_task(self._follow_endpoint())
             try:
                 await self._keep_judging()
             finally:
+                # The group now cancels all tasks. Their steps have not failed, and no new task may start.
                 self._is_ending = True
 
     async def _learn_name(self) -> None:
@@ -315,61 +321,64 @@ class Agent:
         failures = 0
         while True:
             try:
-                name = await self._client.name()
+                name = await self._client.fetch_name()
             except EndpointError as error:
                 failures += 1
+                # Rules depend on the name, so nothing is judged without one. After some failures, a guess is better
+                # than missing an event.
                 if failures == _NAME_TRIES_BEFORE_FALLBACK and not self.vm:
-                    _log.warning("%s; until it does, this VM takes itself for %r", error.message, self._fallback_name)
-                    self._rename(self._fallback_name)
+                    _log.warning("%s; until it does, this VM assumes the name %r", error.message, self._fallback_name)
+                    self._set_name(self._fallback_name)
                 is_early = failures < _NAME_TRIES_BEFORE_FALLBACK
                 await asyncio.sleep(_NAME_RETRY_S if is_early else _NAME_RETRY_LATER_S)
             else:
-                self._rename(name)
+                self._set_name(name)
                 return
 
-    def _rename(self, name: str) -> None:
+    def _set_name(self, name: str) -> None:
         if name and name != self.vm:
-            _log.info("this VM is %s", name)
-            self._book.rename(name, self.now())
-            self._take_in()
+            _log.info("this VM's name is %s", name)
+            self._registry.set_vm_name(name, self.now())
+            self._update_records()
 
-    async def _follow(self) -> None:
+    async def _follow_endpoint(self) -> None:
         """Process what the endpoint answers."""
         async with contextlib.aclosing(self._client.follow()) as seen:
             async for observation in seen:
-                if isinstance(observation, Seen):
-                    self._note_answer(observation)
+                if isinstance(observation, PollAnswered):
+                    self._record_answer(observation)
                 else:
-                    self._note_failure(observation)
+                    self._record_failed_poll(observation)
 
-    def _note_answer(self, seen: Seen) -> None:
+    def _record_answer(self, seen: PollAnswered) -> None:
         self.last_answer_at = self._clock.now()
-        self._answered_s = asyncio.get_running_loop().time()
-        self.metrics.polled(self.last_answer_at)
+        self._last_answer_s = asyncio.get_running_loop().time()
+        self.metrics.count_answer(self.last_answer_at)
         if self.last_error:
             _log.info("the metadata endpoint answers again")
             self.last_error = ""
         if seen.served_at is not None:
             # The header has whole seconds and was written a moment ago, so a small difference is not skew.
             skew = seen.served_at - self.last_answer_at
-            self._skew = skew if abs(skew) >= _SKEW_MIN else timedelta(0)
+            self._clock_skew = skew if abs(skew) >= _SKEW_MIN else timedelta(0)
         if seen.is_changed:
             count = len(seen.document.events)
+            # Converted only for a log that shows it: a document may hold thousands of events.
             told = {"document": msgspec.to_builtins(seen.document)} if _log.isEnabledFor(logging.DEBUG) else {}
-            _log.debug("document %s holds %d events", seen.document.incarnation, count, extra=told)
+            _log.debug("document %s has %d events", seen.document.incarnation, count, extra=told)
             self._document = seen.document
-            self._take_in()
+            self._update_records()
 
-    def _note_failure(self, missed: Missed) -> None:
-        self.metrics.missed()
-        self.last_error = missed.error.message
-        if missed.failures & (missed.failures - 1) == 0:  # the first, second, fourth, eighth ... in a row
-            _log.warning("%s (%d in a row)", missed.error.message, missed.failures)
+    def _record_failed_poll(self, failure: PollFailed) -> None:
+        self.metrics.count_failed_poll()
+        self.last_error = failure.error.message
+        if failure.failures & (failure.failures - 1) == 0:  # the first, second, fourth, eighth ... in a row
+            _log.warning("%s (%d in a row)", failure.error.message, failure.failures)
 
-    def _take_in(self) -> None:
+    def _update_records(self) -> None:
         """Update the book from the document once this VM's name is known, because rules depend on it."""
         if self._document is not None and self.vm:
-            self._book.see(self._document, self.now())
+            self._registry.observe_document(self._document, self.now())
             self.wake()
 
     # Judging
@@ -377,8 +386,8 @@ class Agent:
     async def _keep_judging(self) -> None:
         while True:
             # Clear before judging, so that a wake-up in between is not lost.
-            self._wake.clear()
-            look_again_at = self._settle()
+            self._wake_event.clear()
+            look_again_at = self._judge_all()
             for listener in self.listeners:
                 listener()
             timeout_s = None
@@ -387,180 +396,193 @@ class Agent:
                 timeout_s = min(max((look_again_at - self.now()).total_seconds(), 0.0) + 0.001, _LOOK_AGAIN_MAX_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    await self._wake.wait()
+                    await self._wake_event.wait()
 
-    def _settle(self) -> datetime | None:
+    def _judge_all(self) -> datetime | None:
         """Judge every event, save the decisions, carry them out, and return when to judge again."""
         effects: list[Callable[[], object]] = []
-        looks = [self._settle_one(record.event.id, effects) for record in self.records if self._is_judged(record)]
+        looks = [
+            self._judge_until_idle(record.event.id, effects) for record in self.records if self._can_be_judged(record)
+        ]
         # Save before acting, so that a crash loses nothing that was begun.
-        if self._book.is_dirty:
-            self._save()
-        if self._book.is_dirty:
+        if self._registry.is_dirty:
+            self._save_records()
+        if self._registry.is_dirty:
             looks.append(self.now() + timedelta(seconds=_LOOK_AGAIN_MAX_S))  # retry the save
         for effect in effects:
             effect()
         return min((look for look in looks if look is not None), default=None)
 
-    def _is_judged(self, record: Record) -> bool:
+    def _can_be_judged(self, record: EventRecord) -> bool:
         """Return True if the event can be judged: before the first answer, the time is uncertain unless it is gone."""
-        return self._answered_s is not None or record.gone_at is not None
+        return self._last_answer_s is not None or record.gone_at is not None
 
-    def _settle_one(self, event_id: str, effects: list[Callable[[], object]]) -> datetime | None:
+    def _judge_until_idle(self, event_id: str, effects: list[Callable[[], object]]) -> datetime | None:
         """Judge one event until nothing is left to do but wait."""
         now = self.now()
+        # Each action changes the record, which may make another action due at once. The limit guards against a bug.
         for _ in range(_ROUNDS_MAX):
-            if event_id not in self._book:
+            if event_id not in self._registry:
                 return None
-            judgement = judge(self._book[event_id], now, self.configuration.margin, self._agree, self.records)
-            self._whys[event_key(event_id)] = judgement.why
+            judgement = judge_record(
+                self._registry[event_id], now, self.configuration.margin, self._check_agreement, self.records
+            )
+            self._wait_reasons[event_key(event_id)] = judgement.reason
             if judgement.action is None:
-                return judgement.look_again_at
-            effect = self._decide(self._book[event_id], judgement.action)
+                return judgement.judge_again_at
+            effect = self._apply_decision(self._registry[event_id], judgement.action)
             if effect is not None:
                 effects.append(effect)
-        _log.error("event %s does not come to rest; this is a bug", event_id)
+        _log.error("event %s: judging does not terminate; this is a bug", event_id)
         return self.now() + timedelta(seconds=_LOOK_AGAIN_MAX_S)
 
-    def _agree(self, record: Record, cutoff: datetime | None) -> Verdict:
-        reports = self._reports.of(record.event.key) if self._reports is not None else {}
+    def _check_agreement(self, record: EventRecord, cutoff: datetime | None) -> ApprovalVerdict:
+        reports = self._reports.get_reports(record.event.key) if self._reports is not None else {}
         return may_approve(record, self.vm, self.configuration.together, reports, self.now(), cutoff)
 
-    def _decide(self, record: Record, action: Action) -> Callable[[], object] | None:
+    def _apply_decision(self, record: EventRecord, action: Action) -> Callable[[], object] | None:
         """Record the change that the action makes, and return the effect to carry out once it is saved."""
         event_id = record.event.id
         effect: Callable[[], object] | None = None
         match action:
-            case Begin(step):
-                begun = self._book.begin_run(event_id, step, self.now())
-                _log.info("event %s: step %s begins", event_id, step, extra=facts(record))
-                effect = partial(self._begin, begun, step)
-            case Stop(step, reason):
-                self._book.change_run(event_id, step, state=RunState.STOPPING, reason=reason)
-                effect = partial(self._stop, event_id)
-            case GiveUp(step, reason):
-                self._book.give_up_run(event_id, step, reason, self.now())
-                effect = partial(self._alert, event_id, step, reason)
-            case Approve():
-                self._book.change(event_id, approval=Approval.SENDING, approve_again_at=None)
-                _log.debug("event %s: the approval is sent", event_id, extra=facts(record) | {"action": "approve"})
-                effect = partial(self._send_approval, event_id)
+            case BeginStep(step):
+                begun = self._registry.begin_run(event_id, step, self.now())
+                _log.info("event %s: step %s begins", event_id, step, extra=build_log_fields(record))
+                effect = partial(self._start_step_task, begun, step)
+            case StopStep(step, reason):
+                self._registry.update_run(event_id, step, state=StepRunState.STOPPING, reason=reason)
+                effect = partial(self._cancel_step_task, event_id)
+            case GiveUpStep(step, reason):
+                self._registry.give_up_run(event_id, step, reason, self.now())
+                effect = partial(self._report_failure, event_id, step, reason)
+            case SendApproval():
+                # On disk before the request leaves: after a crash, the agent knows that the approval may have arrived.
+                self._registry.update_record(event_id, approval=ApprovalState.SENDING, approve_again_at=None)
+                _log.debug(
+                    "event %s: sending the approval", event_id, extra=build_log_fields(record) | {"action": "approve"}
+                )
+                effect = partial(self._start_approval_task, event_id)
             case ReportUnprepared():
-                self._book.change(event_id, is_reported_unprepared=True)
-                self.metrics.unprepared(record.event.type)
-                _log.warning("event %s started before this VM was prepared", event_id, extra=facts(record))
-            case Forget():
-                finished = self._book.forget(event_id, self.now())
-                self._whys.pop(event_key(event_id), None)
-                self.metrics.ended(record.event.type, finished.outcome)
-                _log.info("event %s is done with: %s", event_id, finished.outcome, extra=facts(record))
+                self._registry.update_record(event_id, is_reported_unprepared=True)
+                self.metrics.count_unprepared_event(record.event.type)
+                _log.warning("event %s started before this VM was prepared", event_id, extra=build_log_fields(record))
+            case ForgetEvent():
+                finished = self._registry.remove_record(event_id, self.now())
+                self._wait_reasons.pop(event_key(event_id), None)
+                self.metrics.count_ended_event(record.event.type, finished.outcome)
+                _log.info("event %s is finished: %s", event_id, finished.outcome, extra=build_log_fields(record))
         return effect
 
-    def _save(self) -> None:
+    def _save_records(self) -> None:
         """Save everything; a failure, such as a full disk, does not stop the agent, which would be worse."""
         try:
-            self._book.save()
+            self._registry.save()
         except OSError as error:
-            self.metrics.save_failed()
+            self.metrics.count_failed_save()
             _log.error("cannot write the state file: %s", error.strerror)
 
     # Effects
 
-    def _group_of(self) -> asyncio.TaskGroup:
-        assert self._group is not None  # noqa: S101 - set by `run`
+    def _require_group(self) -> asyncio.TaskGroup:
+        assert self._group is not None  # noqa: S101 - set by `get_run`
         return self._group
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_background_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Start a task in the background, unless the agent is ending."""
         if self._is_ending:
+            # A coroutine that was never started warns unless it is closed.
             work.close()
         else:
-            self._group_of().create_task(work)
+            self._require_group().create_task(work)
 
-    def _begin(self, record: Record, step: Step) -> None:
+    def _start_step_task(self, record: EventRecord, step: EventStep) -> None:
         event_id = record.event.id
-        task = self._works[event_key(event_id)] = self._group_of().create_task(self._run_step(record, step))
+        task = self._step_tasks[event_key(event_id)] = self._require_group().create_task(self._run_step(record, step))
         # A task that is cancelled before its first turn never enters `_run_step`, so the callback records its failure.
-        task.add_done_callback(lambda _: self._note_unbegun(event_id, step))
+        task.add_done_callback(lambda _: self._fail_unstarted_step(event_id, step))
 
-    def _stop(self, event_id: str) -> None:
-        self._works[event_key(event_id)].cancel()
+    def _cancel_step_task(self, event_id: str) -> None:
+        self._step_tasks[event_key(event_id)].cancel()
 
-    def _note_unbegun(self, event_id: str, step: Step) -> None:
+    def _fail_unstarted_step(self, event_id: str, step: EventStep) -> None:
         """Mark a step as failed that was stopped before its task first ran."""
-        run = self._book[event_id].run(step) if event_id in self._book else None
-        if run is not None and run.state is RunState.STOPPING and not self._is_ending:
-            self._book.change_run(event_id, step, state=RunState.FAILED, ended_at=self.now())
-            self._alert(event_id, step, run.reason)
+        run = self._registry[event_id].get_run(step) if event_id in self._registry else None
+        if run is not None and run.state is StepRunState.STOPPING and not self._is_ending:
+            self._registry.update_run(event_id, step, state=StepRunState.FAILED, ended_at=self.now())
+            self._report_failure(event_id, step, run.reason)
             self.wake()
 
-    async def _run_step(self, record: Record, step: Step) -> None:
+    async def _run_step(self, record: EventRecord, step: EventStep) -> None:
         """Run a step and record its result."""
         event_id = record.event.id
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        state, reason, output = RunState.DONE, "", ""
+        state, reason, output = StepRunState.DONE, "", ""
         details: dict[str, Any] = {}
         try:
-            output = await self._steps.run(record, step, self.vm, partial(self._remember, event_id))
+            output = await self._steps.run(record, step, self.vm, partial(self._save_handler_memory, event_id))
         except HookFailed as error:
-            state, reason, details = RunState.FAILED, error.message, error.details
+            state, reason, details = StepRunState.FAILED, error.message, error.details
             output = str(details.get("output", ""))
         except asyncio.CancelledError:
-            run = self._book[event_id].runs[step]
-            if run.state is not RunState.STOPPING:
+            run = self._registry[event_id].runs[step]
+            if run.state is not StepRunState.STOPPING:
                 raise  # The agent is ending; the step resumes at its next start.
-            state, reason = RunState.FAILED, run.reason
+            state, reason = StepRunState.FAILED, run.reason
         except Exception as error:  # noqa: BLE001 - one broken handler must not end the agent
-            _log.exception("event %s: step %s broke", event_id, step)
-            state, reason = RunState.FAILED, f"{type(error).__name__}: {error}"
-        has_succeeded = state is RunState.DONE
-        self.metrics.stepped(step, loop.time() - began_s, has_succeeded=has_succeeded)
-        self._book.change_run(
+            _log.exception("event %s: step %s failed unexpectedly", event_id, step)
+            state, reason = StepRunState.FAILED, f"{type(error).__name__}: {error}"
+        has_succeeded = state is StepRunState.DONE
+        self.metrics.count_step(step, loop.time() - began_s, has_succeeded=has_succeeded)
+        self._registry.update_run(
             event_id,
             step,
             state=state,
             reason=reason,
+            # The state file is rewritten at each change, so it must stay small.
             output=output[-_OUTPUT_KEPT:],
             exit_status=details.get("exit_status"),
             has_timed_out=details.get("has_timed_out", False),
             ended_at=self.now(),
         )
         if has_succeeded:
-            _log.info("event %s: step %s is done", event_id, step, extra=facts(record) | {"output": output})
+            _log.info("event %s: step %s is done", event_id, step, extra=build_log_fields(record) | {"output": output})
         else:
-            self._alert(event_id, step, reason)
+            self._report_failure(event_id, step, reason)
         self.wake()
 
-    async def _remember(self, event_id: str, place: str, memory: dict[str, Any]) -> None:
+    async def _save_handler_memory(self, event_id: str, place: str, memory: dict[str, Any]) -> None:
         """Save a handler's memory.
 
         Raises:
             HookFailed: It could not be saved; the handler must not continue.
         """
-        self._book.change(event_id, memory=self._book[event_id].memory | {place: memory})
-        self._save()
-        if self._book.is_dirty:
+        self._registry.update_record(event_id, memory=self._registry[event_id].memory | {place: memory})
+        # Saved immediately, because the handler acts as soon as this returns.
+        self._save_records()
+        if self._registry.is_dirty:
             msg = "cannot write the state file"
             raise HookFailed(msg)
 
-    def _alert(self, event_id: str, step: Step, reason: str) -> None:
+    def _report_failure(self, event_id: str, step: EventStep, reason: str) -> None:
         """Report a failed step in the log, and through the rule's alert hooks."""
-        record = self._book[event_id]
-        _log.error("event %s: step %s failed: %s", event_id, step, reason, extra=facts(record))
+        record = self._registry[event_id]
+        _log.error("event %s: step %s failed: %s", event_id, step, reason, extra=build_log_fields(record))
         if record.rule.alert:
-            self._spawn(self._run_alert(record, f"step {step} failed: {reason}"))
+            self._start_background_task(self._run_alert_hooks(record, f"step {step} failed: {reason}"))
 
-    async def _run_alert(self, record: Record, reason: str) -> None:
+    async def _run_alert_hooks(self, record: EventRecord, reason: str) -> None:
         try:
-            await self._steps.run(record, Step.ALERT, self.vm, partial(self._remember, record.event.id), reason)
+            await self._steps.run(
+                record, EventStep.ALERT, self.vm, partial(self._save_handler_memory, record.event.id), reason
+            )
         except HookFailed as error:
             _log.error("event %s: the alert failed: %s", record.event.id, error.message)
 
-    def _send_approval(self, event_id: str) -> None:
-        self._spawn(self._approve(event_id, self._book[event_id].seen_at))
+    def _start_approval_task(self, event_id: str) -> None:
+        self._start_background_task(self._deliver_approval(event_id, self._registry[event_id].seen_at))
 
-    async def _approve(self, event_id: str, met_at: datetime) -> None:
+    async def _deliver_approval(self, event_id: str, seen_at: datetime) -> None:
         """Send the approval and record the result; the event may be gone meanwhile."""
         failure = ""
         try:
@@ -569,22 +591,25 @@ class Agent:
         except EndpointError as error:
             failure = error.message
         if failure:
-            self.metrics.approval_failed()
-            _log.warning("event %s: the approval was not taken: %s", event_id, failure)
-        if event_id not in self._book or self._book[event_id].seen_at != met_at:
+            self.metrics.count_failed_approval()
+            _log.warning("event %s: the approval was not accepted: %s", event_id, failure)
+        if event_id not in self._registry or self._registry[event_id].seen_at != seen_at:
             return  # It is over, and its id now belongs to another event.
-        record = self._book[event_id]
+        record = self._registry[event_id]
         if failure:
             failures = record.approval_failures + 1
+            # The exponent is limited, because after hours of failures the power would overflow.
             pause = timedelta(seconds=min(2.0 ** min(failures - 1, 10), _APPROVE_RETRY_S_MAX))
-            self._book.change(
+            self._registry.update_record(
                 event_id,
-                approval=Approval.NONE,
+                approval=ApprovalState.NONE,
                 approval_failures=failures,
                 approve_again_at=self.now() + pause,
             )
         else:
-            self._book.change(event_id, approval=Approval.ACCEPTED, approved_at=self.now(), approval_failures=0)
-            self.metrics.approved((self.now() - record.seen_at).total_seconds())
-            _log.info("event %s is approved", event_id, extra=facts(record))
+            self._registry.update_record(
+                event_id, approval=ApprovalState.ACCEPTED, approved_at=self.now(), approval_failures=0
+            )
+            self.metrics.count_approval((self.now() - record.seen_at).total_seconds())
+            _log.info("event %s is approved", event_id, extra=build_log_fields(record))
         self.wake()

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from forewarn.agent.window import Window
-from forewarn.util.duration import format_span, parse_span
+from forewarn.agent.window import WeeklyWindow
+from forewarn.util.duration import format_duration, parse_duration
 
-__all__ = ["Mistake", "Span", "convert", "decode", "encode"]
+__all__ = ["Duration", "InvalidValue", "convert", "decode_json", "encode_json"]
 
 T = TypeVar("T")
 
 
-class Mistake(ValueError):
+class InvalidValue(ValueError):
     """A value of the right type that makes no sense.
 
     Attributes:
@@ -30,11 +30,11 @@ class Mistake(ValueError):
         self.keys = keys
 
 
-class Span(timedelta):
+class Duration(timedelta):
     """A duration, written as ``90s``, ``15m`` or ``24h``; never negative."""
 
     @classmethod
-    def read(cls, value: object) -> Span:
+    def parse(cls, value: object) -> Duration:
         """Parse a text, or a number of seconds.
 
         Raises:
@@ -42,51 +42,51 @@ class Span(timedelta):
         """
         # A bool is also an int, so it is excluded first.
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            msg = "expected a span of time, for example 90s, 15m, 24h or 7d"
+            msg = "expected a duration, for example 90s, 15m, 24h or 7d"
             raise ValueError(msg)  # noqa: TRY004 - msgspec turns a ValueError into its own
-        span = parse_span(value)
+        span = parse_duration(value)
         if span < timedelta(0):
             msg = f"{value!r} is negative"
             raise ValueError(msg)
         return cls(seconds=span.total_seconds())
 
 
-def convert(value: object, to: type[T]) -> T:
+def convert(value: object, target: type[T]) -> T:
     """Convert a value of TOML or JSON to that type.
 
     Raises:
         msgspec.ValidationError: The value does not fit; the message says what was expected and ends with the path.
     """
-    return msgspec.convert(value, to, dec_hook=_decode_value)
+    return msgspec.convert(value, target, dec_hook=_decode_value)
 
 
-def decode(text: bytes, to: type[T]) -> T:
+def decode_json(text: bytes, target: type[T]) -> T:
     """Decode JSON to that type.
 
     Raises:
         msgspec.DecodeError: The text is not JSON, or does not fit.
     """
-    return msgspec.json.decode(text, type=to, dec_hook=_decode_value)
+    return msgspec.json.decode(text, type=target, dec_hook=_decode_value)
 
 
-def encode(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     """Encode a value as JSON."""
     return msgspec.json.encode(value, enc_hook=_encode_value)
 
 
 def _decode_value(kind: type, value: Any) -> Any:  # noqa: ANN401 - msgspec's hook
-    if kind is Span:
-        return Span.read(value)
-    assert kind is Window  # noqa: S101 - there are only these two types
+    if kind is Duration:
+        return Duration.parse(value)
+    assert kind is WeeklyWindow  # noqa: S101 - there are only these two types
     if not isinstance(value, str):
         msg = "expected a time window, for example 'Mon-Fri 22:00-06:00'"
         raise ValueError(msg)  # noqa: TRY004 - msgspec turns a ValueError into its own
-    return Window(value)
+    return WeeklyWindow(value)
 
 
 def _encode_value(value: object) -> str:
-    if isinstance(value, Span):
-        return format_span(value)
-    if isinstance(value, Window):
+    if isinstance(value, Duration):
+        return format_duration(value)
+    if isinstance(value, WeeklyWindow):
         return value.text
     raise NotImplementedError

@@ -14,32 +14,33 @@ from typing import Literal
 
 import msgspec
 
-from forewarn.agent.codec import Mistake, Span, convert
+from forewarn.agent.agreement import TogetherSettings
+from forewarn.agent.codec import Duration, InvalidValue, convert
 from forewarn.agent.rule import Rule
-from forewarn.agent.together import Together
 from forewarn.client.transport import DEFAULT_URL, check_url
 from forewarn.errors import ConfigError
-from forewarn.net.listen import parse_listen
-from forewarn.util.duration import format_span
+from forewarn.net.listen_address import parse_listen
+from forewarn.util.duration import format_duration
 
 __all__ = [
     "Configuration",
     "default_config_file",
     "default_state_file",
+    "find_time_zone",
     "load_configuration",
-    "local_time",
-    "read_address",
-    "read_configuration",
-    "read_text",
+    "parse_configuration",
+    "read_config_text",
+    "read_listen_settings",
     "to_local",
 ]
 
 _SIZE_BYTES_MAX = 1 << 20
 _RULES_MAX = 200
-_POLL_INTERVALS = Span(milliseconds=100), Span(hours=1)
+_POLL_INTERVALS = Duration(milliseconds=100), Duration(hours=1)
+# TOML integers have no limit, so messages do not repeat larger ones.
 _NUMBER_SHOWN_MAX = 10**18
-_WAITS = Span(0), Span(seconds=300)
-_MARGINS = Span(0), Span(days=1)
+_WAITS = Duration(0), Duration(seconds=300)
+_MARGINS = Duration(0), Duration(days=1)
 _AT = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
 
@@ -93,19 +94,19 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     name: str = ""
     scale_set: str = ""
     source_address: str = ""
-    poll_interval: Span = Span(seconds=1)
-    wait: Span = Span(seconds=20)
+    poll_interval: Duration = Duration(seconds=1)
+    wait: Duration = Duration(seconds=20)
     state_file: str = ""
     listen: str = "127.0.0.1:9469"
     log_file: str = ""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     timezone: str = "local"
-    margin: Span = Span(seconds=5)
+    margin: Duration = Duration(seconds=5)
     output_size_bytes_max: int = 64 << 10
     events_max: int = 1000
     history_max: int = 50
     dry_run: bool = False
-    together: Together = Together()
+    together: TogetherSettings = TogetherSettings()
     rule: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
@@ -115,14 +116,14 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             Mistake: A value is out of its range, or is not of the expected form.
         """
         if self.endpoint != "discover":
-            _check("endpoint", check_url, self.endpoint)
+            _check_text("endpoint", check_url, self.endpoint)
         if self.source_address:
-            _check("source_address", _check_address, self.source_address)
+            _check_text("source_address", _check_address, self.source_address)
         if self.listen:
-            _check("listen", parse_listen, self.listen)
-        _check("timezone", local_time, self.timezone)
-        _check("state_file", _check_path, self.state_file)
-        _check("log_file", _check_path, self.log_file)
+            _check_text("listen", parse_listen, self.listen)
+        _check_text("timezone", find_time_zone, self.timezone)
+        _check_text("state_file", _check_path, self.state_file)
+        _check_text("log_file", _check_path, self.log_file)
         _check_span("poll_interval", self.poll_interval, _POLL_INTERVALS)
         _check_span("wait", self.wait, _WAITS)
         _check_span("margin", self.margin, _MARGINS)
@@ -130,8 +131,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         _check_number("events_max", self.events_max, 1, 10_000)
         _check_number("history_max", self.history_max, 0, 10_000)
         if len(self.rule) > _RULES_MAX:
-            msg = f"one rule too many: at most {_RULES_MAX} are read"
-            raise Mistake(msg, "rule", _RULES_MAX)
+            msg = f"too many rules: expected at most {_RULES_MAX}"
+            raise InvalidValue(msg, "rule", _RULES_MAX)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -147,11 +148,11 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return Path(self.state_file) if self.state_file else default_state_file()
 
 
-def _check(key: str, check: Callable[[str], object], value: str) -> None:
+def _check_text(key: str, check: Callable[[str], object], value: str) -> None:
     try:
         check(value)
     except (ValueError, ConfigError) as error:
-        raise Mistake(str(error), key) from error
+        raise InvalidValue(str(error), key) from error
 
 
 def _check_address(text: str) -> None:
@@ -164,24 +165,24 @@ def _check_address(text: str) -> None:
 
 def _check_path(text: str) -> None:
     if "\0" in text:
-        msg = "a path cannot hold a NUL"
+        msg = "a path cannot contain a NUL character"
         raise ValueError(msg)
 
 
-def _check_span(key: str, value: Span, ends: tuple[Span, Span]) -> None:
+def _check_span(key: str, value: Duration, ends: tuple[Duration, Duration]) -> None:
     least, most = ends
     if not least <= value <= most:
-        msg = f"{format_span(value)} is out of range: expected {format_span(least)} to {format_span(most)}"
-        raise Mistake(msg, key)
+        msg = f"{format_duration(value)} is out of range: expected {format_duration(least)} to {format_duration(most)}"
+        raise InvalidValue(msg, key)
 
 
 def _check_number(key: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         msg = f"{value if abs(value) < _NUMBER_SHOWN_MAX else 'it'} is out of range: expected {least} to {most}"
-        raise Mistake(msg, key)
+        raise InvalidValue(msg, key)
 
 
-def local_time(name: str) -> tzinfo | None:
+def find_time_zone(name: str) -> tzinfo | None:
     """Return the time zone of that name; None for this machine's own.
 
     Raises:
@@ -204,10 +205,10 @@ def load_configuration(path: Path) -> Configuration:
     Raises:
         ConfigError: One line that names the file, the line and what was expected.
     """
-    return read_configuration(read_text(path), str(path))
+    return parse_configuration(read_config_text(path), str(path))
 
 
-def read_text(path: Path) -> str:
+def read_config_text(path: Path) -> str:
     """Return the text of a configuration file.
 
     Raises:
@@ -218,7 +219,7 @@ def read_text(path: Path) -> str:
             # One byte more than allowed shows that the file is too large.
             content = file.read(_SIZE_BYTES_MAX + 1)
     except FileNotFoundError as error:
-        msg = f"there is no configuration {path}: write it, or name another file with --config"
+        msg = f"configuration file {path} does not exist: create it, or name another file with --config"
         raise ConfigError(msg) from error
     except OSError as error:
         msg = f"cannot read the configuration {path}: {error.strerror}"
@@ -227,19 +228,20 @@ def read_text(path: Path) -> str:
         msg = f"{path} is larger than {_SIZE_BYTES_MAX} bytes"
         raise ConfigError(msg)
     try:
+        # Editors on Windows may begin the file with a byte order mark.
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        msg = f"{path}:{line}: not UTF-8, in which TOML is written"
+        msg = f"{path}:{line}: not valid UTF-8, which TOML requires"
         raise ConfigError(msg, line=line) from error
 
 
-def read_configuration(text: str, where: str = "configuration") -> Configuration:
+def parse_configuration(text: str, source: str = "configuration") -> Configuration:
     """Parse and check the text of a configuration.
 
     Args:
         text: TOML.
-        where: Name of the source in errors, before the line number.
+        source: Name of the source in errors, before the line number.
 
     Raises:
         ConfigError: One line that names the line and what was expected.
@@ -247,22 +249,23 @@ def read_configuration(text: str, where: str = "configuration") -> Configuration
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        line, said = _unparsed(text, error)
-        msg = f"{where}:{line}: not TOML: {said}"
+        line, said = _locate_syntax_error(text, error)
+        msg = f"{source}:{line}: not valid TOML: {said}"
         raise ConfigError(msg, line=line) from error
     try:
         return convert(content, Configuration)
     except msgspec.ValidationError as error:
-        from forewarn.agent.fault import fault_of
-        from forewarn.agent.lines import line_of
+        # Imported only when needed: an idle agent must not hold what only errors use.
+        from forewarn.agent.config_problem import describe_problem
+        from forewarn.agent.toml_lines import find_line
 
-        fault = fault_of(error, content, Configuration)
-        line = line_of(text, fault.keys)
-        msg = f"{where}:{line}: {fault.message}"
+        fault = describe_problem(error, content, Configuration)
+        line = find_line(text, fault.keys)
+        msg = f"{source}:{line}: {fault.message}"
         raise ConfigError(msg, line=line) from error
 
 
-def read_address(text: str) -> Configuration:
+def read_listen_settings(text: str) -> Configuration:
     """Return a configuration with only the agent's address and state file, from a text that may be wrong elsewhere.
 
     Raises:
@@ -270,23 +273,25 @@ def read_address(text: str) -> Configuration:
     """
     try:
         content = tomllib.loads(text)
+        # Other keys are ignored: `agent status` must reach an agent that runs with the previous, valid file.
         return convert({key: content[key] for key in ("listen", "state_file") if key in content}, Configuration)
     except (ValueError, RecursionError) as error:
-        msg = "the configuration does not say where the agent answers"
+        msg = "cannot read the agent's address from the configuration"
         raise ConfigError(msg) from error
 
 
-def _unparsed(text: str, error: Exception) -> tuple[int, str]:
+def _locate_syntax_error(text: str, error: Exception) -> tuple[int, str]:
     """Return the line at which a text stops being TOML, and the reason."""
     match = _AT.fullmatch(str(error))
     said = f"{match[1][:1].lower()}{match[1][1:]}" if match is not None else ""
     if match is not None and match[2]:
         return int(match[2]), f"{said} at column {match[3]}"
-    from forewarn.agent.lines import unfinished_line
+    from forewarn.agent.toml_lines import find_unfinished_line
 
+    # Python itself raises errors without a position: `int` limits the number of digits, and recursion its depth.
     if match is None:
-        said = "a number of too many digits" if isinstance(error, ValueError) else "nested too deeply"
-    return unfinished_line(text), said
+        said = "a number with too many digits" if isinstance(error, ValueError) else "nested too deeply"
+    return find_unfinished_line(text), said
 
 
 def to_local(moment: datetime, zone: tzinfo | None) -> datetime:

@@ -14,22 +14,23 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from forewarn.agent.metrics import BUCKETS_S, AgentMetrics, Spans, phase
+from forewarn.agent.metrics import BUCKETS_S, AgentMetrics, DurationHistogram, get_display_state
 
-__all__ = ["Family", "described", "render"]
+__all__ = ["Family", "list_families", "render_metrics"]
 
 Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 """A metric with all its samples."""
 
 
-def render(metrics: AgentMetrics) -> bytes:
+def render_metrics(metrics: AgentMetrics) -> bytes:
     """Render all metrics in the text format."""
+    # A separate registry: the default one also exports metrics of the Python process.
     registry = CollectorRegistry()
     registry.register(_Collector(metrics))
     return generate_latest(registry)
 
 
-def described(metrics: AgentMetrics) -> list[tuple[Family, tuple[str, ...]]]:
+def list_families(metrics: AgentMetrics) -> list[tuple[Family, tuple[str, ...]]]:
     """Return every metric with its labels, by name, for the reference."""
     families = sorted(_Collector(metrics).collect(), key=lambda family: family.name)
     return [(family, tuple(family._labelnames)) for family in families]  # noqa: SLF001 - no public attribute has them
@@ -41,21 +42,23 @@ class _Collector(Collector):
 
     def collect(self) -> Iterable[Family]:
         """Yield all metrics, with their values at the moment of the scrape."""
-        yield from self._present()
-        yield from self._counted()
+        yield from self._collect_state()
+        yield from self._collect_counters()
 
-    def _present(self) -> Iterable[Family]:
+    def _collect_state(self) -> Iterable[Family]:
         """Yield the metrics of the current state."""
         records = list(self._metrics.records())
         events = GaugeMetricFamily(
-            "forewarn_agent_events", "Events that are there, by type and state.", labels=["type", "state"]
+            "forewarn_agent_events", "Current events, by type and state.", labels=["type", "state"]
         )
-        for (kind, state), count in Counter((record.event.type, phase(record)) for record in records).items():
+        for (kind, state), count in Counter(
+            (record.event.type, get_display_state(record)) for record in records
+        ).items():
             events.add_metric([kind, state], count)
         yield events
         waiting = [r.event.not_before for r in records if r.gone_at is None and r.event.not_before is not None]
         notice = GaugeMetricFamily(
-            "forewarn_agent_notice_left_seconds", "Until the earliest NotBefore; absent when nothing is announced."
+            "forewarn_agent_notice_left_seconds", "Time until the earliest NotBefore; absent if no event has one."
         )
         if waiting:
             notice.add_metric([], (min(waiting) - self._metrics.now()).total_seconds())
@@ -63,14 +66,14 @@ class _Collector(Collector):
         yield GaugeMetricFamily(
             "forewarn_agent_drained",
             "1 while this VM should get no work.",
-            value=float(any(record.rule.drains for record in records)),
+            value=float(any(record.rule.drains_vm for record in records)),
         )
 
-    def _counted(self) -> Iterable[Family]:
+    def _collect_counters(self) -> Iterable[Family]:
         """Yield the metrics counted since the agent started."""
         metrics = self._metrics
         ended = CounterMetricFamily(
-            "forewarn_agent_events_ended", "Events that are over, by type and outcome.", labels=["type", "outcome"]
+            "forewarn_agent_events_ended", "Finished events, by type and outcome.", labels=["type", "outcome"]
         )
         for (kind, outcome), count in metrics.ended_events.items():
             ended.add_metric([kind, outcome], count)
@@ -82,50 +85,50 @@ class _Collector(Collector):
             unprepared.add_metric([kind], count)
         yield unprepared
         steps = HistogramMetricFamily(
-            "forewarn_agent_step_seconds", "How long steps took, by step and outcome.", labels=["step", "outcome"]
+            "forewarn_agent_step_seconds", "Duration of steps, by step and outcome.", labels=["step", "outcome"]
         )
         for labels, spans in metrics.steps.items():
-            steps.add_metric(list(labels), _buckets(spans), spans.sum_s)
+            steps.add_metric(list(labels), _cumulate_buckets(spans), spans.sum_s)
         yield steps
         yield HistogramMetricFamily(
             "forewarn_agent_approval_seconds",
-            "From the first sight of an event to the approval that the endpoint took.",
-            buckets=_buckets(metrics.approvals),
+            "Time from first seeing an event to its accepted approval.",
+            buckets=_cumulate_buckets(metrics.approvals),
             sum_value=metrics.approvals.sum_s,
         )
         yield CounterMetricFamily(
             "forewarn_agent_approval_failures",
-            "Approvals that the endpoint did not take.",
+            "Approvals that the endpoint did not accept.",
             value=metrics.approval_failures,
         )
-        polls = CounterMetricFamily("forewarn_agent_polls", "Answers of the endpoint, by outcome.", labels=["outcome"])
+        polls = CounterMetricFamily("forewarn_agent_polls", "Polls of the endpoint, by outcome.", labels=["outcome"])
         for outcome, count in metrics.polls.items():
             polls.add_metric([outcome], count)
         yield polls
         yield GaugeMetricFamily(
             "forewarn_agent_last_poll_timestamp_seconds",
-            "When the endpoint answered last.",
+            "Time of the endpoint's latest answer.",
             value=0.0 if metrics.last_poll_at is None else metrics.last_poll_at.timestamp(),
         )
         yield CounterMetricFamily(
             "forewarn_agent_state_save_failures",
-            "Times that the state file could not be written.",
+            "Failed writes of the state file.",
             value=metrics.save_failures,
         )
         reloads = CounterMetricFamily(
-            "forewarn_agent_config_reloads", "Configurations that were read again, by outcome.", labels=["outcome"]
+            "forewarn_agent_config_reloads", "Reloads of the configuration, by outcome.", labels=["outcome"]
         )
         for outcome, count in metrics.reloads.items():
             reloads.add_metric([outcome], count)
         yield reloads
         yield GaugeMetricFamily(
             "forewarn_agent_config_current",
-            "0 while the configuration that was read last is not in effect, because it is wrong.",
+            "1 if the latest configuration is in effect, 0 if it was rejected.",
             value=float(metrics.is_config_current),
         )
 
 
-def _buckets(spans: Spans) -> list[tuple[str, float]]:
+def _cumulate_buckets(spans: DurationHistogram) -> list[tuple[str, float]]:
     """Return the cumulative buckets, as Prometheus expects them."""
     ends = [*(str(float(end)) for end in BUCKETS_S), "+Inf"]
     return list(zip(ends, accumulate(spans.counts), strict=True))

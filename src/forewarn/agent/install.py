@@ -14,137 +14,138 @@ from pathlib import Path
 from typing import TypeAlias
 
 from forewarn.agent.configuration import load_configuration
-from forewarn.agent.handlers.contract import Ran
+from forewarn.agent.handlers.contract import CommandResult
 from forewarn.errors import ConfigError
 
-__all__ = ["EXAMPLE", "UNIT", "UNIT_FOLDER", "Run", "install", "uninstall", "unit_text"]
+__all__ = ["EXAMPLE", "UNIT", "UNIT_FOLDER", "Run", "install_service", "render_unit", "uninstall_service"]
 
 UNIT = "forewarn-agent.service"
 UNIT_FOLDER = Path("/etc/systemd/system")
 
 EXAMPLE = """\
-# What the Forewarn agent of this VM does about maintenance events.
-# `forewarn agent check` explains this file; `systemctl reload forewarn-agent` puts it into effect.
+# How the Forewarn agent of this VM handles maintenance events.
+# `forewarn agent check` explains this file; `systemctl reload forewarn-agent` applies it.
 
-# While this line stands here, no hook runs and nothing is approved: the log says what would be done.
+# In a dry run, no hook runs and nothing is approved; the log shows what would be done. Remove this line to go live.
 dry_run = true
 
 # endpoint = "http://169.254.169.254"  # "discover" asks the DHCP server instead
 # listen = "127.0.0.1:9469"            # for /drainz, /healthz, /readyz, /metrics and `forewarn agent status`
 
-# The first rule that matches an event decides. An event that none matches is only logged.
+# The first rule that matches an event applies. An event that matches no rule is only logged.
 
-# A pause of seconds, as of a live migration, needs no preparation: let it come soon.
+# A pause of a few seconds, such as a live migration, needs no preparation: approve it at once.
 [[rule]]
 name = "short freeze"
 types = ["Freeze"]
 max_duration = "10s"
 approve = "at-once"
 
-# Anything else that is to hit this VM: stop the service first, approve, and start it again when it is over.
+# Any other event on this VM: stop the service, approve, and start the service again afterwards.
 [[rule]]
 name = "anything else"
 handlers = [{ use = "systemd", units = ["my-application.service"] }]
 """
 
 _UNIT_TEXT = """\
-# Written by `forewarn agent install`, which writes it anew: keep your changes in a drop-in, which stays.
+# Written by `forewarn agent install`, which overwrites it: keep your changes in a drop-in.
 #     systemctl edit forewarn-agent
 
 [Unit]
 Description=Forewarn agent: prepares this VM for maintenance events
-# Units stop in the reverse of the order in which they start. So the agent begins when what its handlers speak to is
-# there, for after a reboot it has to put that back into service; and at shutdown it ends early, before they do and
-# while there is a network. That is on purpose. A step that is cut off then is taken up after the boot; one that lived
-# on would see its services vanish and systemd refuse new jobs, and count as failed. And /drainz falls silent at once,
-# so that a load balancer looks elsewhere. Services of your own: After= in a drop-in. An unknown name does no harm.
+# Units stop in the reverse of their start order. So the agent starts after the services that its handlers use, because
+# after a reboot it must put them back into service. At shutdown it stops first, while the services and the network
+# still run. This is intended: a step that is interrupted then resumes after the boot, whereas a step that kept running
+# would fail, because services disappear and systemd refuses new jobs. Also, /drainz stops answering at once, so that
+# load balancers remove this VM. Add your own services with After= in a drop-in. Unknown names are ignored.
 After=network.target haproxy.service nginx.service pacemaker.service kubelet.service
-# An agent that gives up is of no use: it is started again for ever.
+# Restart the agent without limit: a VM without its agent would miss events.
 StartLimitIntervalSec=0
 
 [Service]
 Type=notify
 NotifyAccess=main
 ExecStart={command}
-# The agent reads its configuration again. One that is wrong changes nothing; the log and `agent status` say so.
+# Reload the configuration. An invalid file changes nothing and is reported in the log and by `agent status`.
 ExecReload=/bin/kill -HUP $MAINPID
 {user}
-# From systemd 254 on, RestartSteps=6 and RestartMaxDelaySec=1min in a drop-in make these pauses grow.
+# For growing pauses (systemd 254 or newer), set RestartSteps=6 and RestartMaxDelaySec=1min in a drop-in.
 Restart=on-failure
 RestartSec=3s
-# A frozen VM wakes with a clock that has gone on: three minutes, half of which may pass unnoticed, outlast a freeze.
+# The clock of the VM has moved on when a freeze ends. Three minutes, half of which may have passed before it began,
+# outlast any freeze.
 WatchdogSec=3min
-# Only the agent is asked to end; it ends its hooks, which takes 4 s at most. What is left then is killed, also when the
-# agent crashed: a hook never runs twice at a time. So what a hook starts in the background ends with the agent. Hooks
-# start services with systemctl.
+# SIGTERM goes only to the agent, which ends its hooks within 4 s. All remaining processes are then killed, also after a
+# crash of the agent, so that a hook never runs twice at the same time. So background processes of a hook end with the
+# agent: hooks should start services with systemctl.
 KillMode=mixed
 TimeoutStopSec=15s
-# With endpoint = "discover" the agent is not ready before a DHCP server has answered, and asks for up to 3 min 30 s.
+# With endpoint = "discover", the agent is ready only after a DHCP server has answered, which may take 3 min 30 s.
 TimeoutStartSec=5min
-# Lines of the log bring their priority along. What comes without is a last word: why the agent gives up.
+# Log lines carry their own priority. Output without one is the reason why the agent could not run.
 SyslogLevel=err
-# Events that are under way, and the token of `forewarn agent status`.
+# Active events, and the token for `forewarn agent status`.
 StateDirectory=forewarn
 StateDirectoryMode=0700
 
-# Hooks count here as well. The agent itself takes 35 MB.
+# These limits include hooks. The agent itself uses 35 MB.
 MemoryMax=1G
 TasksMax=1024
-# Of a hook that takes too much memory the agent reports that it failed.
+# If a hook is killed because it uses too much memory, the agent keeps running and reports that the hook failed.
 OOMPolicy=continue
 OOMScoreAdjust=-500
 
-# Hooks do an administrator's work, so what follows guards against accidents, not against an attacker: whoever controls
-# the agent can have systemd start anything. What is forbidden fails with "Operation not permitted" or "Read-only file
-# system", which the agent reports. There are two ways to loosen it. For one hook: start it as a unit of its own,
+# Hooks do an administrator's work, so the restrictions below protect against accidents, not attackers: anyone who
+# controls the agent can have systemd start anything. A forbidden operation fails with "Operation not permitted" or
+# "Read-only file system", which the agent reports. There are two ways to relax this. For one hook, use a separate unit:
 #     systemd-run --wait --pipe --collect --property=RuntimeMaxSec=60 COMMAND
-# For all hooks: a drop-in that sets an option to "no", or takes from a list of what is forbidden, for example
+# For all hooks, use a drop-in that sets an option to "no" or shortens a list of forbidden items, for example
 #     [Service]
 #     SystemCallFilter=@mount
 #     RestrictNamespaces=no
 #
-# Neither clock nor kernel are a hook's business. ProtectClock= would close all devices up to systemd 251.
+# Hooks need not change the clock or the kernel. ProtectClock= is not used: up to systemd 251 it closes all devices.
 CapabilityBoundingSet=~CAP_AUDIT_CONTROL CAP_AUDIT_READ CAP_AUDIT_WRITE CAP_BLOCK_SUSPEND CAP_BPF CAP_LINUX_IMMUTABLE
 CapabilityBoundingSet=~CAP_LEASE CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_MKNOD CAP_PERFMON CAP_SYSLOG CAP_SYS_MODULE
 CapabilityBoundingSet=~CAP_SYS_PACCT CAP_SYS_RAWIO CAP_SYS_TIME CAP_SYS_TTY_CONFIG CAP_WAKE_ALARM
 ProtectKernelLogs=yes
 ProtectKernelModules=yes
-# sysctl and /sys can be read, but not written.
+# sysctl and /sys are read-only.
 ProtectKernelTunables=yes
-# systemctl changes control groups, hooks do not.
+# Only systemd changes control groups.
 ProtectControlGroups=yes
-# /usr and /boot; not /etc and /var, where files lie that make a load balancer or nginx look elsewhere.
+# Protects /usr and /boot, but not /etc and /var, which hold files that drain a load balancer or nginx.
 ProtectSystem=yes
-# All of these give the agent a view of its own on what is mounted. In it, umount would succeed and change nothing for
-# anybody else; so it is forbidden, and `systemctl stop data.mount` does what was meant. Containers, `ip netns exec` and
-# programs out of snaps mount as well, and want the drop-in above.
+# All of these give the agent its own mount namespace. There, umount would succeed without any effect on the rest of the
+# system, so it is forbidden: use `systemctl stop data.mount` instead. Containers, `ip netns exec` and programs from
+# snaps also mount, and need the drop-in above.
 SystemCallFilter=~@clock @cpu-emulation @debug @module @mount @obsolete @raw-io @swap
 SystemCallErrorNumber=EPERM
 SystemCallArchitectures=native
 RestrictNamespaces=yes
-# Packets: arping tells the neighbours that an address has moved.
+# AF_PACKET is for arping, which announces that an address has moved.
 RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK AF_PACKET
 LockPersonality=yes
 RestrictRealtime=yes
 RestrictSUIDSGID=yes
-# Root loses nothing by it: su and runuser still make it another user.
+# This does not restrict root: su and runuser still work.
 NoNewPrivileges=yes
-# Not set, since hooks want it: ProtectHome (kubectl and crm keep files there), PrivateTmp (sockets of databases, files
-# that are handed over), PrivateDevices (disks), ProtectProc (which processes are there), MemoryDenyWriteExecute (Java,
-# Node), UMask (a marker that the web server has to read).
+# Not set, because it would break hooks: ProtectHome (files of kubectl and crm), PrivateTmp (database sockets, shared
+# files), PrivateDevices (disks), ProtectProc (lists of processes), MemoryDenyWriteExecute (Java, Node), UMask
+# (marker files that the web server reads).
 
 [Install]
 WantedBy=multi-user.target
 """
 
 _AS_ROOT = """\
-# Named, although it is the default, so that hooks find HOME: kubectl and crm look there.
+# The default user, set explicitly so that hooks have HOME: kubectl and crm read it.
 User=root"""
 
 _AS_USER = """\
-# sudo is of no use to hooks of this user, since NoNewPrivileges holds; what it may do, rules of polkit say.
+# With NoNewPrivileges, hooks of this user cannot use sudo; grant them permissions with polkit rules.
 User={user}
-# So that the state lies where `sudo forewarn agent status` looks for it.
+# Keeps the state where `sudo forewarn agent status` looks for it.
 Environment=XDG_STATE_HOME=/var/lib"""
 
 _USER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,30}\$?")
@@ -153,7 +154,7 @@ _UNIT_MODE = 0o644
 _CONFIG_MODE = 0o640
 _FOLDER_MODE = 0o755
 
-Run: TypeAlias = Callable[[Sequence[str]], Ran]
+Run: TypeAlias = Callable[[Sequence[str]], CommandResult]
 """Runs a command to its end.
 
 Raises:
@@ -161,7 +162,7 @@ Raises:
 """
 
 
-def unit_text(python: str, config: Path, user: str | None) -> str:
+def render_unit(python: str, config: Path, user: str | None) -> str:
     """Return the text of the unit that runs the agent.
 
     Args:
@@ -173,43 +174,43 @@ def unit_text(python: str, config: Path, user: str | None) -> str:
         ConfigError: An argument cannot be written in a unit.
     """
     if not Path(python).is_absolute() or "$" in python:
-        msg = f"the interpreter {python!r} cannot stand in a unit: expected an absolute path without $"
+        msg = f"cannot use the interpreter {python!r} in a unit: expected an absolute path without $"
         raise ConfigError(msg)
     if user is not None and not _USER_NAME.fullmatch(user):
-        msg = f"{user!r} is not the name of a user"
+        msg = f"{user!r} is not a valid user name"
         raise ConfigError(msg)
-    command = " ".join(map(_word, (python, "-m", "forewarn.agent", "--config", str(config))))
+    command = " ".join(map(_quote_word, (python, "-m", "forewarn.agent", "--config", str(config))))
     return _UNIT_TEXT.format(command=command, user=_AS_USER.format(user=user) if user else _AS_ROOT)
 
 
-def _word(text: str) -> str:
+def _quote_word(text: str) -> str:
     """Quote one word of a command for systemd.
 
     Raises:
         ConfigError: The word cannot be written in a unit.
     """
     if not text.isprintable():
-        msg = f"the path {text!r} cannot stand in a unit: it holds a character that cannot be printed"
+        msg = f"cannot use the path {text!r} in a unit: it contains a non-printable character"
         raise ConfigError(msg)
     if _PLAIN_WORD.fullmatch(text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") + '"'
 
 
-def _run(command: Sequence[str]) -> Ran:
+def _run_command(command: Sequence[str]) -> CommandResult:
     # No timeout here: the unit limits how long systemd takes to start something.
     done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")  # noqa: S603 - ours
-    return Ran(status=done.returncode, output=done.stdout, errors=done.stderr)
+    return CommandResult(status=done.returncode, output=done.stdout, errors=done.stderr)
 
 
-def install(  # noqa: PLR0913 - one for each option of the command, and two ports
+def install_service(  # noqa: PLR0913 - one for each option of the command, and two ports
     config: Path,
     *,
     unit_folder: Path = UNIT_FOLDER,
     python: str,
     is_started: bool,
     user: str | None,
-    run: Run = _run,
+    run: Run = _run_command,
 ) -> list[str]:
     """Set the agent up as a service; run again, it changes what differs.
 
@@ -228,34 +229,34 @@ def install(  # noqa: PLR0913 - one for each option of the command, and two port
         ConfigError: It cannot be done; the message gives the remedy.
     """
     config = config.absolute()
-    text = unit_text(python, config, user)
+    text = render_unit(python, config, user)
     _check_systemd(run, shlex.join([python, "-m", "forewarn.agent", "--config", str(config)]))
-    group = _group_of(user)
+    group = _find_group_id(user)
     said = [_write_example(config, group)]
     count = len(load_configuration(config).rule)
     said.append(f"{config} is valid: {count} rule{'' if count == 1 else 's'}")
     unit = unit_folder / UNIT
-    before = _read(unit)
+    before = _read_file(unit)
     if before == text:
-        said.append(f"{unit} is as it should be")
+        said.append(f"{unit} is up to date")
     else:
         _write_unit(unit, text)
         said.append(f"wrote {unit}")
-    _systemctl(run, "daemon-reload")
+    _run_systemctl(run, "daemon-reload")
     if is_started:
         # A running agent still uses the old unit.
         if before not in {None, text}:
-            _systemctl(run, "try-restart", UNIT)
-        _systemctl(run, "enable", "--now", UNIT)
-        said.append("the agent runs, and starts at every boot")
+            _run_systemctl(run, "try-restart", UNIT)
+        _run_systemctl(run, "enable", "--now", UNIT)
+        said.append("the agent is running, and starts at every boot")
     else:
-        said.append(f"the agent was not started; `systemctl enable --now {UNIT}` does that")
+        said.append(f"the agent was not started; run `systemctl enable --now {UNIT}` to start it")
     if user is None:
-        said += _warnings(Path(python))
+        said += _list_permission_warnings(Path(python))
     return said
 
 
-def uninstall(*, unit_folder: Path = UNIT_FOLDER, run: Run = _run) -> list[str]:
+def uninstall_service(*, unit_folder: Path = UNIT_FOLDER, run: Run = _run_command) -> list[str]:
     """Stop the service and remove its unit; configuration, state and drop-ins stay.
 
     Args:
@@ -269,34 +270,35 @@ def uninstall(*, unit_folder: Path = UNIT_FOLDER, run: Run = _run) -> list[str]:
         ConfigError: It cannot be done; the message gives the remedy.
     """
     unit = unit_folder / UNIT
-    if _read(unit) is None:
+    if _read_file(unit) is None:
         return [f"there is no {unit}: nothing is installed"]
     _check_systemd(run, "")
-    _systemctl(run, "disable", "--now", UNIT)
-    with _told(f"remove {unit}"):
+    _run_systemctl(run, "disable", "--now", UNIT)
+    with _explain_os_error(f"remove {unit}"):
         unit.unlink()
-    _systemctl(run, "daemon-reload")
-    return [f"stopped the agent and removed {unit}", "its configuration and its state were left as they are"]
+    _run_systemctl(run, "daemon-reload")
+    return [f"stopped the agent and removed {unit}", "kept its configuration and state"]
 
 
-def _check_systemd(run: Run, otherwise: str) -> None:
+def _check_systemd(run: Run, fallback_command: str) -> None:
     """Check that systemd runs this machine.
 
     Raises:
         ConfigError: It does not.
     """
-    hint = f": have what starts services here run `{otherwise}`" if otherwise else ""
+    hint = f"; have your service manager run `{fallback_command}`" if fallback_command else ""
     try:
         state = run(["systemctl", "is-system-running"]).output.strip()
     except OSError as error:
-        msg = f"there is no systemd here (systemctl: {error.strerror}){hint}"
+        msg = f"systemd is not available (systemctl: {error.strerror}){hint}"
         raise ConfigError(msg) from error
+    # In a container, systemctl may be installed while systemd does not run. Every other state, even degraded, is fine.
     if state in {"", "offline", "unknown"}:
-        msg = f"this machine was not booted with systemd (systemctl says {state or 'nothing'!r}){hint}"
+        msg = f"this machine was not booted with systemd (systemctl reports {state or 'nothing'!r}){hint}"
         raise ConfigError(msg)
 
 
-def _systemctl(run: Run, *arguments: str) -> None:
+def _run_systemctl(run: Run, *arguments: str) -> None:
     """Run systemctl.
 
     Raises:
@@ -306,12 +308,12 @@ def _systemctl(run: Run, *arguments: str) -> None:
     if ran.status:
         lines = [line for line in ran.errors.splitlines() if line.strip() and not line.startswith("Created symlink")]
         said = f": {lines[0].strip()}" if lines else ""
-        hint = f"; `journalctl -u {UNIT} -n 20` says more" if UNIT in arguments else ""
+        hint = f"; see `journalctl -u {UNIT} -n 20`" if UNIT in arguments else ""
         msg = f"systemctl {' '.join(arguments)} ended with status {ran.status}{said}{hint}"
         raise ConfigError(msg)
 
 
-def _group_of(user: str | None) -> int:
+def _find_group_id(user: str | None) -> int:
     """Return the group of that user, which must be able to read the configuration; our own for root.
 
     Raises:
@@ -324,13 +326,13 @@ def _group_of(user: str | None) -> int:
         try:
             group = pwd.getpwnam(user).pw_gid
         except KeyError as error:
-            msg = f"there is no user {user}: make it, for example with `useradd --system {user}`"
+            msg = f"there is no user {user}: create it, for example with `useradd --system {user}`"
             raise ConfigError(msg) from error
     return group
 
 
 @contextmanager
-def _told(deed: str) -> Iterator[None]:
+def _explain_os_error(operation: str) -> Iterator[None]:
     """Turn an error of the file system into one that gives the remedy.
 
     Raises:
@@ -340,20 +342,20 @@ def _told(deed: str) -> Iterator[None]:
         yield
     except OSError as error:
         hint = ": run the command as root, for example with sudo" if isinstance(error, PermissionError) else ""
-        msg = f"cannot {deed}: {error.strerror}{hint}"
+        msg = f"cannot {operation}: {error.strerror}{hint}"
         raise ConfigError(msg) from error
 
 
-def _read(path: Path) -> str | None:
+def _read_file(path: Path) -> str | None:
     """Return the content of a file; None if there is none."""
-    with _told(f"read {path}"), suppress(FileNotFoundError):
+    with _explain_os_error(f"read {path}"), suppress(FileNotFoundError):
         return path.read_text(encoding="utf-8", errors="replace")
     return None
 
 
 def _write_example(config: Path, group: int) -> str:
     """Write the example, unless the file exists, and return a line about the result."""
-    with _told(f"write {config}"):
+    with _explain_os_error(f"write {config}"):
         if not config.parent.exists():
             config.parent.mkdir(parents=True)
             config.parent.chmod(_FOLDER_MODE)
@@ -365,15 +367,16 @@ def _write_example(config: Path, group: int) -> str:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(EXAMPLE)
         if sys.platform != "win32":
+            # The group may read the file, which may hold secrets, but only root may change what the agent runs.
             os.chown(config, -1, group)
             config.chmod(_CONFIG_MODE)
-    return f"wrote {config}, an example that only pretends: change it before you rely on it"
+    return f"wrote {config}, an example in dry-run mode: edit it before you rely on it"
 
 
 def _write_unit(unit: Path, text: str) -> None:
     """Replace a unit atomically."""
     new = unit.with_name(f".{unit.name}.new")
-    with _told(f"write {unit}"):
+    with _explain_os_error(f"write {unit}"):
         new.unlink(missing_ok=True)
         try:
             with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _UNIT_MODE), "wb") as file:
@@ -386,21 +389,23 @@ def _write_unit(unit: Path, text: str) -> None:
             new.unlink(missing_ok=True)
 
 
-def _warnings(python: Path) -> list[str]:
+def _list_permission_warnings(python: Path) -> list[str]:
     """Return a warning for each path that root runs and others can change."""
     return [
-        f"warning: {culprit} can be changed by others than root, and root runs {path}: install Forewarn where only "
-        "root may write, for example in /opt"
+        f"warning: root runs {path}, but other users can change {culprit}: install Forewarn where only root can "
+        "write, for example in /opt"
         for path in (python, Path(__file__))
-        if (culprit := _open_to_others(path)) is not None
+        if (culprit := _find_writable_part(path)) is not None
     ]
 
 
-def _open_to_others(path: Path) -> Path | None:
+def _find_writable_part(path: Path) -> Path | None:
     """Return the first part of a path, or of its resolved form, that others than root may change; None if none."""
     resolved = path.resolve()
     for each in (path, *path.parents, resolved, *resolved.parents):
         found = each.lstat()
+        # In a sticky folder such as /tmp, others cannot replace files of root. The mode of a symbolic link has no
+        # meaning.
         is_shared = bool(found.st_mode & stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
         if found.st_uid != 0 or (is_shared and not stat.S_ISLNK(found.st_mode)):
             return each

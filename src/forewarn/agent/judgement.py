@@ -19,51 +19,51 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-from forewarn.agent.record import Approval, Record, RunState
-from forewarn.agent.rule import Step
-from forewarn.agent.together import PeerState, Verdict
+from forewarn.agent.agreement import ApprovalVerdict, PeerState
+from forewarn.agent.record import ApprovalState, EventRecord, StepRunState
+from forewarn.agent.rule import EventStep
 
 __all__ = [
     "Action",
-    "Approve",
-    "Begin",
-    "Forget",
-    "GiveUp",
+    "BeginStep",
+    "ForgetEvent",
+    "GiveUpStep",
     "Judgement",
     "ReportUnprepared",
-    "Stop",
-    "ending",
-    "judge",
-    "retryable",
-    "standing",
+    "SendApproval",
+    "StopStep",
+    "choose_final_step",
+    "find_retryable_steps",
+    "get_reported_state",
+    "judge_record",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class BeginStep:
     """Begin a step."""
 
-    step: Step
+    step: EventStep
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopStep:
     """Stop the running step and count it as failed."""
 
-    step: Step
+    step: EventStep
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUpStep:
     """Count a step as failed without beginning it."""
 
-    step: Step
+    step: EventStep
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Approve:
+class SendApproval:
     """Send the approval."""
 
 
@@ -73,11 +73,11 @@ class ReportUnprepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class ForgetEvent:
     """Remove the record: nothing is left to do."""
 
 
-Action: TypeAlias = Begin | Stop | GiveUp | Approve | ReportUnprepared | Forget
+Action: TypeAlias = BeginStep | StopStep | GiveUpStep | SendApproval | ReportUnprepared | ForgetEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +86,13 @@ class Judgement:
 
     Attributes:
         action: Action to take; None to wait.
-        look_again_at: Time at which time alone may change the judgement; None if it cannot.
-        why: Reason in words, for `agent status` and the log.
+        judge_again_at: Time at which time alone may change the judgement; None if it cannot.
+        reason: Reason in words, for `agent status` and the log.
     """
 
     action: Action | None
-    look_again_at: datetime | None
-    why: str
+    judge_again_at: datetime | None
+    reason: str
 
 
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
@@ -100,12 +100,16 @@ _BEGINNING = datetime.min.replace(tzinfo=UTC)
 _RETRY_MAX = timedelta(seconds=10)
 """Maximum delay before an approval that was not accepted is sent again."""
 
-Agreement: TypeAlias = Callable[[Record, datetime | None], Verdict]
+Agreement: TypeAlias = Callable[[EventRecord, datetime | None], ApprovalVerdict]
 """Decides if this VM may approve, given the time after which waiting is useless; see `together.may_approve`."""
 
 
-def judge(
-    record: Record, now: datetime, margin: timedelta, agree: Agreement, others: Iterable[Record] = ()
+def judge_record(
+    record: EventRecord,
+    now: datetime,
+    margin: timedelta,
+    check_agreement: Agreement,
+    records: Iterable[EventRecord] = (),
 ) -> Judgement:
     """Decide what to do about the event.
 
@@ -113,47 +117,55 @@ def judge(
         record: Known facts about the event.
         now: Best estimate of the endpoint's time.
         margin: Time before NotBefore by which steps must end.
-        agree: Function that decides if this VM may approve for all VMs of the event.
-        others: Records of all events.
+        check_agreement: Function that decides if this VM may approve for all VMs of the event.
+        records: Records of all events.
     """
-    cutoff = _cutoff(record.event.not_before, margin)
-    judgement = _judge_alone(record, now, cutoff, agree)
-    if isinstance(judgement.action, Begin):
+    cutoff = _compute_cutoff(record.event.not_before, margin)
+    judgement = _judge_without_others(record, now, cutoff, check_agreement)
+    if isinstance(judgement.action, BeginStep):
         step = judgement.action.step
-        in_the_way = _crossing(record, step, others)
+        in_the_way = _find_conflicting_record(record, step, records)
         if in_the_way is not None:
-            until = cutoff if step is Step.PREPARE and record.started_at is None else None
-            return _wait(f"step {in_the_way.running} of event {in_the_way.event.id} uses the same handler", until)
+            # Preparation is given up at the cutoff, so the judgement changes then. Undoing has no deadline.
+            until = cutoff if step is EventStep.PREPARE and record.started_at is None else None
+            return _decide_wait(
+                f"step {in_the_way.running_step} of event {in_the_way.event.id} uses the same handler", until
+            )
     return judgement
 
 
-def _judge_alone(record: Record, now: datetime, cutoff: datetime | None, agree: Agreement) -> Judgement:
+def _judge_without_others(
+    record: EventRecord, now: datetime, cutoff: datetime | None, check_agreement: Agreement
+) -> Judgement:
+    # A gone event was often Started before, so this test comes first.
     if record.gone_at is not None:
-        return _gone(record)
+        return _judge_gone(record)
     if record.started_at is not None:
-        return _started(record)
-    return _preparing(record, now, cutoff) or _approving(record, now, cutoff, agree)
+        return _judge_started(record)
+    return _judge_preparation(record, now, cutoff) or _judge_approval(record, now, cutoff, check_agreement)
 
 
-_UNDOING = frozenset({Step.RECOVER, Step.CANCELED})
+_UNDOING = frozenset({EventStep.RECOVER, EventStep.CANCELED})
 
 
-def _crossing(record: Record, step: Step, others: Iterable[Record]) -> Record | None:
+def _find_conflicting_record(
+    record: EventRecord, step: EventStep, records: Iterable[EventRecord]
+) -> EventRecord | None:
     """Return the event for which a handler is currently doing the opposite of that step; None if there is none."""
-    opposites = _UNDOING if step is Step.PREPARE else {Step.PREPARE} if step in _UNDOING else frozenset()
+    opposites = _UNDOING if step is EventStep.PREPARE else {EventStep.PREPARE} if step in _UNDOING else frozenset()
     return next(
         (
             other
-            for other in others
+            for other in records
             if other is not record
-            and other.running in opposites
+            and other.running_step in opposites
             and any(handler in other.rule.handlers for handler in record.rule.handlers)
         ),
         None,
     )
 
 
-def retryable(record: Record, now: datetime, margin: timedelta) -> tuple[Step, ...]:
+def find_retryable_steps(record: EventRecord, now: datetime, margin: timedelta) -> tuple[EventStep, ...]:
     """Return the failed steps that would run again now, in order; it is too late for the others.
 
     Args:
@@ -162,24 +174,27 @@ def retryable(record: Record, now: datetime, margin: timedelta) -> tuple[Step, .
         margin: Time before NotBefore by which steps must end.
     """
     if record.gone_at is not None:
-        in_time: tuple[Step, ...] = (Step.RECOVER, Step.CANCELED)
+        in_time: tuple[EventStep, ...] = (EventStep.RECOVER, EventStep.CANCELED)
     elif record.started_at is not None:
-        in_time = (Step.PREPARE, Step.STARTED)
+        in_time = (EventStep.PREPARE, EventStep.STARTED)
     else:
-        cutoff = _cutoff(record.event.not_before, margin)
+        cutoff = _compute_cutoff(record.event.not_before, margin)
         is_late = cutoff is not None and now >= cutoff
-        is_approved = record.approval is Approval.ACCEPTED
-        in_time = () if is_late else (Step.PREPARE,) if is_approved else (Step.PREPARE, Step.BEFORE_APPROVAL)
+        is_approved = record.approval is ApprovalState.ACCEPTED
+        in_time = (
+            () if is_late else (EventStep.PREPARE,) if is_approved else (EventStep.PREPARE, EventStep.BEFORE_APPROVAL)
+        )
     return tuple(step for step in in_time if record.has_failed(step))
 
 
-def standing(record: Record) -> PeerState:
+def get_reported_state(record: EventRecord) -> PeerState:
     """Return the state of the event that this VM reports to its peers."""
     rule = record.rule
-    is_preparing = not record.is_prepared and not record.has_failed(Step.PREPARE)
+    is_preparing = not record.is_prepared and not record.has_failed(EventStep.PREPARE)
+    # An operator's approval overrides rules that hold the event, and a failed preparation.
     if record.by_hand_at is not None:
         return PeerState.PREPARING if is_preparing else PeerState.PREPARED
-    has_failed = record.has_failed(Step.PREPARE) or record.has_failed(Step.BEFORE_APPROVAL)
+    has_failed = record.has_failed(EventStep.PREPARE) or record.has_failed(EventStep.BEFORE_APPROVAL)
     if rule.approve == "never" or (has_failed and rule.on_failure == "hold"):
         return PeerState.HELD
     if is_preparing:
@@ -187,57 +202,59 @@ def standing(record: Record) -> PeerState:
     return PeerState.HELD if rule.approve == "by-hand" else PeerState.PREPARED
 
 
-def _cutoff(not_before: datetime | None, margin: timedelta) -> datetime | None:
+def _compute_cutoff(not_before: datetime | None, margin: timedelta) -> datetime | None:
     """Return the time by which steps before the approval must end; NotBefore may be any time, even near the minimum."""
     return None if not_before is None else not_before - min(margin, not_before - _BEGINNING)
 
 
-def _wait(why: str, until: datetime | None = None) -> Judgement:
-    return Judgement(None, until, why)
+def _decide_wait(reason: str, until: datetime | None = None) -> Judgement:
+    return Judgement(None, until, reason)
 
 
-def _do(action: Action, why: str) -> Judgement:
-    return Judgement(action, None, why)
+def _decide_action(action: Action, reason: str) -> Judgement:
+    return Judgement(action, None, reason)
 
 
-def _preparing(record: Record, now: datetime, cutoff: datetime | None) -> Judgement | None:
+def _judge_preparation(record: EventRecord, now: datetime, cutoff: datetime | None) -> Judgement | None:
     """Decide what is left to do before the approval; None if nothing is."""
     is_late = cutoff is not None and now >= cutoff
-    if record.running is not None:
+    if record.running_step is not None:
+        # A step is stopped only once: it may still be within its grace period.
         if is_late and not record.is_stopping:
-            return _do(Stop(record.running, "NotBefore is near"), "no time is left")
-        return _wait(f"step {record.running} is running", None if is_late else cutoff)
-    if not record.rule.has_preparation or record.is_done(Step.PREPARE) or record.has_failed(Step.PREPARE):
+            return _decide_action(StopStep(record.running_step, "NotBefore is near"), "no time is left")
+        return _decide_wait(f"step {record.running_step} is running", None if is_late else cutoff)
+    if not record.rule.has_preparation or record.is_done(EventStep.PREPARE) or record.has_failed(EventStep.PREPARE):
         return None
     if is_late:
-        return _do(GiveUp(Step.PREPARE, "NotBefore is near"), "no time is left to prepare")
-    return _do(Begin(Step.PREPARE), "it is announced")
+        return _decide_action(GiveUpStep(EventStep.PREPARE, "NotBefore is near"), "no time is left to prepare")
+    return _decide_action(BeginStep(EventStep.PREPARE), "it is announced")
 
 
-def _approving(  # noqa: PLR0911 - one return for each reason to wait
-    record: Record, now: datetime, cutoff: datetime | None, agree: Agreement
+def _judge_approval(  # noqa: PLR0911 - one return for each reason to wait
+    record: EventRecord, now: datetime, cutoff: datetime | None, check_agreement: Agreement
 ) -> Judgement:
     """Decide what to do about the approval, now that preparation has ended."""
-    if record.approval is Approval.ACCEPTED:
-        return _wait("approved; it starts when all have approved, or at NotBefore")
+    if record.approval is ApprovalState.ACCEPTED:
+        return _decide_wait("approved; it starts when all have approved, or at NotBefore")
+    # An operator's approval overrides the rule and the peers, but not the hooks before the approval.
     if record.by_hand_at is None:
-        objection = _objection(record, cutoff, agree)
+        objection = _find_objection(record, cutoff, check_agreement)
         if objection is not None:
             return objection
-    if record.rule.before_approval and not record.is_done(Step.BEFORE_APPROVAL):
-        has_failed = record.has_failed(Step.BEFORE_APPROVAL)
+    if record.rule.before_approval and not record.is_done(EventStep.BEFORE_APPROVAL):
+        has_failed = record.has_failed(EventStep.BEFORE_APPROVAL)
         if not has_failed and (cutoff is None or now < cutoff):
-            return _do(Begin(Step.BEFORE_APPROVAL), "the approval is due")
+            return _decide_action(BeginStep(EventStep.BEFORE_APPROVAL), "the approval is due")
         if record.rule.on_failure == "hold" and record.by_hand_at is None:
-            what = "a hook before the approval failed" if has_failed else "no time is left for hooks before it"
-            retry = "; mend it, then run `forewarn agent retry`" if has_failed else ""
-            return _wait(f"held: {what}{retry}; it starts at NotBefore")
-    if record.approval is Approval.SENDING:
-        return _wait("the approval is on its way")
+            what = "a before-approval hook failed" if has_failed else "no time is left for before-approval hooks"
+            retry = "; fix it, then run `forewarn agent retry`" if has_failed else ""
+            return _decide_wait(f"held: {what}{retry}; it starts at NotBefore")
+    if record.approval is ApprovalState.SENDING:
+        return _decide_wait("sending the approval")
     # A time further ahead comes from a clock that has been set back since.
     if record.approve_again_at is not None and now < record.approve_again_at <= now + _RETRY_MAX:
-        return _wait("the endpoint did not take the approval; it is sent again", record.approve_again_at)
-    return _do(Approve(), "ready")
+        return _decide_wait("the endpoint did not accept the approval; retrying", record.approve_again_at)
+    return _decide_action(SendApproval(), "ready")
 
 
 _UNWILLING = {
@@ -246,60 +263,67 @@ _UNWILLING = {
 }
 
 
-def _objection(record: Record, cutoff: datetime | None, agree: Agreement) -> Judgement | None:
+def _find_objection(record: EventRecord, cutoff: datetime | None, check_agreement: Agreement) -> Judgement | None:
     """Return the reason not to approve yet; None if there is none."""
     rule = record.rule
     if rule.approve in _UNWILLING:
-        return _wait(_UNWILLING[rule.approve])
-    if record.has_failed(Step.PREPARE) and rule.on_failure == "hold":
-        return _wait("held: preparing failed; mend it, then run `forewarn agent retry`; it starts at NotBefore")
-    verdict = agree(record, cutoff)
-    return None if verdict.may else _wait(verdict.why, verdict.at)
+        return _decide_wait(_UNWILLING[rule.approve])
+    if record.has_failed(EventStep.PREPARE) and rule.on_failure == "hold":
+        return _decide_wait("held: preparation failed; fix it, then run `forewarn agent retry`; it starts at NotBefore")
+    verdict = check_agreement(record, cutoff)
+    return None if verdict.may_approve else _decide_wait(verdict.reason, verdict.ask_again_at)
 
 
-def _started(record: Record) -> Judgement:
+def _judge_started(record: EventRecord) -> Judgement:
     rule = record.rule
-    if rule.has_preparation and not record.is_done(Step.PREPARE) and not record.is_reported_unprepared:
-        return _do(ReportUnprepared(), "it started before this VM was prepared")
-    if record.running is not None:
-        return _wait(f"started; step {record.running} is running")
+    # Reported before a late preparation begins, because its success would hide that the VM was not ready in time.
+    if rule.has_preparation and not record.is_done(EventStep.PREPARE) and not record.is_reported_unprepared:
+        return _decide_action(ReportUnprepared(), "it started before this VM was prepared")
+    if record.running_step is not None:
+        return _decide_wait(f"started; step {record.running_step} is running")
     if _can_still_prepare(record):
-        return _do(Begin(Step.PREPARE), "it started before this VM was prepared")
-    run = record.run(Step.STARTED)
+        return _decide_action(BeginStep(EventStep.PREPARE), "it started before this VM was prepared")
+    run = record.get_run(EventStep.STARTED)
+    # Hooks run in any case. Handlers hear of the start only if they may have changed something.
     has_work = bool(rule.started or (rule.handlers and record.has_begun_to_prepare))
-    if has_work and (run is None or run.state is RunState.INTERRUPTED):
-        return _do(Begin(Step.STARTED), "it has started")
-    return _wait("started; recovery begins when it is gone")
+    if has_work and (run is None or run.state is StepRunState.INTERRUPTED):
+        return _decide_action(BeginStep(EventStep.STARTED), "it has started")
+    return _decide_wait("started; recovery begins when it is gone")
 
 
-def _can_still_prepare(record: Record) -> bool:
+def _can_still_prepare(record: EventRecord) -> bool:
     """Return True if preparing never began or is to be run again; a failed preparation is not retried automatically."""
-    run = record.run(Step.PREPARE)
-    return record.rule.has_preparation and (run is None or run.tries == 0 or run.state is RunState.INTERRUPTED)
+    run = record.get_run(EventStep.PREPARE)
+    return record.rule.has_preparation and (run is None or run.tries == 0 or run.state is StepRunState.INTERRUPTED)
 
 
-def _gone(record: Record) -> Judgement:
-    running = record.running
+def _judge_gone(record: EventRecord) -> Judgement:
+    running = record.running_step
     if running is not None:
+        # Undoing always runs to its end. Any other step has lost its purpose, and would work against the undoing.
         may_go_on = record.is_stopping or running in _UNDOING
         return (
-            _wait(f"step {running} is running") if may_go_on else _do(Stop(running, "the event is gone"), "it is over")
+            _decide_wait(f"step {running} is running")
+            if may_go_on
+            else _decide_action(StopStep(running, "the event is gone"), "it is over")
         )
-    ended = next((step for step in (Step.RECOVER, Step.CANCELED) if step in record.runs), None)
+    ended = next((step for step in (EventStep.RECOVER, EventStep.CANCELED) if step in record.runs), None)
     if ended is None:
-        step = ending(record)
-        is_unprepared = step is Step.RECOVER and record.rule.has_preparation and not record.is_done(Step.PREPARE)
+        step = choose_final_step(record)
+        is_unprepared = (
+            step is EventStep.RECOVER and record.rule.has_preparation and not record.is_done(EventStep.PREPARE)
+        )
         if is_unprepared and not record.is_reported_unprepared:
-            return _do(ReportUnprepared(), "it came and went before this VM was prepared")
-        return _do(Begin(step) if _needs(record, step) else Forget(), "it is gone")
+            return _decide_action(ReportUnprepared(), "it came and went before this VM was prepared")
+        return _decide_action(BeginStep(step) if _requires_step(record, step) else ForgetEvent(), "it is gone")
     if record.is_done(ended):
-        return _do(Forget(), "all is done")
+        return _decide_action(ForgetEvent(), "all steps are done")
     if record.has_failed(ended):
-        return _wait(f"step {ended} failed; mend it, then run `forewarn agent retry`")
-    return _do(Begin(ended), "it was interrupted")
+        return _decide_wait(f"step {ended} failed; fix it, then run `forewarn agent retry`")
+    return _decide_action(BeginStep(ended), "it was interrupted")
 
 
-def ending(record: Record) -> Step:
+def choose_final_step(record: EventRecord) -> EventStep:
     """Return the last step of an event that is gone.
 
     An event that was approved, or whose NotBefore has passed, must be assumed to be over, not cancelled.
@@ -307,14 +331,15 @@ def ending(record: Record) -> Step:
     not_before = record.event.not_before
     is_over = (
         record.started_at is not None
-        or record.approval is Approval.ACCEPTED
+        or record.approval is ApprovalState.ACCEPTED
         or (not_before is not None and record.gone_at is not None and record.gone_at >= not_before)
     )
-    return Step.RECOVER if is_over else Step.CANCELED
+    return EventStep.RECOVER if is_over else EventStep.CANCELED
 
 
-def _needs(record: Record, step: Step) -> bool:
+def _requires_step(record: EventRecord, step: EventStep) -> bool:
     """Return True if there is anything to undo, or any hook to run."""
+    # Nothing was changed, so only the recover hooks of an event that did hit the VM are left to run.
     if record.rule.has_preparation and not record.has_begun_to_prepare:
-        return step is Step.RECOVER and bool(record.rule.recover)
-    return bool(record.has_begun_to_prepare or record.rule.hooks(step))
+        return step is EventStep.RECOVER and bool(record.rule.recover)
+    return bool(record.has_begun_to_prepare or record.rule.get_hooks(step))

@@ -17,9 +17,9 @@ from urllib.parse import parse_qsl, urlsplit
 import h11
 
 from forewarn.errors import ConfigError
-from forewarn.net.listen import parse_listen
+from forewarn.net.listen_address import parse_listen
 
-__all__ = ["Answering", "Incoming", "Listener", "Reply"]
+__all__ = ["Answering", "Listener", "ListenerReply", "ListenerRequest"]
 
 _log = logging.getLogger("forewarn.agent")
 
@@ -32,7 +32,7 @@ _CHUNK_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
+class ListenerRequest:
     """A request.
 
     Attributes:
@@ -48,7 +48,7 @@ class Incoming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class ListenerReply:
     """A response."""
 
     status: int = 200
@@ -57,7 +57,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Answering: TypeAlias = Callable[[Incoming], Awaitable[Reply]]
+Answering: TypeAlias = Callable[[ListenerRequest], Awaitable[ListenerReply]]
 """Answers a request; an exception becomes a 500."""
 
 
@@ -72,9 +72,9 @@ class Listener:
         ConfigError: The address is invalid.
     """
 
-    def __init__(self, address: str, answer: Answering) -> None:
+    def __init__(self, address: str, handle_request: Answering) -> None:
         self._host, self._port = parse_listen(address)
-        self._answer = answer
+        self._handle_request = handle_request
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -92,10 +92,12 @@ class Listener:
             ConfigError: The address cannot be used.
         """
         try:
-            self._server = await asyncio.start_server(self._accept, self._host, self._port, limit=_CHUNK_BYTES)
+            self._server = await asyncio.start_server(
+                self._accept_connection, self._host, self._port, limit=_CHUNK_BYTES
+            )
         except OSError as error:
             reason = error.strerror or error
-            msg = f"cannot listen on {self._host}:{self._port}: {reason}; is another agent there? set another `listen`"
+            msg = f"cannot listen on {self._host}:{self._port}: {reason}; if another agent runs here, change `listen`"
             raise ConfigError(msg) from error
 
     async def close(self) -> None:
@@ -108,15 +110,16 @@ class Listener:
         await asyncio.gather(*self._connections, return_exceptions=True)
         self._server = None
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - asyncio runs this as a task
         if len(self._connections) >= _CONNECTIONS_MAX:
+            # Reset the connection: an answer would cost the resources that the limit protects.
             writer.transport.abort()
             return
         self._connections.add(task)
         try:
-            await self._serve(reader, writer)
+            await self._serve_connection(reader, writer)
         except (OSError, TimeoutError, h11.ProtocolError):
             pass  # The client has gone, is too slow, or does not speak HTTP.
         except asyncio.CancelledError:
@@ -125,47 +128,50 @@ class Listener:
             self._connections.discard(task)
             writer.transport.abort() if writer.is_closing() else writer.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection, one after the other."""
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEADER_SIZE_BYTES_MAX)
         while True:
             try:
-                incoming = await _receive(connection, reader, writer)
+                incoming = await _receive_request(connection, reader, writer)
             except h11.RemoteProtocolError as error:
-                await self._refuse(connection, writer, error.error_status_hint)
+                await self._refuse_request(connection, writer, error.error_status_hint)
                 return
             if incoming is None:
                 return
-            await _send(connection, writer, incoming.method, await self._reply(incoming))
+            await _send_reply(connection, writer, incoming.method, await self._answer_request(incoming))
+            # One side is about to close the connection, or the request was not read to its end.
             if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
                 return
             connection.start_next_cycle()
 
-    async def _reply(self, incoming: Incoming) -> Reply:
+    async def _answer_request(self, request: ListenerRequest) -> ListenerReply:
         try:
-            return await self._answer(incoming)
+            return await self._handle_request(request)
         except Exception:  # noqa: BLE001 - one broken answer must not end the others
-            _log.exception("%s %s broke", incoming.method, incoming.path)
-            return Reply(status=HTTPStatus.INTERNAL_SERVER_ERROR, body=b"internal error\n")
+            _log.exception("%s %s failed unexpectedly", request.method, request.path)
+            return ListenerReply(status=HTTPStatus.INTERNAL_SERVER_ERROR, body=b"internal error\n")
 
-    async def _refuse(self, connection: h11.Connection, writer: asyncio.StreamWriter, status: int) -> None:
+    async def _refuse_request(self, connection: h11.Connection, writer: asyncio.StreamWriter, status: int) -> None:
+        # Once a response has begun, no other can be sent.
         if connection.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            reply = Reply(status=status, body=b"bad request\n", headers={"connection": "close"})
+            reply = ListenerReply(status=status, body=b"bad request\n", headers={"connection": "close"})
             with contextlib.suppress(h11.LocalProtocolError):
-                await _send(connection, writer, "GET", reply)
+                await _send_reply(connection, writer, "GET", reply)
 
 
-async def _receive(
+async def _receive_request(
     connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> Incoming | None:
+) -> ListenerRequest | None:
     """Return the next request; None if the client has closed the connection."""
+    # A client may wait between requests, but a request that has begun must arrive soon: connections are few.
     async with asyncio.timeout(_IDLE_S):
-        head = await _next_event(connection, reader, writer)
+        head = await _receive_event(connection, reader, writer)
     if not isinstance(head, h11.Request):
         return None
     body = bytearray()
     async with asyncio.timeout(_REQUEST_S):
-        while not isinstance(event := await _next_event(connection, reader, writer), h11.EndOfMessage):
+        while not isinstance(event := await _receive_event(connection, reader, writer), h11.EndOfMessage):
             if not isinstance(event, h11.Data):
                 return None
             body += event.data
@@ -177,7 +183,7 @@ async def _receive(
     except ValueError as error:
         msg = "not a path"
         raise h11.RemoteProtocolError(msg) from error
-    return Incoming(
+    return ListenerRequest(
         method=head.method.decode("latin-1"),
         path=parts.path,
         query=dict(parse_qsl(parts.query)),
@@ -186,19 +192,22 @@ async def _receive(
     )
 
 
-async def _next_event(
+async def _receive_event(
     connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
     while True:
         event = connection.next_event()
         if event is not h11.NEED_DATA:
             return event
+        # Some clients, such as curl, wait for this before they send a larger body.
         if connection.they_are_waiting_for_100_continue:
             writer.write(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
         connection.receive_data(await reader.read(_CHUNK_BYTES))
 
 
-async def _send(connection: h11.Connection, writer: asyncio.StreamWriter, method: str, reply: Reply) -> None:
+async def _send_reply(
+    connection: h11.Connection, writer: asyncio.StreamWriter, method: str, reply: ListenerReply
+) -> None:
     headers = {
         "content-type": reply.content_type,
         "content-length": str(len(reply.body)),

@@ -42,34 +42,37 @@ def configure_logging(level: str, file: str = "", environment: Mapping[str, str]
 
         try:
             Path(file).parent.mkdir(parents=True, exist_ok=True)
-            _make(file)
+            _create_file(file)
             rotating = RotatingFileHandler(
                 file, maxBytes=_FILE_SIZE_BYTES_MAX, backupCount=_FILES_KEPT, encoding="utf-8"
             )
         except OSError as error:
             msg = f"cannot write the log file {file}: {error.strerror}"
             raise ConfigError(msg) from error
-        rotating.rotator = _rotate
+        # RotatingFileHandler would create the next file by the umask alone; `_rotate_file` gives it a stricter mode.
+        rotating.rotator = _rotate_file
         handler = rotating
-        handler.setFormatter(_Json())
+        handler.setFormatter(_JsonFormatter())
     else:
         handler = logging.StreamHandler(sys.stderr)
         in_journal = _is_journal(environment.get("JOURNAL_STREAM", ""))
-        handler.setFormatter(_Journal() if in_journal else _Plain() if sys.stderr.isatty() else _Json())
+        handler.setFormatter(
+            _JournalFormatter() if in_journal else _PlainFormatter() if sys.stderr.isatty() else _JsonFormatter()
+        )
     logger = logging.getLogger("forewarn")
     logger.handlers = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
 
 
-def _make(file: str) -> None:
+def _create_file(file: str) -> None:
     """Create the file, unless it exists, for owner and group only: the output of hooks may be secret."""
     os.close(os.open(file, os.O_WRONLY | os.O_CREAT, _FILE_MODE))
 
 
-def _rotate(file: str, older: str) -> None:
+def _rotate_file(file: str, older: str) -> None:
     Path(file).replace(older)
-    _make(file)
+    _create_file(file)
 
 
 def _is_journal(stream: str) -> bool:
@@ -81,38 +84,38 @@ def _is_journal(stream: str) -> bool:
     return stream == f"{status.st_dev}:{status.st_ino}"
 
 
-def _facts(record: logging.LogRecord) -> dict[str, object]:
+def _get_extra_fields(record: logging.LogRecord) -> dict[str, object]:
     return {name: value for name, value in vars(record).items() if name not in _OWN}
 
 
-def _moment(record: logging.LogRecord) -> str:
+def _format_time(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class _Json(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     """One JSON object on each line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {"timestamp": _moment(record), "level": record.levelname.lower()}
+        line: dict[str, object] = {"timestamp": _format_time(record), "level": record.levelname.lower()}
         line["event"] = record.getMessage()
-        line |= {name: value for name, value in _facts(record).items() if value not in ("", None)}
+        line |= {name: value for name, value in _get_extra_fields(record).items() if value not in ("", None)}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return escape_json(json.dumps(line, ensure_ascii=False, default=str))
 
 
-class _Plain(logging.Formatter):
+class _PlainFormatter(logging.Formatter):
     """Readable lines for a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = f"{_moment(record)} {record.levelname.lower():7} {' '.join(record.getMessage().split())}"
-        output = _facts(record).get("output")
+        text = f"{_format_time(record)} {record.levelname.lower():7} {' '.join(record.getMessage().split())}"
+        output = _get_extra_fields(record).get("output")
         if isinstance(output, str) and output.strip():
             text += "".join(f"\n    {line}" for line in output.splitlines())
         return escape_lines(f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text)
 
 
-class _Journal(_Json):
+class _JournalFormatter(_JsonFormatter):
     """JSON with a leading priority, which the journal removes."""
 
     def format(self, record: logging.LogRecord) -> str:

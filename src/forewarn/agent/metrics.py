@@ -8,25 +8,25 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from forewarn.agent.record import Approval, Record
-from forewarn.agent.rule import Step
+from forewarn.agent.record import ApprovalState, EventRecord
+from forewarn.agent.rule import EventStep
 
-__all__ = ["BUCKETS_S", "AgentMetrics", "Spans", "phase"]
+__all__ = ["BUCKETS_S", "AgentMetrics", "DurationHistogram", "get_display_state"]
 
 BUCKETS_S = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600, 900)
 """Upper bounds of the histogram buckets for durations, in seconds."""
 
 
-def phase(record: Record) -> str:
+def get_display_state(record: EventRecord) -> str:
     """Return the state of an event in one word, for `agent status` and the metric of events by state."""
     if record.gone_at is not None:
-        has_failed = record.has_failed(Step.RECOVER) or record.has_failed(Step.CANCELED)
+        has_failed = record.has_failed(EventStep.RECOVER) or record.has_failed(EventStep.CANCELED)
         return "recovery-failed" if has_failed else "recovering"
     if record.started_at is not None:
         return "started"
-    if record.approval is Approval.ACCEPTED:
+    if record.approval is ApprovalState.ACCEPTED:
         return "approved"
-    if record.has_failed(Step.PREPARE):
+    if record.has_failed(EventStep.PREPARE):
         return "failed"
     if record.rule.approve == "never" and not record.rule.has_preparation:
         return "watched"
@@ -34,7 +34,7 @@ def phase(record: Record) -> str:
 
 
 @dataclass(slots=True)
-class Spans:
+class DurationHistogram:
     """Histogram of durations.
 
     Attributes:
@@ -72,14 +72,15 @@ class AgentMetrics:
         is_config_current: True if the latest reload was accepted.
     """
 
-    def __init__(self, records: Callable[[], Iterable[Record]], now: Callable[[], datetime]) -> None:
+    def __init__(self, records: Callable[[], Iterable[EventRecord]], now: Callable[[], datetime]) -> None:
         self.records = records
         self.now = now
         self.ended_events: Counter[tuple[str, str]] = Counter()
         self.unprepared_events: Counter[str] = Counter()
-        self.steps: dict[tuple[str, str], Spans] = {}
-        self.approvals = Spans()
+        self.steps: dict[tuple[str, str], DurationHistogram] = {}
+        self.approvals = DurationHistogram()
         self.approval_failures = 0
+        # Present from the start, so that a rate can be computed for the first failure.
         self.polls = Counter({"ok": 0, "failed": 0})
         self.last_poll_at: datetime | None = None
         self.save_failures = 0
@@ -89,44 +90,44 @@ class AgentMetrics:
     def render(self) -> bytes:
         """Render all metrics in the text format of Prometheus."""
         # Prometheus's library loads a web server, two megabytes that an agent without scrapes can save.
-        from forewarn.agent.exposition import render
+        from forewarn.agent.exposition import render_metrics
 
-        return render(self)
+        return render_metrics(self)
 
-    def polled(self, at: datetime) -> None:
+    def count_answer(self, at: datetime) -> None:
         """Count an answer of the endpoint."""
         self.polls["ok"] += 1
         self.last_poll_at = at
 
-    def missed(self) -> None:
+    def count_failed_poll(self) -> None:
         """Count a poll without an answer, or without a document."""
         self.polls["failed"] += 1
 
-    def stepped(self, step: Step, seconds: float, *, has_succeeded: bool) -> None:
+    def count_step(self, step: EventStep, seconds: float, *, has_succeeded: bool) -> None:
         """Count the end of a step."""
-        self.steps.setdefault((step.value, "done" if has_succeeded else "failed"), Spans()).add(seconds)
+        self.steps.setdefault((step.value, "done" if has_succeeded else "failed"), DurationHistogram()).add(seconds)
 
-    def approved(self, seconds: float) -> None:
+    def count_approval(self, seconds: float) -> None:
         """Count an accepted approval, and the time since the event was first seen."""
         self.approvals.add(seconds)
 
-    def approval_failed(self) -> None:
+    def count_failed_approval(self) -> None:
         """Count an approval that the endpoint did not accept."""
         self.approval_failures += 1
 
-    def unprepared(self, event_type: str) -> None:
+    def count_unprepared_event(self, event_type: str) -> None:
         """Count an event that started before this VM was prepared."""
         self.unprepared_events[event_type] += 1
 
-    def ended(self, event_type: str, outcome: str) -> None:
+    def count_ended_event(self, event_type: str, outcome: str) -> None:
         """Count an event on which no work is left."""
         self.ended_events[event_type, outcome] += 1
 
-    def reloaded(self, *, is_taken: bool) -> None:
+    def count_reload(self, *, is_accepted: bool) -> None:
         """Count a reload of the configuration, accepted or not."""
-        self.reloads["ok" if is_taken else "failed"] += 1
-        self.is_config_current = is_taken
+        self.reloads["ok" if is_accepted else "failed"] += 1
+        self.is_config_current = is_accepted
 
-    def save_failed(self) -> None:
+    def count_failed_save(self) -> None:
         """Count a failed write of the state file."""
         self.save_failures += 1

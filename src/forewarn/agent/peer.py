@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from forewarn.agent.seal import EVENTS_MAX, Response
-from forewarn.agent.together import UNASKED, PeerState, Report
+from forewarn.agent.agreement import UNASKED, PeerReport, PeerState
+from forewarn.agent.signing import EVENTS_MAX, PeerResponse
 
 __all__ = ["Peer"]
 
@@ -24,19 +24,19 @@ class Peer:
     def __init__(self, name: str) -> None:
         self.name = name
         self.version = ""
-        self._round = 0
-        self._asked: dict[str, int] = {}
-        self._reports: dict[str, Report] = {}
+        self._round_number = 0
+        self._rounds_by_event: dict[str, int] = {}
+        self._reports: dict[str, PeerReport] = {}
 
-    def report(self, event_id: str) -> Report | None:
+    def get_report(self, event_id: str) -> PeerReport | None:
         """Return its latest report on that event; `UNASKED` before it was asked, None if it was but never reported."""
-        return self._reports.get(event_id, None if event_id in self._asked else UNASKED)
+        return self._reports.get(event_id, None if event_id in self._rounds_by_event else UNASKED)
 
-    def choose(self, event_ids: Iterable[str]) -> tuple[str, ...]:
+    def choose_events(self, event_ids: Iterable[str]) -> tuple[str, ...]:
         """Choose the events to ask about now: as many as fit into one question, longest waiting first."""
-        return tuple(sorted(event_ids, key=lambda event_id: self._asked.get(event_id, 0))[:EVENTS_MAX])
+        return tuple(sorted(event_ids, key=lambda event_id: self._rounds_by_event.get(event_id, 0))[:EVENTS_MAX])
 
-    def take(self, event_ids: Collection[str], response: Response, now: datetime) -> dict[str, PeerState]:
+    def record_answer(self, event_ids: Collection[str], response: PeerResponse, now: datetime) -> dict[str, PeerState]:
         """Take in its answer about these events, and return the changed states.
 
         An event that it leaves out is not yet, or no longer, known to it: its latest report stays valid.
@@ -46,19 +46,22 @@ class Peer:
         for event_id in event_ids:
             state = response.standings.get(event_id)
             last = self._reports.get(event_id)
+            # A repeated report keeps its time: staggered approvals count from the moment when all were prepared.
             if state is not None and (last is None or last.state is not state):
-                self._reports[event_id] = Report(state=state, since=now)
+                self._reports[event_id] = PeerReport(state=state, since=now)
                 changed[event_id] = state
         return changed
 
-    def note_asked(self, event_ids: Collection[str]) -> bool:
+    def record_query(self, event_ids: Collection[str]) -> bool:
         """Record the end of a question about these events, answered or not; return True if it was the first for any."""
-        self._round += 1
-        is_first = any(event_id not in self._asked for event_id in event_ids)
-        self._asked |= dict.fromkeys(event_ids, self._round)
+        self._round_number += 1
+        is_first = any(event_id not in self._rounds_by_event for event_id in event_ids)
+        self._rounds_by_event |= dict.fromkeys(event_ids, self._round_number)
         return is_first
 
     def forget_all_but(self, event_ids: Collection[str]) -> None:
         """Forget everything but these events."""
-        self._asked = {event_id: number for event_id, number in self._asked.items() if event_id in event_ids}
+        self._rounds_by_event = {
+            event_id: number for event_id, number in self._rounds_by_event.items() if event_id in event_ids
+        }
         self._reports = {event_id: report for event_id, report in self._reports.items() if event_id in event_ids}

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from forewarn.agent.handlers.contract import Ran
+from forewarn.agent.handlers.contract import CommandResult
 from forewarn.errors import HookFailed
 
 __all__ = ["run_process"]
@@ -37,7 +37,7 @@ async def run_process(
     environment: Mapping[str, str],
     timeout_s: float,
     output_size_bytes_max: int,
-) -> Ran:
+) -> CommandResult:
     """Run a command to its end; cancelling ends it, and everything that it has started.
 
     Processes that it leaves in the background when it ends normally may live on, and are not waited for.
@@ -53,38 +53,46 @@ async def run_process(
         HookFailed: It cannot be started, or took too long.
     """
     label = " ".join((command if isinstance(command, str) else command[0]).split())[:_LABEL_LENGTH_MAX]
-    watch = _Watch(output_size_bytes_max)
-    starting = asyncio.ensure_future(_start(command, environment, watch, label))
+    watch = _ProcessWatcher(output_size_bytes_max)
+    starting = asyncio.ensure_future(_start_process(command, environment, watch, label))
     is_late = False
     try:
-        # Shielded, because a start that is cancelled half-way would leave children behind; see `_abandon`.
+        # Shielded, because a start that is cancelled half-way would leave children behind; see
+        # `_kill_starting_process`.
         transport = await asyncio.shield(starting)
     except asyncio.CancelledError:
-        await _abandon(starting, watch)
+        await _kill_starting_process(starting, watch)
         raise
     try:
-        _feed(transport, stdin)
+        _write_stdin(transport, stdin)
         try:
             async with asyncio.timeout(timeout_s):
                 await watch.has_ended.wait()
         except TimeoutError:
             is_late = True
         finally:
-            await _end(transport, watch)
+            # Only a time-out or a cancellation leaves anything to end here.
+            await _end_process(transport, watch)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_S):
                 await watch.is_silent.wait()
     finally:
-        _close(transport, watch)
+        _close_pipes(transport, watch)
+    # None if even SIGKILL has not ended it; see `_wait_for_exit`.
     status = transport.get_returncode()
-    ran = Ran(status=-1 if status is None else status, output=watch.said(_STDOUT), errors=watch.said(_STDERR))
+    ran = CommandResult(
+        status=-1 if status is None else status,
+        output=watch.decode_output(_STDOUT),
+        errors=watch.decode_output(_STDERR),
+    )
+    # Raised only now, with the output: it often shows why the command did not end.
     if is_late:
         msg = f"{label} took longer than {timeout_s:g} s"
         raise HookFailed(msg, output=ran.output + ran.errors, has_timed_out=True)
     return ran
 
 
-class _Watch(asyncio.SubprocessProtocol):
+class _ProcessWatcher(asyncio.SubprocessProtocol):
     """Events of a process. Its end does not wait for its pipes, which other processes may hold.
 
     Attributes:
@@ -119,22 +127,26 @@ class _Watch(asyncio.SubprocessProtocol):
         """Return True if that pipe is open."""
         return fd in self._open
 
-    def said(self, fd: int) -> str:
+    def decode_output(self, fd: int) -> str:
         """Return the output of a stream that was kept."""
         return self._kept[fd].decode("utf-8", "replace")
 
 
-async def _start(
-    command: Sequence[str] | str, environment: Mapping[str, str], watch: _Watch, label: str
+async def _start_process(
+    command: Sequence[str] | str, environment: Mapping[str, str], watcher: _ProcessWatcher, label: str
 ) -> asyncio.SubprocessTransport:
     loop = asyncio.get_running_loop()
     try:
         if isinstance(command, str):
-            transport, _ = await loop.subprocess_shell(lambda: watch, command, env=environment, **_own_group())
+            transport, _ = await loop.subprocess_shell(
+                lambda: watcher, command, env=environment, **_build_group_options()
+            )
             return transport
         # Windows needs shutil.which to find a program by its extension as well.
         program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
-        transport, _ = await loop.subprocess_exec(lambda: watch, program, *command[1:], env=environment, **_own_group())
+        transport, _ = await loop.subprocess_exec(
+            lambda: watcher, program, *command[1:], env=environment, **_build_group_options()
+        )
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         msg = f"cannot run {label}: {reason}"
@@ -142,7 +154,7 @@ async def _start(
     return transport
 
 
-def _own_group() -> dict[str, Any]:
+def _build_group_options() -> dict[str, Any]:
     """Return the options that put a process into its own group, so that it can be ended with all its children."""
     if sys.platform == "win32":
         options: dict[str, Any] = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
@@ -151,7 +163,7 @@ def _own_group() -> dict[str, Any]:
     return options
 
 
-def _feed(transport: asyncio.SubprocessTransport, stdin: bytes) -> None:
+def _write_stdin(transport: asyncio.SubprocessTransport, stdin: bytes) -> None:
     """Write standard input, then close it."""
     pipe = transport.get_pipe_transport(_STDIN)
     assert isinstance(pipe, asyncio.WriteTransport)  # noqa: S101 - asyncio made it
@@ -159,10 +171,10 @@ def _feed(transport: asyncio.SubprocessTransport, stdin: bytes) -> None:
     pipe.close()
 
 
-def _close(transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
+def _close_pipes(transport: asyncio.SubprocessTransport, watcher: _ProcessWatcher) -> None:
     """Close the pipes, including an input that was not read."""
     pipe = transport.get_pipe_transport(_STDIN)
-    if watch.is_open(_STDIN) and isinstance(pipe, asyncio.WriteTransport):
+    if watcher.is_open(_STDIN) and isinstance(pipe, asyncio.WriteTransport):
         # A closing pipe with nothing left to write is about to close; asyncio would close it a second time.
         is_closed_soon = pipe.is_closing() and not pipe.get_write_buffer_size()
         if not is_closed_soon:
@@ -170,26 +182,29 @@ def _close(transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
     transport.close()
 
 
-async def _end(transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
+async def _end_process(transport: asyncio.SubprocessTransport, watcher: _ProcessWatcher) -> None:
     """End the process and its group: SIGTERM first, then SIGKILL; SIGKILL at once if this is cancelled."""
-    if watch.has_ended.is_set():
+    if watcher.has_ended.is_set():
         return
     # The process leads its own group, so its id is also the group's.
     group = transport.get_pid()
-    _signal(transport, group, is_final=False)
+    _signal_group(transport, group, is_final=False)
     try:
         async with asyncio.timeout(_GRACE_S):
-            await watch.has_ended.wait()
-            while _is_there(group):  # noqa: ASYNC110 - no event reports the end of a process's children
+            await watcher.has_ended.wait()
+            while _has_survivors(group):  # noqa: ASYNC110 - no event reports the end of a process's children
                 await asyncio.sleep(_LOOK_S)
     except TimeoutError:
         pass
     finally:
-        _signal(transport, group, is_final=True)
-        await _reap(watch)
+        # Also when the wait was cancelled: no child may survive the step.
+        _signal_group(transport, group, is_final=True)
+        await _wait_for_exit(watcher)
 
 
-async def _abandon(starting: asyncio.Future[asyncio.SubprocessTransport], watch: _Watch) -> None:
+async def _kill_starting_process(
+    starting: asyncio.Future[asyncio.SubprocessTransport], watcher: _ProcessWatcher
+) -> None:
     """Kill a process that is being started and wait for its end, however often this is cancelled.
 
     If it were cancelled half-way, asyncio would kill the process without its children, and then wait for the pipes that
@@ -200,18 +215,18 @@ async def _abandon(starting: asyncio.Future[asyncio.SubprocessTransport], watch:
             await asyncio.wait([starting])
     if starting.exception() is None:
         transport = starting.result()
-        _signal(transport, transport.get_pid(), is_final=True)
+        _signal_group(transport, transport.get_pid(), is_final=True)
         with contextlib.suppress(asyncio.CancelledError):
-            await _reap(watch)
-        _close(transport, watch)
+            await _wait_for_exit(watcher)
+        _close_pipes(transport, watcher)
 
 
-async def _reap(watch: _Watch) -> None:
+async def _wait_for_exit(watcher: _ProcessWatcher) -> None:
     """Wait for the end of a killed process, however often this is cancelled: it takes milliseconds.
 
     A process that the system cannot end now (it waits for a disk that does not answer) is left to the system.
     """
-    ending = asyncio.ensure_future(watch.has_ended.wait())
+    ending = asyncio.ensure_future(watcher.has_ended.wait())
     was_cancelled = False
     while not ending.done():
         try:
@@ -226,7 +241,7 @@ async def _reap(watch: _Watch) -> None:
         raise asyncio.CancelledError
 
 
-def _is_there(group: int) -> bool:
+def _has_survivors(group: int) -> bool:
     """Return True if any process of the group is left. Its number is not reused until then."""
     if sys.platform != "win32":
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -235,7 +250,7 @@ def _is_there(group: int) -> bool:
     return False
 
 
-def _signal(transport: asyncio.SubprocessTransport, group: int, *, is_final: bool) -> None:
+def _signal_group(transport: asyncio.SubprocessTransport, group: int, *, is_final: bool) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if sys.platform == "win32":
             transport.kill() if is_final else transport.terminate()

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from forewarn.agent.rule import Rule, Step
+from forewarn.agent.rule import EventStep, Rule
 from forewarn.wire.document import Event
 
-__all__ = ["Approval", "Finished", "Record", "Run", "RunState"]
+__all__ = ["ApprovalState", "EventRecord", "FinishedEvent", "StepRun", "StepRunState"]
 
 
-class RunState(StrEnum):
+class StepRunState(StrEnum):
     """Progress of a step."""
 
     RUNNING = "running"
@@ -27,7 +27,7 @@ class RunState(StrEnum):
     """The step is to be run again: the agent was killed meanwhile, or an operator retries it."""
 
 
-class Approval(StrEnum):
+class ApprovalState(StrEnum):
     """Progress of the approval."""
 
     NONE = "none"
@@ -38,7 +38,7 @@ class Approval(StrEnum):
     """The endpoint answered 200."""
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class StepRun(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one step.
 
     Attributes:
@@ -49,7 +49,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         has_timed_out: True if it failed because something exceeded its time limit.
     """
 
-    state: RunState
+    state: StepRunState
     began_at: datetime
     ended_at: datetime | None = None
     tries: int = 1
@@ -59,7 +59,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     has_timed_out: bool = False
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One event, from its first sight until no work on it is left.
 
     Attributes:
@@ -84,8 +84,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: datetime
     started_at: datetime | None = None
     gone_at: datetime | None = None
-    runs: dict[Step, Run] = {}
-    approval: Approval = Approval.NONE
+    runs: dict[EventStep, StepRun] = {}
+    approval: ApprovalState = ApprovalState.NONE
     approved_at: datetime | None = None
     approval_failures: int = 0
     approve_again_at: datetime | None = None
@@ -94,48 +94,49 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     memory: dict[str, dict[str, Any]] = {}
     looks: dict[str, int] = {}
 
-    def run(self, step: Step) -> Run | None:
+    def get_run(self, step: EventStep) -> StepRun | None:
         """Return the result of that step; None until it is begun or given up."""
         return self.runs.get(step)
 
-    def is_done(self, step: Step) -> bool:
+    def is_done(self, step: EventStep) -> bool:
         """Return True if that step succeeded."""
         run = self.runs.get(step)
-        return run is not None and run.state is RunState.DONE
+        return run is not None and run.state is StepRunState.DONE
 
-    def has_failed(self, step: Step) -> bool:
+    def has_failed(self, step: EventStep) -> bool:
         """Return True if that step has failed."""
         run = self.runs.get(step)
-        return run is not None and run.state is RunState.FAILED
+        return run is not None and run.state is StepRunState.FAILED
 
     @property
-    def failed(self) -> tuple[Step, ...]:
+    def failed_steps(self) -> tuple[EventStep, ...]:
         """The steps that have failed."""
         return tuple(step for step in self.runs if self.has_failed(step))
 
     @property
-    def running(self) -> Step | None:
+    def running_step(self) -> EventStep | None:
         """The step that is running; there is at most one."""
-        under_way = {RunState.RUNNING, RunState.STOPPING}
+        under_way = {StepRunState.RUNNING, StepRunState.STOPPING}
         return next((step for step, run in self.runs.items() if run.state in under_way), None)
 
     @property
     def is_stopping(self) -> bool:
         """True if the running step is being stopped."""
-        return any(run.state is RunState.STOPPING for run in self.runs.values())
+        return any(run.state is StepRunState.STOPPING for run in self.runs.values())
 
     @property
     def is_prepared(self) -> bool:
         """True if everything that the rule prepares before the impact is done."""
-        return not self.rule.has_preparation or self.is_done(Step.PREPARE)
+        return not self.rule.has_preparation or self.is_done(EventStep.PREPARE)
 
     @property
     def has_begun_to_prepare(self) -> bool:
         """True if there may be something to undo."""
-        run = self.runs.get(Step.PREPARE)
+        run = self.runs.get(EventStep.PREPARE)
+        # A run without a try was given up before it could change anything.
         return run is not None and run.tries > 0
 
-    def is_mended_by(self, rule: Rule) -> bool:
+    def can_retry_with(self, rule: Rule) -> bool:
         """Return True if a retry may use that rule of a newer configuration instead of this record's own.
 
         It must select the same events. Its handlers must be the same unless these have changed nothing yet, because
@@ -145,15 +146,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return has_same_handlers and rule.name == self.rule.name and rule.conditions == self.rule.conditions
 
     @property
-    def ready_at(self) -> datetime | None:
+    def prepared_at(self) -> datetime | None:
         """Time since which this VM is prepared; None until then."""
         if not self.rule.has_preparation:
             return self.seen_at
-        run = self.runs.get(Step.PREPARE)
-        return run.ended_at if run is not None and run.state is RunState.DONE else None
+        run = self.runs.get(EventStep.PREPARE)
+        return run.ended_at if run is not None and run.state is StepRunState.DONE else None
 
 
-class Finished(msgspec.Struct, frozen=True, kw_only=True):
+class FinishedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event on which no work is left.
 
     Attributes:

@@ -13,24 +13,26 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from forewarn.agent.codec import Mistake, Span
+from forewarn.agent.codec import Duration, InvalidValue
 from forewarn.agent.handlers import AnyHandler
-from forewarn.agent.template import check_body
-from forewarn.agent.window import Window
+from forewarn.agent.webhook_body import check_body
+from forewarn.agent.window import WeeklyWindow
 from forewarn.client.transport import check_url
 from forewarn.errors import ConfigError
 from forewarn.wire.document import Event
 
-__all__ = ["LOG_ONLY", "Hook", "Rule", "Step", "first_match", "matches", "matches_kind"]
+__all__ = ["LOG_ONLY", "EventStep", "Hook", "Rule", "find_first_match", "matches_event", "matches_kind"]
 
 _RETRIES_MAX = 100
 _LABEL_LENGTH_MAX = 120
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# Without line breaks, which would add headers of their own to the request.
 _HEADER_VALUE = re.compile(r"[!-~]([ \t!-~]*[!-~])?")
+# h11 frames the body by these, and a wrong value would break the request.
 _OUR_HEADERS = {"content-length", "transfer-encoding"}
 
 
-class Step(StrEnum):
+class EventStep(StrEnum):
     """A moment in the life of an event at which hooks run."""
 
     PREPARE = "prepare"
@@ -75,9 +77,9 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     headers: dict[str, str] = {}
     template: Literal["forewarn", "slack", "teams", "discord"] = "forewarn"
     body: str = ""
-    timeout: Span = Span(minutes=5)
+    timeout: Duration = Duration(minutes=5)
     retries: int = 0
-    retry_delay: Span = Span(seconds=1)
+    retry_delay: Duration = Duration(seconds=1)
 
     def __post_init__(self) -> None:
         """Check what types cannot express.
@@ -86,49 +88,49 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             Mistake: The settings contradict each other, or the hook could never run.
         """
         if sum(map(bool, (self.command, self.shell, self.webhook))) != 1:
-            msg = "a hook has exactly one of command, shell and webhook"
-            raise Mistake(msg)
+            msg = "a hook needs exactly one of command, shell and webhook"
+            raise InvalidValue(msg)
         if self.command and not self.command[0]:
-            msg = "a command begins with the name of a program"
-            raise Mistake(msg, "command")
+            msg = "a command must begin with the name of a program"
+            raise InvalidValue(msg, "command")
         if "\0" in self.shell or any("\0" in argument for argument in self.command):
-            msg = "a command cannot hold a NUL"
-            raise Mistake(msg, "shell" if self.shell else "command")
+            msg = "a command cannot contain a NUL character"
+            raise InvalidValue(msg, "shell" if self.shell else "command")
         if self.webhook and not _is_url(self.webhook):
             # The URL may hold a secret, so the message does not repeat it.
             msg = "expected a URL without user and password, for example https://example.com/maintenance"
-            raise Mistake(msg, "webhook")
+            raise InvalidValue(msg, "webhook")
         self._check_headers()
         self._check_body()
         if not 0 <= self.retries <= _RETRIES_MAX:
             msg = f"{self.retries} is out of range: expected 0 to {_RETRIES_MAX}"
-            raise Mistake(msg, "retries")
+            raise InvalidValue(msg, "retries")
         _check_timeout(self.timeout, "timeout")
 
     def _check_headers(self) -> None:
         if self.headers and not self.webhook:
-            msg = "only a webhook has headers"
-            raise Mistake(msg, "headers")
+            msg = "only a webhook can have headers"
+            raise InvalidValue(msg, "headers")
         for name, value in self.headers.items():
             if _HEADER_NAME.fullmatch(name) is None or name.lower() in _OUR_HEADERS:
-                msg = f"{name!r} cannot be set" if name.lower() in _OUR_HEADERS else f"{name!r} is no name of a header"
-                raise Mistake(msg, "headers", name)
+                msg = f"{name!r} cannot be set" if name.lower() in _OUR_HEADERS else f"{name!r} is not a header name"
+                raise InvalidValue(msg, "headers", name)
             if value and _HEADER_VALUE.fullmatch(value) is None:
                 msg = "expected printable ASCII characters, without spaces around them"
-                raise Mistake(msg, "headers", name)
+                raise InvalidValue(msg, "headers", name)
 
     def _check_body(self) -> None:
         if self.template != "forewarn" and not self.webhook:
-            msg = "only a webhook has a template"
-            raise Mistake(msg, "template")
+            msg = "only a webhook can have a template"
+            raise InvalidValue(msg, "template")
         if self.body and not self.webhook:
-            msg = "only a webhook has a body"
-            raise Mistake(msg, "body")
+            msg = "only a webhook can have a body"
+            raise InvalidValue(msg, "body")
         if self.body:
             try:
                 check_body(self.body)
             except ValueError as error:
-                raise Mistake(str(error), "body") from error
+                raise InvalidValue(str(error), "body") from error
 
     @property
     def label(self) -> str:
@@ -148,10 +150,10 @@ def _is_url(url: str) -> bool:
     return url.isascii() and url.isprintable() and " " not in url
 
 
-def _check_timeout(timeout: Span, *keys: str | int) -> None:
+def _check_timeout(timeout: Duration, *keys: str | int) -> None:
     if not timeout:
         msg = "expected more than 0s"
-        raise Mistake(msg, *keys)
+        raise InvalidValue(msg, *keys)
 
 
 _Hooks: TypeAlias = tuple[tuple[str, ...] | Hook, ...]
@@ -186,11 +188,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: str = ""
     types: tuple[Literal["Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"], ...] = ()
     sources: tuple[Literal["Platform", "User"], ...] = ()
-    min_duration: Span | None = None
-    max_duration: Span | None = None
+    min_duration: Duration | None = None
+    max_duration: Duration | None = None
     description: str | None = None
     affects: Literal["me", "others", "any"] = "me"
-    window: tuple[Window, ...] = ()
+    window: tuple[WeeklyWindow, ...] = ()
     approve: Literal["at-once", "when-prepared", "by-hand", "never"] = "when-prepared"
     handlers: tuple[AnyHandler, ...] = ()
     prepare: _Hooks = ()
@@ -210,29 +212,30 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             Mistake: The settings contradict each other, or the rule could never be carried out.
         """
         if self.approve == "at-once" and self.has_preparation:
-            msg = "'at-once' does not wait for preparation: use 'when-prepared', or leave out what prepares"
-            raise Mistake(msg, "approve")
+            msg = "'at-once' does not wait for preparation: use 'when-prepared', or remove the preparation"
+            raise InvalidValue(msg, "approve")
         if self.min_duration is not None and self.max_duration is not None and self.min_duration > self.max_duration:
-            msg = "greater than max_duration, so that nothing would match"
-            raise Mistake(msg, "min_duration")
+            msg = "greater than max_duration, so no event would match"
+            raise InvalidValue(msg, "min_duration")
         if self.description is not None:
             try:
                 re.compile(self.description, re.IGNORECASE)
+            # `re` raises the latter two for huge repetition counts and for deep nesting.
             except (re.error, OverflowError, RecursionError) as error:
-                msg = f"not a regular expression: {error}"
-                raise Mistake(msg, "description") from error
+                msg = f"not a valid regular expression: {error}"
+                raise InvalidValue(msg, "description") from error
         for place, handler in enumerate(self.handlers):
             _check_timeout(handler.timeout, "handlers", place, "timeout")
-        for step in Step:
+        for step in EventStep:
             self._check_commands(step)
 
-    def _check_commands(self, step: Step) -> None:
+    def _check_commands(self, step: EventStep) -> None:
         """Check the hooks that are plain lists; the others have been checked already."""
-        for place, hook in enumerate(self._given(step)):
+        for place, hook in enumerate(self._get_configured_hooks(step)):
             try:
-                _as_hook(hook)
-            except Mistake as mistake:
-                raise Mistake(str(mistake), step.name.lower(), place) from mistake
+                _convert_to_hook(hook)
+            except InvalidValue as mistake:
+                raise InvalidValue(str(mistake), step.name.lower(), place) from mistake
 
     @property
     def conditions(self) -> tuple[object, ...]:
@@ -246,35 +249,36 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return bool(self.handlers or self.prepare)
 
     @property
-    def drains(self) -> bool:
+    def drains_vm(self) -> bool:
         """True if this VM should get no work during such an event."""
         return self.has_preparation if self.drain is None else self.drain
 
-    def hooks(self, step: Step) -> tuple[Hook, ...]:
+    def get_hooks(self, step: EventStep) -> tuple[Hook, ...]:
         """Return the hooks of a step, in order, without handlers."""
-        return tuple(map(_as_hook, self._given(step)))
+        return tuple(map(_convert_to_hook, self._get_configured_hooks(step)))
 
-    def _given(self, step: Step) -> _Hooks:
+    def _get_configured_hooks(self, step: EventStep) -> _Hooks:
         """Return the hooks of a step as configured."""
         return {
-            Step.PREPARE: self.prepare,
-            Step.BEFORE_APPROVAL: self.before_approval,
-            Step.STARTED: self.started,
-            Step.RECOVER: self.recover,
-            Step.CANCELED: self.canceled or self.recover,
-            Step.ALERT: self.alert,
+            EventStep.PREPARE: self.prepare,
+            EventStep.BEFORE_APPROVAL: self.before_approval,
+            EventStep.STARTED: self.started,
+            EventStep.RECOVER: self.recover,
+            # Most rules put things back in the same way, whether the event happened or not.
+            EventStep.CANCELED: self.canceled or self.recover,
+            EventStep.ALERT: self.alert,
         }[step]
 
 
-def _as_hook(given: tuple[str, ...] | Hook) -> Hook:
-    return given if isinstance(given, Hook) else Hook(command=given)
+def _convert_to_hook(configured: tuple[str, ...] | Hook) -> Hook:
+    return configured if isinstance(configured, Hook) else Hook(command=configured)
 
 
 LOG_ONLY = Rule(name="none", affects="any", approve="never")
 """Rule for events that no other rule matches."""
 
 
-def matches(rule: Rule, event: Event, vm: str, local: datetime) -> bool:
+def matches_event(rule: Rule, event: Event, vm: str, local: datetime) -> bool:
     """Return True if the rule matches the event.
 
     Args:
@@ -286,7 +290,7 @@ def matches(rule: Rule, event: Event, vm: str, local: datetime) -> bool:
     return (
         matches_kind(rule, event.type, event.source, event.duration, is_mine=event.affects(vm))
         and (rule.description is None or re.search(rule.description, event.description, re.IGNORECASE) is not None)
-        and (not rule.window or any(window.holds(local) for window in rule.window))
+        and (not rule.window or any(window.contains_time(local) for window in rule.window))
     )
 
 
@@ -309,6 +313,6 @@ def matches_kind(rule: Rule, event_type: str, source: str, duration: timedelta |
     )
 
 
-def first_match(rules: tuple[Rule, ...], event: Event, vm: str, local: datetime) -> Rule:
+def find_first_match(rules: tuple[Rule, ...], event: Event, vm: str, local: datetime) -> Rule:
     """Return the first rule that matches the event; `LOG_ONLY` if there is none."""
-    return next((rule for rule in rules if matches(rule, event, vm, local)), LOG_ONLY)
+    return next((rule for rule in rules if matches_event(rule, event, vm, local)), LOG_ONLY)

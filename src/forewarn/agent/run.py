@@ -18,19 +18,19 @@ from forewarn.agent.agent import Agent
 from forewarn.agent.configuration import Configuration, load_configuration
 from forewarn.agent.listener import Listener
 from forewarn.agent.logs import configure_logging
-from forewarn.agent.state import Memory, State, StateFile
-from forewarn.agent.steps import DryRun, StepRunner
-from forewarn.agent.supervisor import Supervisor
-from forewarn.agent.web import Web
+from forewarn.agent.routes import AgentRoutes
+from forewarn.agent.state import AgentState, StateFile, StateStorage
+from forewarn.agent.steps import DryRunExecutor, LiveStepExecutor
+from forewarn.agent.systemd_notifier import SystemdNotifier
 from forewarn.client import AsyncClient, Pace
 from forewarn.clock import RealClock
 from forewarn.errors import ConfigError, ForewarnError
-from forewarn.util.secrets import kept_token
+from forewarn.util.secrets import load_or_create_token
 
 if TYPE_CHECKING:
-    from forewarn.agent.peers import Peers
+    from forewarn.agent.peer_exchange import PeerExchange
 
-__all__ = ["run_agent", "token_path"]
+__all__ = ["get_token_path", "run_agent"]
 
 _log = logging.getLogger("forewarn.agent")
 
@@ -58,16 +58,17 @@ def run_agent(config: Path, *, is_dry_run: bool = False) -> int:
     try:
         configuration = read()
         configure_logging(configuration.log_level, configuration.log_file)
-        asyncio.run(_serve(configuration, Supervisor(), read))
+        asyncio.run(_run_until_stopped(configuration, SystemdNotifier(), read))
+    # Errors of tasks arrive in groups, which may be nested; errors before that are single. except* handles both.
     except* ForewarnError as group:
-        sys.stderr.write(f"forewarn: {_first(group).message}\n")
+        sys.stderr.write(f"forewarn: {_extract_first_error(group).message}\n")
         status = _FAILED
     except* KeyboardInterrupt:
         pass
     return status
 
 
-def _first(group: BaseExceptionGroup[ForewarnError]) -> ForewarnError:
+def _extract_first_error(group: BaseExceptionGroup[ForewarnError]) -> ForewarnError:
     """Return the first of the errors with which tasks ended."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
@@ -76,100 +77,106 @@ def _first(group: BaseExceptionGroup[ForewarnError]) -> ForewarnError:
     return error
 
 
-def token_path(configuration: Configuration) -> Path:
+def get_token_path(configuration: Configuration) -> Path:
     """Return the path of the token that `agent status` and `agent approve` need, beside the state."""
     return configuration.state_path.with_suffix(".token")
 
 
-class _Forgetful:
-    """A `Memory` for dry runs: simulated results must not be found later."""
+class _NullStorage:
+    """A `StateStorage` for dry runs: simulated results must not be found later."""
 
-    def load(self) -> State:
-        return State()
+    def load(self) -> AgentState:
+        return AgentState()
 
-    def save(self, state: State) -> None:
+    def save(self, state: AgentState) -> None:
         pass
 
 
-async def _serve(configuration: Configuration, supervisor: Supervisor, read: Callable[[], Configuration]) -> None:
+async def _run_until_stopped(
+    configuration: Configuration, supervisor: SystemdNotifier, load: Callable[[], Configuration]
+) -> None:
     """Run until SIGTERM or SIGINT."""
     stop, hangup = asyncio.Event(), asyncio.Event()
-    _on_signals(stop.set, hangup.set)
+    _install_signal_handlers(stop.set, hangup.set)
     async with AsyncExitStack() as stack:
-        memory = _memory(configuration, stack)
-        url = await _unless(stop, _endpoint(configuration))
+        # First of all, lock the state, so that a second agent never asks the endpoint or approves anything.
+        memory = _open_storage(configuration, stack)
+        # Discovery may take minutes, and a stop must not wait for it.
+        url = await _run_unless_stopped(stop, _find_endpoint(configuration))
         if url is None:
             return
         client = await stack.enter_async_context(
-            AsyncClient(url, source_address=configuration.source_address or None, pace=_pace(configuration))
+            AsyncClient(url, source_address=configuration.source_address or None, pace=_build_pace(configuration))
         )
-        peers = _peers(configuration)
+        peers = _create_peer_exchange(configuration)
         agent = Agent(
             configuration,
             client=client,
             clock=RealClock(),
-            steps=DryRun() if configuration.dry_run else StepRunner(configuration.output_size_bytes_max),
-            memory=memory,
-            fallback_name=_fallback_name(configuration),
+            steps=DryRunExecutor() if configuration.dry_run else LiveStepExecutor(configuration.output_size_bytes_max),
+            storage=memory,
+            fallback_name=_derive_fallback_name(configuration),
             reports=peers,
         )
         if configuration.listen:
-            web = Web(agent, _token(configuration))
-            listener = Listener(configuration.listen, web.answer)
+            web = AgentRoutes(agent, _load_token(configuration))
+            listener = Listener(configuration.listen, web.answer_request)
             await listener.open()
             stack.push_async_callback(listener.close)
             _log.info("status, metrics and health at %s", listener.url)
         if peers is not None:
             stack.push_async_callback(peers.close)
             await peers.open(agent)
-            _log.info("peers are answered at %s", peers.url)
+            _log.info("answering peers at %s", peers.url)
         _log.info("watching %s", url)
-        supervisor.ready()
-        agent.listeners.append(lambda: supervisor.status(_summary(agent)))
+        # Only after the ports are bound, so that systemd sees a failure to bind as a failed start.
+        supervisor.notify_ready()
+        agent.listeners.append(lambda: supervisor.set_status(_summarize_state(agent)))
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(agent.run()),
-                group.create_task(_show_life(supervisor)),
-                group.create_task(_keep_reloading(hangup, agent, read)),
+                group.create_task(_send_watchdog_messages(supervisor)),
+                group.create_task(_keep_reloading(hangup, agent, load)),
             ]
             if peers is not None:
                 tasks.append(group.create_task(peers.run()))
+            # If a task fails, the group cancels this wait.
             await stop.wait()
-            supervisor.stopping()
+            supervisor.notify_stopping()
             _log.info("stopping")
             for task in tasks:
                 task.cancel()
 
 
-def _memory(configuration: Configuration, stack: AsyncExitStack) -> Memory:
+def _open_storage(configuration: Configuration, stack: AsyncExitStack) -> StateStorage:
     if configuration.dry_run:
-        return _Forgetful()
+        return _NullStorage()
     file = StateFile(configuration.state_path)
     file.acquire()
     stack.callback(file.release)
     return file
 
 
-def _peers(configuration: Configuration) -> Peers | None:
+def _create_peer_exchange(configuration: Configuration) -> PeerExchange | None:
     """Return the exchange with the agents of other VMs; None unless the mode needs it."""
     together = configuration.together
     if together.mode != "all-prepared":
         return None
-    from forewarn.agent.peers import Peers, read_secret
+    from forewarn.agent.peer_exchange import PeerExchange, read_secret
 
-    return Peers(together, read_secret(Path(together.secret_file)), is_mute=configuration.dry_run)
+    return PeerExchange(together, read_secret(Path(together.secret_file)), is_mute=configuration.dry_run)
 
 
-async def _endpoint(configuration: Configuration) -> str:
+async def _find_endpoint(configuration: Configuration) -> str:
     if configuration.endpoint != "discover":
         return configuration.endpoint
     from forewarn.client.discovery import discover_async, endpoint_url
 
-    _log.info("looking for the endpoint by DHCP")
+    _log.info("discovering the endpoint by DHCP")
     return endpoint_url(await discover_async())
 
 
-async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+async def _run_unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
     """Return the result of the work; None if the agent is stopped meanwhile."""
     task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -181,11 +188,11 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None
     return None
 
 
-def _pace(configuration: Configuration) -> Pace:
+def _build_pace(configuration: Configuration) -> Pace:
     return Pace(poll_interval_s=configuration.poll_interval.total_seconds(), wait_s=configuration.wait.total_seconds())
 
 
-def _fallback_name(configuration: Configuration) -> str:
+def _derive_fallback_name(configuration: Configuration) -> str:
     """Return this VM's name derived from its host name, for when no other is known (R106)."""
     host = socket.gethostname()
     if not configuration.scale_set:
@@ -199,16 +206,16 @@ def _fallback_name(configuration: Configuration) -> str:
         raise ConfigError(msg) from error
 
 
-def _token(configuration: Configuration) -> str:
-    path = token_path(configuration)
+def _load_token(configuration: Configuration) -> str:
+    path = get_token_path(configuration)
     try:
-        return kept_token(path)
+        return load_or_create_token(path)
     except OSError as error:
-        msg = f"cannot keep the agent's token in {path}: {error.strerror}"
+        msg = f"cannot read or create the agent's token {path}: {error.strerror}"
         raise ConfigError(msg) from error
 
 
-def _on_signals(stop: Callable[[], None], hang_up: Callable[[], None]) -> None:
+def _install_signal_handlers(stop: Callable[[], None], hang_up: Callable[[], None]) -> None:
     """Stop at SIGTERM and Ctrl-C; on Windows Ctrl-C ends the event loop anyway, and there is no SIGHUP."""
     if sys.platform != "win32":
         loop = asyncio.get_running_loop()
@@ -217,28 +224,29 @@ def _on_signals(stop: Callable[[], None], hang_up: Callable[[], None]) -> None:
         loop.add_signal_handler(signal.SIGHUP, hang_up)
 
 
-async def _keep_reloading(hangup: asyncio.Event, agent: Agent, read: Callable[[], Configuration]) -> None:
+async def _keep_reloading(hangup: asyncio.Event, agent: Agent, load: Callable[[], Configuration]) -> None:
     """Reload the configuration at each SIGHUP; a wrong one changes nothing."""
     while True:
         await hangup.wait()
         hangup.clear()
         try:
-            configuration = await asyncio.to_thread(read)
+            # In a thread, because a slow disk must not delay the watchdog message.
+            configuration = await asyncio.to_thread(load)
         except ConfigError as error:
-            agent.keep_configuration(error)
+            agent.reject_reload(error)
         else:
             agent.reconfigure(configuration)
             logging.getLogger("forewarn").setLevel(configuration.log_level.upper())
 
 
-async def _show_life(supervisor: Supervisor) -> None:
+async def _send_watchdog_messages(supervisor: SystemdNotifier) -> None:
     """Send the watchdog messages, from the loop that could be stuck."""
     while supervisor.watchdog_s is not None:
-        supervisor.alive()
+        supervisor.notify_watchdog()
         await asyncio.sleep(supervisor.watchdog_s)
 
 
-def _summary(agent: Agent) -> str:
+def _summarize_state(agent: Agent) -> str:
     """Return the line that `systemctl status` shows."""
     count = len(agent.records)
     state = "out of service" if agent.is_drained else "in service"

@@ -13,17 +13,17 @@ from typing import IO, Protocol
 
 import msgspec
 
-from forewarn.agent.codec import decode, encode
-from forewarn.agent.record import Finished, Record
+from forewarn.agent.codec import decode_json, encode_json
+from forewarn.agent.record import EventRecord, FinishedEvent
 from forewarn.errors import ConfigError
-from forewarn.util.secrets import make_private_folder, open_private, tighten
+from forewarn.util.secrets import make_private_folder, open_private, restrict_to_owner
 
-__all__ = ["Memory", "State", "StateFile"]
+__all__ = ["AgentState", "StateFile", "StateStorage"]
 
 _VERSION = 1
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is stored.
 
     Attributes:
@@ -35,18 +35,18 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = _VERSION
     vm: str = ""
-    records: tuple[Record, ...] = ()
-    finished: tuple[Finished, ...] = ()
+    records: tuple[EventRecord, ...] = ()
+    finished: tuple[FinishedEvent, ...] = ()
 
 
-class Memory(Protocol):
-    """Storage of a `State`."""
+class StateStorage(Protocol):
+    """Storage of a `AgentState`."""
 
-    def load(self) -> State:
+    def load(self) -> AgentState:
         """Return the state last saved; an empty state if there is none."""
         ...
 
-    def save(self, state: State) -> None:
+    def save(self, state: AgentState) -> None:
         """Save the state; it is on disk when this returns.
 
         Raises:
@@ -56,19 +56,19 @@ class Memory(Protocol):
 
 
 class StateFile:
-    """A `Memory` in a file.
+    """A `StateStorage` in a file.
 
     Args:
         path: Path of the file; its folder is created if it is missing.
 
     Attributes:
-        set_aside: Path to which an unreadable file was moved; None if none was.
+        unreadable_copy: Path to which an unreadable file was moved; None if none was.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock: IO[str] | None = None
-        self.set_aside: Path | None = None
+        self.unreadable_copy: Path | None = None
 
     def acquire(self) -> None:
         """Lock the file against other agents, until `release` or the end of the process.
@@ -79,14 +79,14 @@ class StateFile:
         try:
             make_private_folder(self._path.parent)
             # The lock needs its own file, because saving replaces the state file.
-            lock = open(self._beside(".lock"), "a", opener=open_private)  # noqa: SIM115 - open until `release`
-            tighten(self._path)
+            lock = open(self._build_sibling_path(".lock"), "a", opener=open_private)  # noqa: SIM115 - open until `release`
+            restrict_to_owner(self._path)
         except OSError as error:
-            reason = "its folder is a file" if isinstance(error, FileExistsError) else error.strerror
-            msg = f"cannot write beside the state file {self._path}: {reason}"
+            reason = "its directory is a file" if isinstance(error, FileExistsError) else error.strerror
+            msg = f"cannot write next to the state file {self._path}: {reason}"
             raise ConfigError(msg) from error
         try:
-            _lock(lock)
+            _lock_file(lock)
         except OSError as error:
             lock.close()
             msg = f"another agent uses the state file {self._path}"
@@ -99,7 +99,7 @@ class StateFile:
             self._lock.close()
             self._lock = None
 
-    def load(self) -> State:
+    def load(self) -> AgentState:
         """Return the state last saved; an empty state if there is none, or after an unreadable file was moved aside.
 
         Raises:
@@ -108,27 +108,29 @@ class StateFile:
         try:
             content = self._path.read_bytes()
         except FileNotFoundError:
-            return State()
+            return AgentState()
         except OSError as error:
             msg = f"cannot read the state file {self._path}: {error.strerror}"
             raise ConfigError(msg) from error
         try:
-            state = decode(content, State)
+            state = decode_json(content, AgentState)
+        # A damaged file must not stop the agent: it would miss every event until an operator intervenes.
         except (ValueError, RecursionError):
             state = None
         if state is None or state.version != _VERSION:
-            self._set_aside()
-            return State()
+            self._move_aside()
+            return AgentState()
         return state
 
-    def save(self, state: State) -> None:
+    def save(self, state: AgentState) -> None:
         """Write a new file, flush it to disk, then rename it over the old one."""
         make_private_folder(self._path.parent)  # it may have been removed meanwhile
-        new = self._beside(".new")  # the lock makes this the only writer
+        new = self._build_sibling_path(".new")  # the lock makes this the only writer
+        # A crash during an earlier save may have left it.
         new.unlink(missing_ok=True)
         try:
             with os.fdopen(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-                file.write(encode(state))
+                file.write(encode_json(state))
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(self._path)
@@ -138,15 +140,15 @@ class StateFile:
             raise
         _sync_folder(self._path.parent)
 
-    def _set_aside(self) -> None:
-        self.set_aside = self._beside(".unreadable")
+    def _move_aside(self) -> None:
+        self.unreadable_copy = self._build_sibling_path(".unreadable")
         try:
-            self._path.replace(self.set_aside)
+            self._path.replace(self.unreadable_copy)
         except OSError as error:
             msg = f"the state file {self._path} is damaged and cannot be moved aside: {error.strerror}"
             raise ConfigError(msg) from error
 
-    def _beside(self, ending: str) -> Path:
+    def _build_sibling_path(self, ending: str) -> Path:
         """Return a path beside the file, with its full name: files beside another agent's state are not ours."""
         return self._path.parent / f"{self._path.name}{ending}"
 
@@ -161,12 +163,13 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _lock(file: IO[str]) -> None:
+def _lock_file(file: IO[str]) -> None:
     """Lock an open file until it is closed.
 
     Raises:
         OSError: Another process holds the lock.
     """
+    # Both kinds of lock end with the process, so a crash leaves none behind.
     if sys.platform == "win32":
         import msvcrt
 

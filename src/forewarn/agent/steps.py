@@ -15,19 +15,28 @@ from datetime import datetime
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from forewarn.agent.codec import encode
-from forewarn.agent.handlers.contract import Handler, Ran
+from forewarn.agent.codec import encode_json
+from forewarn.agent.handlers.contract import BuiltInHandler, CommandResult
 from forewarn.agent.process import run_process
-from forewarn.agent.record import Record
-from forewarn.agent.rule import Hook, Step
-from forewarn.agent.template import fill
-from forewarn.client.exchange import Request
-from forewarn.client.transport import AsyncHttp
+from forewarn.agent.record import EventRecord
+from forewarn.agent.rule import EventStep, Hook
+from forewarn.agent.webhook_body import fill_body
+from forewarn.client.exchange import HttpRequest
+from forewarn.client.transport import AsyncHttpTransport
 from forewarn.clock import Clock, RealClock
 from forewarn.errors import ForewarnError, HookFailed
 from forewarn.wire.document import Event
 
-__all__ = ["VARIABLES", "DryRun", "Remember", "StepRunner", "Steps", "environment_of", "payload_of", "values_of"]
+__all__ = [
+    "VARIABLES",
+    "DryRunExecutor",
+    "LiveStepExecutor",
+    "Remember",
+    "StepExecutor",
+    "build_environment",
+    "build_payload",
+    "build_placeholder_values",
+]
 
 _log = logging.getLogger("forewarn.agent")
 
@@ -35,21 +44,22 @@ Remember = Callable[[str, dict[str, Any]], Awaitable[None]]
 """Saves the memory of the handler at that position in the rule; it is on disk when this returns."""
 
 _SUCCESS = range(200, 300)
+# Windows allows 32,767 characters for a variable, Linux 128 KiB.
 _VARIABLE_BYTES_MAX = 32_000
 _HEADLINE_NAME_MAX = 50
 
 
-class Steps(Protocol):
+class StepExecutor(Protocol):
     """Runner of steps."""
 
-    async def run(self, record: Record, step: Step, vm: str, remember: Remember, reason: str = "") -> str:
+    async def run(self, record: EventRecord, step: EventStep, vm: str, save_memory: Remember, reason: str = "") -> str:
         """Do what the event's rule requires at that step; cancelling stops it.
 
         Args:
             record: The event and its rule.
             step: Step to run.
             vm: This VM's name.
-            remember: Function that saves the memory of handlers.
+            save_memory: Function that saves the memory of handlers.
             reason: Reason for an alert.
 
         Returns:
@@ -62,25 +72,25 @@ class Steps(Protocol):
         ...
 
 
-class DryRun:
-    """`Steps` that only log what they would do."""
+class DryRunExecutor:
+    """`StepExecutor` that only log what they would do."""
 
-    async def run(self, record: Record, step: Step, vm: str, remember: Remember, reason: str = "") -> str:
+    async def run(self, record: EventRecord, step: EventStep, vm: str, save_memory: Remember, reason: str = "") -> str:
         """Log it."""
-        del vm, remember, reason
-        would = [f"run {hook.label}" for hook in record.rule.hooks(step)]
-        handled = [line for handler in record.rule.handlers for line in handler.explain()]
-        if step is Step.PREPARE:
+        del vm, save_memory, reason
+        would = [f"run {hook.label}" for hook in record.rule.get_hooks(step)]
+        handled = [line for handler in record.rule.handlers for line in handler.describe_actions()]
+        if step is EventStep.PREPARE:
             would = [*handled, *would]
-        elif step in {Step.RECOVER, Step.CANCELED}:
+        elif step in {EventStep.RECOVER, EventStep.CANCELED}:
             would += [f"undo: {line}" for line in reversed(handled)]
         for line in would:
             _log.info("dry run: %s would %s", step, line, extra={"event_id": record.event.id})
         return ""
 
 
-class StepRunner:
-    """`Steps` that run handlers and hooks.
+class LiveStepExecutor:
+    """`StepExecutor` that run handlers and hooks.
 
     Args:
         output_size_bytes_max: Maximum size of a hook's output that is kept.
@@ -91,98 +101,100 @@ class StepRunner:
         self._output_size_bytes_max = output_size_bytes_max
         self._clock = clock or RealClock()
 
-    async def run(self, record: Record, step: Step, vm: str, remember: Remember, reason: str = "") -> str:
+    async def run(self, record: EventRecord, step: EventStep, vm: str, save_memory: Remember, reason: str = "") -> str:
         """Run handlers and hooks, one after the other."""
         occasions = [
-            _Occurrence(
+            _StepContext(
                 event=record.event,
                 vm=vm,
                 clock=self._clock,
-                place=str(place),
-                keep=remember,
+                position=str(place),
+                save_memory=save_memory,
                 memory=dict(record.memory.get(str(place), {})),
                 output_size_bytes_max=self._output_size_bytes_max,
             )
             for place in range(len(record.rule.handlers))
         ]
         handled = list(zip(record.rule.handlers, occasions, strict=True))
-        hooks = record.rule.hooks(step)
-        told = _Told(record, step, vm, reason)
+        hooks = record.rule.get_hooks(step)
+        told = _HookInput(record, step, vm, reason)
         match step:
-            case Step.PREPARE:
+            case EventStep.PREPARE:
                 for handler, occasion in handled:
-                    await _within(handler, handler.prepare(occasion))
+                    await _run_within_limit(handler, handler.prepare(occasion))
                 return await self._run_hooks(hooks, told)
-            case Step.STARTED:
+            case EventStep.STARTED:
                 for handler, occasion in handled:
-                    await _within(handler, handler.started(occasion))
+                    await _run_within_limit(handler, handler.react_to_start(occasion))
                 return await self._run_hooks(hooks, told)
-            case Step.RECOVER | Step.CANCELED:
-                return await self._undo(handled, hooks, told)
+            case EventStep.RECOVER | EventStep.CANCELED:
+                return await self._undo_all(handled, hooks, told)
             case _:
                 return await self._run_hooks(hooks, told)
 
-    async def _undo(self, handled: Sequence[tuple[Handler, _Occurrence]], hooks: tuple[Hook, ...], told: _Told) -> str:
+    async def _undo_all(
+        self, handled: Sequence[tuple[BuiltInHandler, _StepContext]], hooks: tuple[Hook, ...], hook_input: _HookInput
+    ) -> str:
         """Undo everything that can be undone, even if a part of it fails."""
         failures: list[HookFailed] = []
         printed: list[str] = []
         for hook in hooks:
             try:
-                printed.append(await self._run_hook(hook, told))
+                printed.append(await self._run_hook(hook, hook_input))
             except HookFailed as error:
                 failures.append(error)
                 printed.append(str(error.details.get("output", "")))
         for handler, occasion in reversed(handled):
             try:
-                await _within(handler, handler.undo(occasion))
+                await _run_within_limit(handler, handler.undo(occasion))
             except HookFailed as error:
                 failures.append(error)
                 printed.append(str(error.details.get("output", "")))
-        output = self._end_of(printed)
+        output = self._join_and_truncate(printed)
         if failures:
             # The details of the first failure win over those of later ones.
             details = {name: value for error in reversed(failures) for name, value in error.details.items()}
             raise HookFailed("; ".join(error.message for error in failures), **details | {"output": output})
         return output
 
-    async def _run_hooks(self, hooks: tuple[Hook, ...], told: _Told) -> str:
-        return self._end_of([await self._run_hook(hook, told) for hook in hooks])
+    async def _run_hooks(self, hooks: tuple[Hook, ...], hook_input: _HookInput) -> str:
+        return self._join_and_truncate([await self._run_hook(hook, hook_input) for hook in hooks])
 
-    def _end_of(self, printed: Iterable[str]) -> str:
-        together = "".join(printed)
+    def _join_and_truncate(self, outputs: Iterable[str]) -> str:
+        together = "".join(outputs)
         return together[max(len(together) - self._output_size_bytes_max, 0) :]
 
-    async def _run_hook(self, hook: Hook, told: _Told) -> str:
+    async def _run_hook(self, hook: Hook, hook_input: _HookInput) -> str:
         """Run one hook, with its retries."""
         tries = hook.retries + 1
         for number in range(1, tries + 1):
             try:
-                return await self._try_hook(hook, told)
+                return await self._try_hook(hook, hook_input)
             except HookFailed as error:
                 if number == tries:
                     raise
-                _log.warning("%s; it is tried again", error.message)
+                _log.warning("%s; retrying", error.message)
                 await asyncio.sleep(hook.retry_delay.total_seconds())
         raise AssertionError  # pragma: no cover - the last try returns or raises
 
-    async def _try_hook(self, hook: Hook, told: _Told) -> str:
+    async def _try_hook(self, hook: Hook, hook_input: _HookInput) -> str:
         timeout_s = hook.timeout.total_seconds()
         if hook.webhook:
-            await _post(hook, told.body(hook), timeout_s)
+            await _post_webhook(hook, hook_input.build_body(hook), timeout_s)
             return ""
         ran = await run_process(
             hook.shell or hook.command,
-            stdin=told.payload,
-            environment=told.variables,
+            stdin=hook_input.payload,
+            environment=hook_input.variables,
             timeout_s=timeout_s,
             output_size_bytes_max=self._output_size_bytes_max,
         )
         if ran.status:
-            raise _failed(hook.label, ran)
+            raise _build_command_error(hook.label, ran)
         return ran.output + ran.errors
 
 
-async def _within(handler: Handler, work: Awaitable[None]) -> None:
+async def _run_within_limit(handler: BuiltInHandler, work: Awaitable[None]) -> None:
     """Await a handler's method, within the handler's time limit."""
     limit = asyncio.timeout(handler.timeout.total_seconds())
     try:
@@ -197,20 +209,21 @@ async def _within(handler: Handler, work: Awaitable[None]) -> None:
             msg = f"handler {handler.name} took longer than {handler.timeout.total_seconds():g} s"
             raise HookFailed(msg, has_timed_out=True) from error
         # One broken handler must not keep the others from being undone.
-        _log.exception("handler %s broke", handler.name)
-        msg = f"handler {handler.name} broke: {type(error).__name__}: {error}"
+        _log.exception("handler %s failed unexpectedly", handler.name)
+        msg = f"handler {handler.name} failed unexpectedly: {type(error).__name__}: {error}"
         raise HookFailed(msg) from error
 
 
-async def _post(hook: Hook, body: bytes, timeout_s: float) -> None:
+async def _post_webhook(hook: Hook, body: bytes, timeout_s: float) -> None:
     """Send a body to a webhook."""
     parts = urlsplit(hook.webhook)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     # Title case for all names, so that given headers replace the default one.
     headers = {"Content-Type": "application/json"} | {name.title(): value for name, value in hook.headers.items()}
-    request = Request(method="POST", path=path, headers=headers, body=body, timeout_s=timeout_s)
-    http = AsyncHttp(f"{parts.scheme}://{parts.netloc}", connect_timeout_s=timeout_s)
+    request = HttpRequest(method="POST", path=path, headers=headers, body=body, timeout_s=timeout_s)
+    http = AsyncHttpTransport(f"{parts.scheme}://{parts.netloc}", connect_timeout_s=timeout_s)
     try:
+        # The transport would allow the time limit twice: for connecting, and for the request.
         async with asyncio.timeout(timeout_s):
             answer = await http.send(request)
     except TimeoutError as error:
@@ -226,10 +239,10 @@ async def _post(hook: Hook, body: bytes, timeout_s: float) -> None:
         raise HookFailed(msg)
 
 
-def _failed(label: str, ran: Ran) -> HookFailed:
+def _build_command_error(label: str, ran: CommandResult) -> HookFailed:
     """Return the error for a failed command, with its last line of output; output and status are in the details."""
     lines = (ran.errors.strip() or ran.output.strip()).splitlines()
-    how = f"was ended by {_signal_name(-ran.status)}" if ran.status < 0 else f"ended with status {ran.status}"
+    how = f"was killed by {_signal_name(-ran.status)}" if ran.status < 0 else f"ended with status {ran.status}"
     msg = f"{label} {how}" + (f": {lines[-1]}" if lines else "")
     return HookFailed(msg, output=ran.output + ran.errors, exit_status=ran.status)
 
@@ -244,33 +257,33 @@ def _signal_name(number: int) -> str:
 # Input of hooks
 
 VARIABLES = {
-    "FOREWARN_STEP": "the step: `prepare`, `before-approval`, `started`, `recover`, `canceled` or `alert`",
+    "FOREWARN_STEP": "the step: `prepare`, `before-approval`, `react_to_start`, `recover`, `canceled` or `alert`",
     "FOREWARN_VM": "this VM's name",
     "FOREWARN_RULE": "name of the rule",
-    "FOREWARN_PREPARED": "`true` when everything that the rule prepares is done, else `false`",
-    "FOREWARN_REASON": "why there is an alert; empty at other steps",
+    "FOREWARN_PREPARED": "`true` if preparation is done or the rule has none, else `false`",
+    "FOREWARN_REASON": "reason for the alert; empty at other steps",
     "FOREWARN_EVENT_ID": "EventId, exactly as the endpoint shows it",
     "FOREWARN_EVENT_TYPE": "`Freeze`, `Reboot`, `Redeploy`, `Preempt`, `Terminate`",
-    "FOREWARN_EVENT_STATUS": "`Scheduled` or `Started`, as it was seen last",
-    "FOREWARN_EVENT_RESOURCES": "names of the VMs that it hits, with commas in between",
-    "FOREWARN_EVENT_NOT_BEFORE": "RFC 3339 in UTC; empty once it has started",
+    "FOREWARN_EVENT_STATUS": "`Scheduled` or `Started`, as last seen",
+    "FOREWARN_EVENT_RESOURCES": "names of the affected VMs, separated by commas",
+    "FOREWARN_EVENT_NOT_BEFORE": "NotBefore, RFC 3339 in UTC; empty once the event has started",
     "FOREWARN_EVENT_DESCRIPTION": "Description; may be empty",
-    "FOREWARN_EVENT_SOURCE": "`Platform`, `User`, or empty where the api-version does not say",
+    "FOREWARN_EVENT_SOURCE": "`Platform`, `User`, or empty if the api-version has no EventSource",
     "FOREWARN_EVENT_DURATION_S": "expected impact in seconds; 0 none, -1 unknown",
 }
 """Every variable that a hook gets in its environment in addition to the agent's own, with its meaning."""
 
 
-def environment_of(record: Record, step: Step, vm: str, reason: str = "") -> dict[str, str]:
+def build_environment(record: EventRecord, step: EventStep, vm: str, reason: str = "") -> dict[str, str]:
     """Return the variables for a hook's environment; very long values are cut, because systems limit their size."""
     event = record.event
     told = {
         "EVENT_ID": event.id,
         "EVENT_TYPE": event.type,
         "EVENT_STATUS": event.status,
-        "EVENT_RESOURCES": _fitting(",".join(event.resources), end=","),
-        "EVENT_NOT_BEFORE": _moment(event),
-        "EVENT_DESCRIPTION": _fitting(event.description),
+        "EVENT_RESOURCES": _truncate_value(",".join(event.resources), end=","),
+        "EVENT_NOT_BEFORE": _format_not_before(event),
+        "EVENT_DESCRIPTION": _truncate_value(event.description),
         "EVENT_SOURCE": event.source,
         "EVENT_DURATION_S": str(event.duration_s),
         "STEP": step.value,
@@ -279,52 +292,54 @@ def environment_of(record: Record, step: Step, vm: str, reason: str = "") -> dic
         "PREPARED": "true" if record.is_prepared else "false",
         "REASON": reason,
     }
+    # A variable cannot hold a NUL, but a description from the endpoint can.
     return {f"FOREWARN_{name}": value.replace("\0", "") for name, value in told.items()}
 
 
 _HEADLINES = {
-    Step.PREPARE: " is announced",
-    Step.BEFORE_APPROVAL: " is about to be approved",
-    Step.STARTED: " has started",
-    Step.RECOVER: " is over",
-    Step.CANCELED: " is canceled",
-    Step.ALERT: ": a step has failed",
+    EventStep.PREPARE: " is announced",
+    EventStep.BEFORE_APPROVAL: " is about to be approved",
+    EventStep.STARTED: " has started",
+    EventStep.RECOVER: " is over",
+    EventStep.CANCELED: " is canceled",
+    EventStep.ALERT: ": a step has failed",
 }
 
 
-def values_of(record: Record, step: Step, vm: str, reason: str = "") -> dict[str, str]:
+def build_placeholder_values(record: EventRecord, step: EventStep, vm: str, reason: str = "") -> dict[str, str]:
     """Return the values of the placeholders in a webhook's body; see `template.PLACEHOLDERS`."""
     event = record.event
-    variables = environment_of(record, step, vm, reason)
+    variables = build_environment(record, step, vm, reason)
     values = {name.removeprefix("FOREWARN_").lower(): value for name, value in variables.items()}
     seconds = event.duration_s
     return values | {
-        "headline": f"{event.type[:_HEADLINE_NAME_MAX]} of {_whom(event, vm)}{_HEADLINES[step]}",
+        "headline": f"{event.type[:_HEADLINE_NAME_MAX]} of {_describe_vms(event, vm)}{_HEADLINES[step]}",
         "event_resources": values["event_resources"].replace(",", ", "),
         "event_duration": f"{seconds} s" if seconds > 0 else "unknown" if seconds else "none",
     }
 
 
-def _whom(event: Event, vm: str) -> str:
+def _describe_vms(event: Event, vm: str) -> str:
     """Name the VMs that an event hits, in a few words, beginning with this VM."""
     first = vm if event.affects(vm) else next(iter(event.resources), "no VM")
     others = len(event.resources) - 1
     return first[:_HEADLINE_NAME_MAX] + (f" and {others} more" if others > 0 else "")
 
 
-def _fitting(text: str, end: str = "") -> str:
+def _truncate_value(text: str, end: str = "") -> str:
     """Cut a text to the size of a variable, at a separator if one is given."""
     content = text.encode()
     if len(content) <= _VARIABLE_BYTES_MAX:
         return text
+    # The cut may be in the middle of a character, whose rest is dropped.
     cut = content[:_VARIABLE_BYTES_MAX].decode("utf-8", "ignore")
     return cut.rpartition(end)[0] if end else cut
 
 
-def payload_of(record: Record, step: Step, vm: str, reason: str = "") -> bytes:
+def build_payload(record: EventRecord, step: EventStep, vm: str, reason: str = "") -> bytes:
     """Return the JSON that a command reads from standard input, and a webhook gets as its body."""
     event = record.event
-    return encode(
+    return encode_json(
         {
             "step": step.value,
             "vm": vm,
@@ -336,7 +351,7 @@ def payload_of(record: Record, step: Step, vm: str, reason: str = "") -> bytes:
                 "type": event.type,
                 "status": event.status,
                 "resources": event.resources,
-                "not_before": _moment(event),
+                "not_before": _format_not_before(event),
                 "description": event.description,
                 "source": event.source,
                 "duration_s": event.duration_s,
@@ -345,42 +360,42 @@ def payload_of(record: Record, step: Step, vm: str, reason: str = "") -> bytes:
     )
 
 
-def _moment(event: Event) -> str:
+def _format_not_before(event: Event) -> str:
     return "" if event.not_before is None else event.not_before.isoformat().replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _HookInput:
     """Input of the hooks of one step."""
 
-    record: Record
-    step: Step
+    record: EventRecord
+    step: EventStep
     vm: str
     reason: str
 
     @property
     def payload(self) -> bytes:
-        return payload_of(self.record, self.step, self.vm, self.reason)
+        return build_payload(self.record, self.step, self.vm, self.reason)
 
     @property
     def variables(self) -> dict[str, str]:
-        return os.environ | environment_of(self.record, self.step, self.vm, self.reason)
+        return os.environ | build_environment(self.record, self.step, self.vm, self.reason)
 
-    def body(self, hook: Hook) -> bytes:
+    def build_body(self, hook: Hook) -> bytes:
         """Return the body of a webhook's request."""
-        values = values_of(self.record, self.step, self.vm, self.reason)
-        return fill(hook.template, hook.body, values) or self.payload
+        values = build_placeholder_values(self.record, self.step, self.vm, self.reason)
+        return fill_body(hook.template, hook.body, values) or self.payload
 
 
 @dataclass(slots=True, kw_only=True)
-class _Occurrence:
+class _StepContext:
     """The `Occasion` of one handler."""
 
     event: Event
     vm: str
     clock: Clock
-    place: str
-    keep: Remember
+    position: str
+    save_memory: Remember
     memory: dict[str, Any] = field(default_factory=dict)
     output_size_bytes_max: int
 
@@ -390,21 +405,22 @@ class _Occurrence:
 
     async def remember(self, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
         self.memory = self.memory | facts
-        await self.keep(self.place, self.memory)
+        await self.save_memory(self.position, self.memory)
 
     async def run(
         self, *command: str, stdin: bytes = b"", timeout_s: float | None = None, is_checked: bool = True
-    ) -> Ran:
+    ) -> CommandResult:
         ran = await run_process(
             command,
             stdin=stdin,
             environment=os.environ,
             # If no limit is given, the time limit of the handler's method applies.
             timeout_s=timeout_s if timeout_s is not None else 86_400,
+            # Handlers parse this output, so the configured limit, which may be 0, must not cut it short.
             output_size_bytes_max=max(self.output_size_bytes_max, 1 << 20),
         )
         if is_checked and ran.status:
-            raise _failed(" ".join(command), ran)
+            raise _build_command_error(" ".join(command), ran)
         return ran
 
     async def pause(self, seconds: float) -> None:

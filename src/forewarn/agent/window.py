@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, time, timedelta
 
-__all__ = ["Window"]
+__all__ = ["WeeklyWindow"]
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _DAY = "|".join(_DAYS)
@@ -13,7 +13,7 @@ _WINDOW = re.compile(rf"(?:((?:{_DAY})(?:[-,](?:{_DAY}))*)\s+)?(\d\d):(\d\d)-(\d
 _MIDNIGHT = ("24", "00")
 
 
-class Window:
+class WeeklyWindow:
     """A part of the week, in local time: ``22:00-06:00``, ``Sat,Sun 00:00-24:00`` or ``Mon-Fri 22:00-06:00``.
 
     Args:
@@ -28,7 +28,7 @@ class Window:
     def __init__(self, text: str) -> None:
         self.text = text
         match = _WINDOW.fullmatch(text.strip())
-        days = None if match is None else _days(match[1])
+        days = None if match is None else _parse_days(match[1])
         try:
             if match is None or days is None:
                 raise ValueError  # noqa: TRY301 - one message for all three reasons
@@ -41,7 +41,7 @@ class Window:
         self._days = days
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Window) and self.text == other.text
+        return isinstance(other, WeeklyWindow) and self.text == other.text
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -49,7 +49,7 @@ class Window:
     def __repr__(self) -> str:
         return f"Window({self.text!r})"
 
-    def holds(self, moment: datetime) -> bool:
+    def contains_time(self, moment: datetime) -> bool:
         """Return True if that local time is in the window; one that passes midnight belongs to the day it begins on."""
         clock = moment.time()
         if self._begin < self._end:
@@ -60,7 +60,7 @@ class Window:
         return clock < self._end and (moment - timedelta(days=1)).weekday() in self._days
 
 
-def _days(text: str | None) -> frozenset[int] | None:
+def _parse_days(text: str | None) -> frozenset[int] | None:
     """Return the named days, given singly or as ranges; None if the text is invalid."""
     if text is None:
         return frozenset(range(len(_DAYS)))

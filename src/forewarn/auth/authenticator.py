@@ -16,34 +16,34 @@ from pathlib import Path
 from forewarn.auth.oidc import Issuer
 from forewarn.core.access import FILE_OPERATOR, Principal, Token
 from forewarn.errors import ConfigError, Unauthorized
-from forewarn.util.secrets import TOKEN_FILE, digest, kept_token
+from forewarn.util.secrets import TOKEN_FILE, hash_token, load_or_create_token
 
-__all__ = ["Tokens", "operator_token"]
+__all__ = ["Authenticator", "load_operator_token"]
 
 Find = Callable[[str], Awaitable[Token | None]]
 """Looks up a token by its digest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class Authenticator:
     """Tokens accepted by this service.
 
     Attributes:
-        operator: Token from the state folder.
+        operator_token: Token from the state folder.
         issuer: Issuer of signed tokens; None if none are accepted.
     """
 
-    operator: str
+    operator_token: str
     issuer: Issuer | None = None
 
-    async def principal(self, header: str | None, find: Find, now: datetime) -> Principal:
+    async def authenticate(self, header: str | None, find_token: Find, now: datetime) -> Principal:
         """Return the caller who sends this header.
 
         Tokens are compared by digest, so the time that the comparison takes reveals nothing about the token.
 
         Args:
             header: Value of ``Authorization``; None if there is none.
-            find: Function that looks up a token in the table.
+            find_token: Function that looks up a token in the table.
             now: Current time.
 
         Raises:
@@ -51,25 +51,27 @@ class Tokens:
             Forbidden: The issuer's token is valid, but no grant matches.
             IssuerUnreachable: The token is signed, and the issuer's keys are not available.
         """
-        token = _bearer(header)
-        shown = digest(token)
-        if hmac.compare_digest(shown, digest(self.operator)):
+        token = _read_bearer_token(header)
+        shown = hash_token(token)
+        # Before the lookup, so that the operator can call a service whose database is down.
+        if hmac.compare_digest(shown, hash_token(self.operator_token)):
             return FILE_OPERATOR
+        # A signed token is never looked up in the table, since our own tokens have another form.
         if self.issuer is not None and self.issuer.may_have_signed(token):
-            return self.issuer.principal_of_claims(await self.issuer.claims(token, now))
-        found = await find(shown)
+            return self.issuer.principal_from_claims(await self.issuer.verify_token(token, now))
+        found = await find_token(shown)
         if found is None:
-            msg = "this token is not known here: pass --token-file of the service you talk to"
+            msg = "unknown token: pass --token-file of this service"
             raise Unauthorized(msg)
-        if not found.is_taken(now):
+        if not found.is_valid(now):
             word = "has expired" if found.revoked_at is None else "was revoked"
             maker = "forewarn token create" if found.host is None else "forewarn host create-token"
-            msg = f"this token {word}: an operator makes a new one with '{maker}'"
+            msg = f"this token {word}: an operator can create a new one with '{maker}'"
             raise Unauthorized(msg)
-        return found.principal()
+        return found.to_principal()
 
 
-def _bearer(header: str | None) -> str:
+def _read_bearer_token(header: str | None) -> str:
     scheme, _, token = (header or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         msg = "a bearer token is needed: pass --token-file, or run the command as the user who runs the service"
@@ -77,14 +79,16 @@ def _bearer(header: str | None) -> str:
     return token.strip()
 
 
-def operator_token(state_dir: Path) -> str:
+def load_operator_token(state_dir: Path) -> str:
     """Return the operator's token; it is created if it does not exist.
 
     Raises:
         ConfigError: The folder cannot be used, or the token in it is not secure.
     """
     try:
-        return kept_token(state_dir / TOKEN_FILE)
+        return load_or_create_token(state_dir / TOKEN_FILE)
     except OSError as error:
-        msg = f"cannot keep the operator token in {state_dir}: {error.strerror}; choose another folder with --state-dir"
+        msg = (
+            f"cannot store the operator token in {state_dir}: {error.strerror}; choose another folder with --state-dir"
+        )
         raise ConfigError(msg) from error

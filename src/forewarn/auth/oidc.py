@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from forewarn.config import Grant, Oidc
 from forewarn.core.access import Principal
 from forewarn.errors import ConfigError, Forbidden, IssuerUnreachable, Unauthorized
-from forewarn.net.listen import is_loopback_name
+from forewarn.net.listen_address import is_loopback_name
 
 if TYPE_CHECKING:
     import httpx
@@ -60,9 +60,9 @@ class Issuer:
             raise ConfigError(msg) from error
         self.settings = settings
         self._transport = transport
-        self._trust = _trust(settings)
+        self._trust = _load_certificates(settings)
         self._lock = asyncio.Lock()
-        self._document: dict[str, Any] = {}
+        self._discovery_document: dict[str, Any] = {}
         self._keys: KeySet | None = None
         self._fetched_at = _NEVER
         self._tried_at = _NEVER
@@ -74,7 +74,7 @@ class Issuer:
 
     # Tokens
 
-    async def claims(self, token: str, now: datetime, *, audience: str | None = None) -> dict[str, Any]:
+    async def verify_token(self, token: str, now: datetime, *, audience: str | None = None) -> dict[str, Any]:
         """Return the claims of a token after checking its signature, issuer, audience and expiry.
 
         Args:
@@ -89,14 +89,14 @@ class Issuer:
         from joserfc import errors, jwt  # noqa: PLC0415 - only where there is an issuer
 
         if len(token) > _TOKEN_LENGTH_MAX:
-            msg = f"this token is not taken: it is longer than {_TOKEN_LENGTH_MAX} characters"
+            msg = f"token rejected: it is longer than {_TOKEN_LENGTH_MAX} characters"
             raise Unauthorized(msg)
         algorithms = list(self.settings.algorithms)
         try:
             try:
-                read = jwt.decode(token, await self._keys_at(now), algorithms=algorithms)
+                read = jwt.decode(token, await self._load_keys(now), algorithms=algorithms)
             except (errors.InvalidKeyIdError, errors.BadSignatureError):  # the latter for a token without a key id
-                read = jwt.decode(token, await self._keys_at(now, is_one_missing=True), algorithms=algorithms)
+                read = jwt.decode(token, await self._load_keys(now, is_one_missing=True), algorithms=algorithms)
             registry = jwt.JWTClaimsRegistry(
                 now=int(now.timestamp()),
                 leeway=int(self.settings.leeway.total_seconds()),
@@ -106,60 +106,61 @@ class Issuer:
             )
             registry.validate(read.claims)
         except (errors.JoseError, ValueError, TypeError) as error:  # the library raises the last two for odd headers
-            msg = f"this token is not taken: {_words(error)}"
+            msg = f"token rejected: {_format_error(error)}"
             raise Unauthorized(msg) from error
         return dict(read.claims)
 
-    def principal_of_claims(self, claims: Mapping[str, Any]) -> Principal:
+    def principal_from_claims(self, claims: Mapping[str, Any]) -> Principal:
         """Return the caller named by the claims, with the role of the first grant that matches.
 
         Further matching grants of the same role add their scopes and VMs.
 
         Args:
-            claims: Checked claims, as returned by `claims`.
+            claims: Checked claims, as returned by `verify_token`.
 
         Raises:
             Unauthorized: The claim with the name is missing or not a valid name.
             Forbidden: No grant matches.
         """
-        name = _looked_up(claims, self.settings.name_claim)
+        name = _find_claim(claims, self.settings.name_claim)
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _NAME_LENGTH_MAX:
-            msg = f"this token is not taken: its claim {self.settings.name_claim!r} is no name"
+            msg = f"token rejected: its claim {self.settings.name_claim!r} is not a valid name"
             raise Unauthorized(msg)
-        matching = [grant for grant in self.settings.grants if _matches(grant, claims)]
+        matching = [grant for grant in self.settings.grants if _matches_grant(grant, claims)]
         if not matching:
-            msg = f"oidc/{name} is known, but no grant is for them: see the setting oidc"
+            msg = f"oidc/{name} matches no grant: see the setting oidc"
             raise Forbidden(msg)
+        # Grants are in order of precedence. Names of another role's grants do not count: only tenants own anything.
         role = matching[0].role
         same = [grant for grant in matching if grant.role is role]
         return Principal(
             actor=f"{role}:oidc/{name}",
             role=role,
-            scopes=frozenset(n for g in same for n in (*g.scopes, *_names(claims, g.scopes_claim))),
-            vms=frozenset(n for g in same for n in (*g.vms, *_names(claims, g.vms_claim))),
+            scopes=frozenset(n for g in same for n in (*g.scopes, *_list_names(claims, g.scopes_claim))),
+            vms=frozenset(n for g in same for n in (*g.vms, *_list_names(claims, g.vms_claim))),
             expires_at=datetime.fromtimestamp(claims["exp"], UTC) if "exp" in claims else None,
         )
 
     # Discovery
 
-    async def document(self, now: datetime) -> dict[str, Any]:
+    async def load_discovery_document(self, now: datetime) -> dict[str, Any]:
         """Return the discovery document of the issuer.
 
         Raises:
             IssuerUnreachable: The issuer does not answer, and no recent keys are cached.
         """
-        await self._keys_at(now)
-        return self._document
+        await self._load_keys(now)
+        return self._discovery_document
 
-    async def place(self, name: str, now: datetime) -> str:
+    async def find_endpoint(self, name: str, now: datetime) -> str:
         """Return a URL from the discovery document, such as ``token_endpoint``.
 
         Raises:
             IssuerUnreachable: The issuer does not answer, or the URL is missing or not safe.
         """
-        return _checked(str((await self.document(now)).get(name, "")), name)
+        return _check_url(str((await self.load_discovery_document(now)).get(name, "")), name)
 
-    async def send(self, url: str, body: str, auth: tuple[str, str] | None) -> dict[str, Any]:
+    async def post_form(self, url: str, body: str, auth: tuple[str, str] | None) -> dict[str, Any]:
         """Send a form to the issuer.
 
         Args:
@@ -174,48 +175,51 @@ class Issuer:
             IssuerUnreachable: The issuer does not answer with a JSON object.
         """
         headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
-        return await self._ask("POST", url, {_OK, _REFUSED, _UNKNOWN}, content=body, headers=headers, auth=auth)
+        return await self._request_json(
+            "POST", url, {_OK, _REFUSED, _UNKNOWN}, content=body, headers=headers, auth=auth
+        )
 
-    async def _keys_at(self, now: datetime, *, is_one_missing: bool = False) -> KeySet:
+    async def _load_keys(self, now: datetime, *, is_one_missing: bool = False) -> KeySet:
         """Return the keys; fetch them first if they are old or one is missing, at most once per `keys_pause`."""
         async with self._lock:
             is_old = now - self._fetched_at > self.settings.keys_max_age
             if (is_old or is_one_missing) and now - self._tried_at >= self.settings.keys_pause:
                 self._tried_at = now  # before the attempt, so that failures are rate limited, too
                 try:
-                    self._keys = await self._fetch()
+                    self._keys = await self._fetch_keys()
                     self._fetched_at, self._failure = now, ""
                 except IssuerUnreachable as error:
                     self._failure = error.message
             if self._keys is None or now - self._fetched_at > self.settings.keys_max_age + _STALE:
-                msg = self._failure or f"the keys of {self.settings.issuer} are not known yet"
+                msg = self._failure or f"the keys of {self.settings.issuer} have not been fetched yet"
                 raise IssuerUnreachable(msg)
             return self._keys
 
-    async def _fetch(self) -> KeySet:
+    async def _fetch_keys(self) -> KeySet:
         from joserfc.errors import JoseError  # noqa: PLC0415 - only where there is an issuer
         from joserfc.jwk import KeySet  # noqa: PLC0415 - as above
 
         issuer = self.settings.issuer
-        document = await self._get(issuer.rstrip("/") + _DISCOVERY)
+        document = await self._get_json(issuer.rstrip("/") + _DISCOVERY)
+        # OpenID Connect Discovery, section 4.3: otherwise the document may be that of another issuer.
         if document.get("issuer") != issuer:
             named = str(document.get("issuer"))[:200]
-            msg = f"{issuer} says that it is {named!r}: write the setting oidc.issuer as it does"
+            msg = f"{issuer} calls itself {named!r}: set oidc.issuer to exactly that"
             raise IssuerUnreachable(msg)
-        found = (await self._get(_checked(str(document.get("jwks_uri", "")), "keys"))).get("keys")
+        found = (await self._get_json(_check_url(str(document.get("jwks_uri", "")), "keys"))).get("keys")
         try:
             keys = [key for key in list(found or [])[:_KEYS_MAX] if _can_verify(key)]
             made = KeySet.import_key_set({"keys": keys})
         except (JoseError, ValueError, TypeError, KeyError) as error:
-            msg = f"the keys of {issuer} cannot be read: {_words(error)}"
+            msg = f"the keys of {issuer} cannot be read: {_format_error(error)}"
             raise IssuerUnreachable(msg) from error
-        self._document = document
+        self._discovery_document = document
         return made
 
-    async def _get(self, url: str) -> dict[str, Any]:
-        return await self._ask("GET", url, {_OK})
+    async def _get_json(self, url: str) -> dict[str, Any]:
+        return await self._request_json("GET", url, {_OK})
 
-    async def _ask(
+    async def _request_json(
         self,
         method: str,
         url: str,
@@ -235,9 +239,11 @@ class Issuer:
                     trust_env=not is_loopback_name(host),  # no proxy for a server on this machine
                     verify=self._trust,
                 ) as client,
+                # httpx limits each step; a server that sends a byte at a time would exceed the time without this.
                 asyncio.timeout(self.settings.timeout.total_seconds()),
                 client.stream(method, url, **more) as response,
             ):
+                # Read in pieces, so that an endless answer is noticed before it fills the memory.
                 async for piece in response.aiter_bytes():
                     body += piece
                     if len(body) > _ANSWER_SIZE_BYTES_MAX:
@@ -246,15 +252,15 @@ class Issuer:
                 status = response.status_code
             content = json.loads(body) if status in statuses else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError, ValueError) as error:
-            msg = f"the issuer does not answer: {url}: {_words(error)}"
+            msg = f"the issuer does not answer: {url}: {_format_error(error)}"
             raise IssuerUnreachable(msg) from error
         if not isinstance(content, dict):
-            msg = f"{url} does not answer like an issuer (status {status}): is oidc.issuer right?"
+            msg = f"{url} does not answer like an issuer (status {status}): check oidc.issuer"
             raise IssuerUnreachable(msg)
         return content
 
 
-def _trust(settings: Oidc) -> ssl.SSLContext | bool:
+def _load_certificates(settings: Oidc) -> ssl.SSLContext | bool:
     if settings.ca_certificate is None:
         return True
     try:
@@ -264,12 +270,12 @@ def _trust(settings: Oidc) -> ssl.SSLContext | bool:
         raise ConfigError(msg) from error
 
 
-def _checked(url: str, name: str) -> str:
+def _check_url(url: str, name: str) -> str:
     """Return the URL if it is https or on this machine; raise IssuerUnreachable otherwise."""
     parts = urlsplit(url)
     if parts.scheme == "https" or (parts.scheme == "http" and is_loopback_name(parts.hostname or "")):
         return url
-    msg = f"the issuer has its {name} at {url[:200]!r}: https is expected"
+    msg = f"the issuer's {name} is at {url[:200]!r}: https is expected"
     raise IssuerUnreachable(msg)
 
 
@@ -278,8 +284,9 @@ def _can_verify(key: Any) -> bool:  # noqa: ANN401 - as sent by the issuer
     return isinstance(key, dict) and key.get("kty") in {"RSA", "EC", "OKP"} and key.get("use", "sig") == "sig"
 
 
-def _looked_up(claims: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - JSON
+def _find_claim(claims: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - JSON
     """Return the claim of this name, or else the one at this dotted path; None if there is neither."""
+    # Some issuers name claims by URL, with dots in them, so the whole name comes first.
     if path in claims:
         return claims[path]
     found: Any = claims
@@ -288,17 +295,17 @@ def _looked_up(claims: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - J
     return found
 
 
-def _matches(grant: Grant, claims: Mapping[str, Any]) -> bool:
-    found = _looked_up(claims, grant.claim)
+def _matches_grant(grant: Grant, claims: Mapping[str, Any]) -> bool:
+    found = _find_claim(claims, grant.claim)
     return grant.value in found if isinstance(found, list) else isinstance(found, str) and grant.value == found
 
 
-def _names(claims: Mapping[str, Any], path: str) -> list[str]:
-    found = _looked_up(claims, path) if path else []
+def _list_names(claims: Mapping[str, Any], path: str) -> list[str]:
+    found = _find_claim(claims, path) if path else []
     listed = [found] if isinstance(found, str) else found if isinstance(found, list) else []
     return [name for name in listed if isinstance(name, str)][:_NAMES_MAX]
 
 
-def _words(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     """Return the error message in one line of limited length."""
     return " ".join(str(error).split())[:300] or type(error).__name__

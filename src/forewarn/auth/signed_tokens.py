@@ -15,10 +15,10 @@ from itsdangerous import BadData, URLSafeSerializer
 from forewarn.core.access import FILE_OPERATOR, Principal, Role, Token
 from forewarn.util.secrets import new_token
 
-__all__ = ["Seal", "moment_of", "pack", "who"]
+__all__ = ["TokenSigner", "decode_caller", "encode_caller", "expiry_of"]
 
 
-class Seal:
+class TokenSigner:
     """Signer and verifier of tokens for one purpose; a token for another purpose is refused.
 
     Args:
@@ -27,28 +27,30 @@ class Seal:
     """
 
     def __init__(self, secret: str, purpose: str) -> None:
+        # itsdangerous signs with SHA-1 by default.
         signing = {"key_derivation": "hmac", "digest_method": hashlib.sha256}
         self._serializer = URLSafeSerializer(secret, salt=f"forewarn {purpose}", signer_kwargs=signing)
 
-    def close(self, content: Mapping[str, Any], until: datetime) -> str:
+    def sign(self, content: Mapping[str, Any], until: datetime) -> str:
         """Sign `content` with an expiry and a nonce. The token is not encrypted.
 
         Args:
             content: Content that JSON can represent.
             until: Time from which the token is refused.
         """
+        # The expiry is part of the content: that of itsdangerous follows the machine's clock, but ours may be virtual.
         return str(self._serializer.dumps({**content, "until": until.timestamp(), "nonce": new_token()}))
 
-    def open(self, word: str, now: datetime) -> dict[str, Any] | None:
+    def verify(self, token: str, now: datetime) -> dict[str, Any] | None:
         """Return the content of a token; None if it is invalid or has expired."""
         try:
-            content: dict[str, Any] = self._serializer.loads(word)
+            content: dict[str, Any] = self._serializer.loads(token)
         except BadData:
             return None
         return content if now.timestamp() < content["until"] else None
 
 
-def pack(caller: Principal) -> dict[str, Any]:
+def encode_caller(caller: Principal) -> dict[str, Any]:
     """Return the identity of a caller for a signed token: the id of their own token, or else all known facts.
 
     `expires_at` is left out: the signed token itself must not outlive it.
@@ -65,10 +67,10 @@ def pack(caller: Principal) -> dict[str, Any]:
     }
 
 
-async def who(
+async def decode_caller(
     content: Mapping[str, Any], find_token: Callable[[str], Awaitable[Token | None]], now: datetime
 ) -> Principal | None:
-    """Return the caller that `pack` stored in an opened token; None if their own token is no longer accepted.
+    """Return the caller that `encode_caller` stored in an opened token; None if their own token is no longer accepted.
 
     Args:
         content: Content of the opened token.
@@ -77,13 +79,13 @@ async def who(
     """
     if "token" in content:
         token = await find_token(content["token"])
-        return token.principal() if token is not None and token.is_taken(now) else None
+        return token.to_principal() if token is not None and token.is_valid(now) else None
     if "actor" not in content:
         return FILE_OPERATOR
     scopes, vms = frozenset(content["scopes"]), frozenset(content["vms"])
     return Principal(actor=content["actor"], role=Role(content["role"]), scopes=scopes, vms=vms)
 
 
-def moment_of(content: Mapping[str, Any]) -> datetime:
+def expiry_of(content: Mapping[str, Any]) -> datetime:
     """Return the expiry of an opened token."""
     return datetime.fromtimestamp(content["until"], UTC)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forewarn.cli.command import command, group
+from forewarn.cli.command import add_group, command
 from forewarn.cli.output import Column, Output, format_relative, format_seconds
 from forewarn.errors import ConfigError, InvalidRequest, NotFound, ServerUnreachable, Unauthorized
 
 if TYPE_CHECKING:
     from forewarn.agent.configuration import Configuration
-    from forewarn.agent.explain import Case, Explained
+    from forewarn.agent.explanation import EventExplanation, TypicalEvent
 
 __all__ = ["add_agent"]
 
@@ -27,10 +27,10 @@ _Config = Annotated[
         "--config",
         metavar="FILE",
         envvar="FOREWARN_AGENT_CONFIG",
-        help="The agent's configuration, TOML. (default: the system's place for it)",
+        help="Configuration of the agent, TOML. (default: the system's standard path)",
     ),
 ]
-_EventId = Annotated[str | None, typer.Argument(metavar="[EVENT]", help="Id of the event; all that wait, without one.")]
+_EventId = Annotated[str | None, typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all that wait)")]
 _ERRORS = {401: Unauthorized, 404: NotFound, 400: InvalidRequest}
 _TIMEOUT_S = 5.0
 _NAMES_MAX = 20
@@ -40,11 +40,11 @@ _OK = 200
 
 def add_agent(app: typer.Typer) -> None:
     """Add the commands of `agent`."""
-    noun = group(app, "agent", "Prepare a VM for events, approve them, recover: inside the VM.", "Run")
+    noun = add_group(app, "agent", "Run inside a VM: prepare for events, approve them, recover.", "Run")
     _add_run(noun)
     _add_check(noun)
     _add_status(noun)
-    _add_words(noun)
+    _add_manual_commands(noun)
     _add_install(noun)
 
 
@@ -53,15 +53,16 @@ def _add_run(noun: typer.Typer) -> None:
     def run(
         config: _Config = None,
         is_dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Everything but approvals and hooks; nothing is remembered.")
+            bool, typer.Option("--dry-run", help="Run no hooks, approve nothing and save no state.")
         ] = False,
     ) -> None:
         """Watch the endpoint; prepare, approve and recover as configured, until stopped by a signal."""
-        arguments = ["--config", str(_config_file(config)), *(["--dry-run"] if is_dry_run else [])]
+        arguments = ["--config", str(_find_config_file(config)), *(["--dry-run"] if is_dry_run else [])]
+        # Windows cannot replace a process: execv would start a second one and hand the shell its prompt back.
         if sys.platform == "win32":
             from forewarn.agent.run import run_agent
 
-            raise typer.Exit(run_agent(_config_file(config), is_dry_run=is_dry_run))
+            raise typer.Exit(run_agent(_find_config_file(config), is_dry_run=is_dry_run))
         # Replace this process with one without the command line's libraries: an idle agent should need little memory.
         os.execv(sys.executable, [sys.executable, "-m", "forewarn.agent", *arguments])  # noqa: S606 - itself
 
@@ -77,33 +78,33 @@ def _add_check(noun: typer.Typer) -> None:
         output: Output,
         config: _Config = None,
         event_type: Annotated[
-            str | None, typer.Option("--type", metavar="TYPE", help="Ask about one event only, of that type.")
+            str | None, typer.Option("--type", metavar="TYPE", help="Explain only one event, of this type.")
         ] = None,
         source: Annotated[str, typer.Option(metavar="SOURCE", help="With --type: Platform or User.")] = "Platform",
         duration: Annotated[
-            str, typer.Option(metavar="SPAN", help="With --type: its expected impact, or unknown.")
+            str, typer.Option(metavar="SPAN", help="With --type: expected impact duration, or unknown.")
         ] = "unknown",
-        description: Annotated[str, typer.Option(metavar="TEXT", help="With --type: its description.")] = "",
-        is_others: Annotated[bool, typer.Option("--others", help="With --type: it hits another VM.")] = False,
+        description: Annotated[str, typer.Option(metavar="TEXT", help="With --type: description of the event.")] = "",
+        is_others: Annotated[bool, typer.Option("--others", help="With --type: the event hits another VM.")] = False,
     ) -> None:
         """Check the configuration, and explain how the agent would handle each kind of event.
 
         The exit status is 1 if the file is invalid or the command of a hook cannot be run on this machine.
         """
-        from forewarn.agent.configuration import local_time, read_configuration, read_text, to_local
-        from forewarn.agent.explain import TYPICAL, Case, explain
+        from forewarn.agent.configuration import find_time_zone, parse_configuration, read_config_text, to_local
+        from forewarn.agent.explanation import TYPICAL, TypicalEvent, explain_configuration
         from forewarn.cli.times import as_duration_s
         from forewarn.clock import RealClock
 
-        path = _config_file(config)
-        text = read_text(path)
-        configuration = read_configuration(text, str(path))
-        cases: tuple[Case, ...] = TYPICAL
+        path = _find_config_file(config)
+        text = read_config_text(path)
+        configuration = parse_configuration(text, str(path))
+        cases: tuple[TypicalEvent, ...] = TYPICAL
         if event_type is not None:
             _check_type(event_type)
             seconds = as_duration_s(duration, "--duration")
-            case = Case(
-                cause="as asked",
+            case = TypicalEvent(
+                cause="given on the command line",
                 type=event_type,
                 source=source,
                 duration_s=-1 if seconds is None else seconds,
@@ -111,35 +112,35 @@ def _add_check(noun: typer.Typer) -> None:
                 is_mine=not is_others,
             )
             cases = (case,)
-        local = to_local(RealClock().now(), local_time(configuration.timezone))
-        explained = explain(configuration, local, cases)
-        errors, warnings = _faults(configuration, path, text)
-        told = {"config": str(path), "errors": errors, "warnings": warnings}
-        if output.show(told | {"events": [_as_json(each) for each in explained]}):
+        local = to_local(RealClock().now(), find_time_zone(configuration.timezone))
+        explained = explain_configuration(configuration, local, cases)
+        errors, warnings = _find_faults(configuration, path, text)
+        result = {"config": str(path), "errors": errors, "warnings": warnings}
+        if output.print_if_json(result | {"events": [_encode_explained(each) for each in explained]}):
             raise typer.Exit(1 if errors else 0)
         for error in errors:
-            output.notice(f"forewarn: {error}")
+            output.print_notice(f"forewarn: {error}")
         if errors:
             raise typer.Exit(1)
         count = f"{len(configuration.rule)} rule{'' if len(configuration.rule) == 1 else 's'}"
-        output.line(f"{path} is valid: {count}, asking {configuration.endpoint}")
+        output.print_line(f"{path} is valid: {count}, endpoint {configuration.endpoint}")
         for warning in warnings:
-            output.notice(f"warning: {warning}")
-        output.line()
+            output.print_notice(f"warning: {warning}")
+        output.print_line()
         _show_explained(output, explained)
 
 
-def _faults(configuration: Configuration, path: Path, text: str) -> tuple[list[str], list[str]]:
+def _find_faults(configuration: Configuration, path: Path, text: str) -> tuple[list[str], list[str]]:
     """Return errors and warnings about a readable configuration, each with its place in the file."""
-    from forewarn.agent.lines import line_of
-    from forewarn.agent.program import broken_commands
-    from forewarn.agent.reach import unreachable_rules
+    from forewarn.agent.command_check import find_broken_commands
+    from forewarn.agent.rule_reachability import find_unreachable_rules
+    from forewarn.agent.toml_lines import find_line
 
-    errors = [f"{path}:{line_of(text, each.keys)}: {each.message}" for each in broken_commands(configuration)]
+    errors = [f"{path}:{find_line(text, each.keys)}: {each.message}" for each in find_broken_commands(configuration)]
     warnings = [
-        f"{path}:{line_of(text, ('rule', each.place))}: {configuration.rules[each.place].name!r} can never match: "
-        f"{each.why}"
-        for each in unreachable_rules(configuration.rules)
+        f"{path}:{find_line(text, ('rule', each.index))}: {configuration.rules[each.index].name!r} can never match: "
+        f"{each.reason}"
+        for each in find_unreachable_rules(configuration.rules)
     ]
     if not configuration.rule:
         warnings.append("there are no rules: every event is only logged")
@@ -151,40 +152,40 @@ def _faults(configuration: Configuration, path: Path, text: str) -> tuple[list[s
 def _check_type(event_type: str) -> None:
     types = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
     if event_type not in types:
-        msg = f"{event_type!r} is expected to be one of {', '.join(types)}"
+        msg = f"unknown type {event_type!r}: expected one of {', '.join(types)}"
         raise typer.BadParameter(msg, param_hint="--type")
 
 
-def _as_json(explained: Explained) -> dict[str, Any]:
+def _encode_explained(explained: EventExplanation) -> dict[str, Any]:
     from dataclasses import asdict
 
     return asdict(explained)
 
 
-def _show_explained(output: Output, explained: tuple[Explained, ...]) -> None:
+def _show_explained(output: Output, explained: tuple[EventExplanation, ...]) -> None:
     """Show each distinct handling once, with all causes that lead to it."""
-    alike: dict[tuple[object, ...], list[Explained]] = {}
+    alike: dict[tuple[object, ...], list[EventExplanation]] = {}
     for each in explained:
         alike.setdefault((each.rule, each.prepares, each.approves, each.recovers), []).append(each)
     for group_ in alike.values():
         first = group_[0]
-        output.heading(first.rule if first.rule != "none" else "no rule")
-        output.fields(
+        output.print_heading(first.rule if first.rule != "none" else "no rule")
+        output.print_fields(
             [
-                *_rows("for", [_words(each.case) for each in group_]),
-                *_rows("prepares", first.prepares or ["nothing"]),
-                *_rows("approves", [first.approves]),
-                *_rows("recovers", first.recovers or ["nothing to do"]),
+                *_make_rows("for", [_describe_case(each.case) for each in group_]),
+                *_make_rows("prepares", first.prepares or ["nothing"]),
+                *_make_rows("approves", [first.approves]),
+                *_make_rows("recovers", first.recovers or ["nothing to do"]),
             ]
         )
 
 
-def _rows(name: str, values: Sequence[object]) -> list[tuple[str, object]]:
+def _make_rows(name: str, values: Sequence[object]) -> list[tuple[str, object]]:
     """Return a name with its values, one below the other."""
     return [(f"  {name}" if number == 0 else "", value) for number, value in enumerate(values)]
 
 
-def _words(case: Case) -> str:
+def _describe_case(case: TypicalEvent) -> str:
     duration = "" if case.duration_s < 0 else f", {case.duration_s} s"
     return f"{case.type} by {case.source}{duration}: {case.cause}"
 
@@ -192,28 +193,28 @@ def _words(case: Case) -> str:
 def _add_status(noun: typer.Typer) -> None:
     @command(noun, "status", "forewarn agent status", "forewarn agent status --json")
     def status(output: Output, config: _Config = None) -> None:
-        """Show the state of the running agent: current events, and what it waits for."""
-        told = _ask(config, "GET", "/status")
-        if output.show(told):
+        """Show the running agent: its state, current events, and what each waits for."""
+        answer = _request_agent(config, "GET", "/status")
+        if output.print_if_json(answer):
             return
-        _show_status(output, told)
+        _show_status(output, answer)
 
 
-def _show_status(output: Output, told: dict[str, Any]) -> None:
-    now = datetime.fromisoformat(told["now"]).astimezone(UTC)
-    output.fields(
+def _show_status(output: Output, status: dict[str, Any]) -> None:
+    now = datetime.fromisoformat(status["now"]).astimezone(UTC)
+    output.print_fields(
         [
-            ("vm", told["vm"] or "not known yet"),
-            ("endpoint", told["endpoint"]),
-            ("last answer", format_relative(told["last_answer_at"], now) or "none yet"),
-            ("trouble", told["last_error"]),
-            ("work", "out of service" if told["drained"] else "in service"),
-            ("not in effect", told["config_error"]),
-            ("waits for a restart", ", ".join(told["waits_for_restart"])),
-            ("mode", "dry run: no hook runs, nothing is approved" if told["dry_run"] else None),
+            ("vm", status["vm"] or "not known yet"),
+            ("endpoint", status["endpoint"]),
+            ("last answer", format_relative(status["last_answer_at"], now) or "none yet"),
+            ("last error", status["last_error"]),
+            ("workload", "out of service" if status["drained"] else "in service"),
+            ("configuration error", status["config_error"]),
+            ("restart needed for", ", ".join(status["waits_for_restart"])),
+            ("mode", "dry run: no hook runs, nothing is approved" if status["dry_run"] else None),
         ]
     )
-    output.line()
+    output.print_line()
     columns = [Column("event"), Column("type"), Column("state", is_state=True), Column("not before", is_whole=False)]
     rows = [
         (
@@ -223,44 +224,46 @@ def _show_status(output: Output, told: dict[str, Any]) -> None:
             format_relative(each["event"]["not_before"], now),
             each["why"],
         )
-        for each in told["events"]
+        for each in status["events"]
     ]
-    output.table([*columns, Column("what it waits for", is_whole=False)], rows, empty="no events")
-    for each in told["events"]:
-        output.heading(each["event"]["id"])
-        output.fields([("  resources", _resources(each, told["vm"])), *_failures(each, now)])
-    if told["finished"]:
-        output.heading("Done with")
-        output.table(
+    output.print_table([*columns, Column("waits for", is_whole=False)], rows, empty="no events")
+    for each in status["events"]:
+        output.print_heading(each["event"]["id"])
+        output.print_fields([("  resources", _format_resources(each, status["vm"])), *_make_failure_rows(each, now)])
+    if status["finished"]:
+        output.print_heading("Recently ended")
+        output.print_table(
             [Column("event"), Column("type"), Column("outcome"), Column("prepared"), Column("gone"), Column("away")],
-            [_finished_row(each, now) for each in told["finished"][:10]],
+            [_make_finished_row(each, now) for each in status["finished"][:10]],
         )
 
 
-def _resources(told: dict[str, Any], vm: str) -> str:
+def _format_resources(event_state: dict[str, Any], vm: str) -> str:
     """Return the names of the VMs that an event hits, this one first, with a note if this VM is not among them."""
-    names = sorted(told["event"]["resources"], key=lambda name: name != vm)
+    names = sorted(event_state["event"]["resources"], key=lambda name: name != vm)
     shown = [f"{name} (this VM)" if name == vm else name for name in names[:_NAMES_MAX]]
     if len(names) > len(shown):
         shown.append(f"{len(names) - len(shown)} more")
-    if not told["affects_this_vm"]:
-        shown.append("but not this VM")
+    if not event_state["affects_this_vm"]:
+        shown.append("not this VM")
     return ", ".join(shown)
 
 
-def _failures(told: dict[str, Any], now: datetime) -> list[tuple[str, object]]:
+def _make_failure_rows(event_state: dict[str, Any], now: datetime) -> list[tuple[str, object]]:
     """Return rows about the failed steps: cause, time, and the last lines of output."""
     rows: list[tuple[str, object]] = []
-    for step, run in told["steps"].items():
+    for step, run in event_state["steps"].items():
         if run["state"] == "failed":
-            rows += _rows(f"{step} failed", [f"{format_relative(run['ended_at'], now) or 'earlier'}: {run['reason']}"])
-            rows += _rows("exit status", [run["exit_status"]])
-            rows += _rows("time-out", ["yes" if run["has_timed_out"] else None])
-            rows += _rows("printed", run["output"].rstrip().splitlines()[-_LINES_MAX:])
+            rows += _make_rows(
+                f"{step} failed", [f"{format_relative(run['ended_at'], now) or 'earlier'}: {run['reason']}"]
+            )
+            rows += _make_rows("exit status", [run["exit_status"]])
+            rows += _make_rows("timed out", ["yes" if run["has_timed_out"] else None])
+            rows += _make_rows("output", run["output"].rstrip().splitlines()[-_LINES_MAX:])
     return rows
 
 
-def _finished_row(finished: dict[str, Any], now: datetime) -> tuple[object, ...]:
+def _make_finished_row(finished: dict[str, Any], now: datetime) -> tuple[object, ...]:
     prepared = {True: "in time", False: "NOT IN TIME", None: "-"}[finished["was_prepared"]]
     away = None
     if finished["started_at"] and finished["gone_at"]:
@@ -276,36 +279,36 @@ def _finished_row(finished: dict[str, Any], now: datetime) -> tuple[object, ...]
     )
 
 
-def _add_words(noun: typer.Typer) -> None:
+def _add_manual_commands(noun: typer.Typer) -> None:
     @command(noun, "approve", "forewarn agent approve", "forewarn agent approve 602D9444-D2CD-49C7-8624-8643E7171297")
     def approve(output: Output, event_id: _EventId = None, config: _Config = None) -> None:
         """Approve events manually: they are approved once prepared, whatever their rules wait for."""
-        told = _ask(config, "POST", "/approve", event_id)
-        if not output.show(told):
-            for each in told["event_ids"]:
-                output.line(f"event {each} is approved by hand")
+        answer = _request_agent(config, "POST", "/approve", event_id)
+        if not output.print_if_json(answer):
+            for each in answer["event_ids"]:
+                output.print_line(f"event {each} will be approved once prepared")
 
     @command(noun, "recover", "forewarn agent recover")
     def recover(output: Output, event_id: _EventId = None, config: _Config = None) -> None:
         """Run a failed recovery again, once the cause has been fixed."""
-        told = _ask(config, "POST", "/recover", event_id)
-        if not output.show(told):
-            for each in told["event_ids"]:
-                output.line(f"event {each}: recovery begins again")
+        answer = _request_agent(config, "POST", "/recover", event_id)
+        if not output.print_if_json(answer):
+            for each in answer["event_ids"]:
+                output.print_line(f"event {each}: recovery restarted")
 
     @command(noun, "retry", "forewarn agent retry", "forewarn agent retry 602D9444-D2CD-49C7-8624-8643E7171297")
     def retry(
         output: Output,
         event_id: Annotated[
-            str | None, typer.Argument(metavar="[EVENT]", help="Id of the event; all with a failed step, without one.")
+            str | None, typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all with a failed step)")
         ] = None,
         config: _Config = None,
     ) -> None:
         """Run failed steps again, once the cause has been fixed; preparation steps only until NotBefore is near."""
-        told = _ask(config, "POST", "/retry", event_id)
-        if not output.show(told):
-            for each in told["event_ids"]:
-                output.line(f"event {each}: what failed runs again")
+        answer = _request_agent(config, "POST", "/retry", event_id)
+        if not output.print_if_json(answer):
+            for each in answer["event_ids"]:
+                output.print_line(f"event {each}: failed steps restarted")
 
 
 def _add_install(noun: typer.Typer) -> None:
@@ -313,18 +316,22 @@ def _add_install(noun: typer.Typer) -> None:
     def install(
         config: _Config = None,
         is_printed: Annotated[
-            bool, typer.Option("--print", help="Only print the systemd unit that would be installed.")
+            bool, typer.Option("--print", help="Print the systemd unit instead of installing it.")
         ] = False,
-        is_started: Annotated[bool, typer.Option("--start/--no-start", help="Start it now, and at every boot.")] = True,
-        user: Annotated[str | None, typer.Option(metavar="NAME", help="Run it as that user. (default: root)")] = None,
+        is_started: Annotated[
+            bool, typer.Option("--start/--no-start", help="Start the agent now and at every boot.")
+        ] = True,
+        user: Annotated[
+            str | None, typer.Option(metavar="NAME", help="User to run the agent as. (default: root)")
+        ] = None,
     ) -> None:
-        """Set the agent up as a systemd service; writes an example configuration if there is none."""
-        from forewarn.agent.install import install as set_up
-        from forewarn.agent.install import unit_text
+        """Install the agent as a systemd service, with an example configuration if there is none."""
+        from forewarn.agent.install import install_service as set_up
+        from forewarn.agent.install import render_unit
 
-        path = _config_file(config).absolute()
+        path = _find_config_file(config).absolute()
         if is_printed:
-            typer.echo(unit_text(sys.executable, path, user), nl=False)
+            typer.echo(render_unit(sys.executable, path, user), nl=False)
             return
         for line in set_up(path, python=sys.executable, is_started=is_started, user=user):
             typer.echo(line)
@@ -332,13 +339,13 @@ def _add_install(noun: typer.Typer) -> None:
     @command(noun, "uninstall", "sudo forewarn agent uninstall")
     def uninstall() -> None:
         """Stop the systemd service and remove its unit; configuration and state stay."""
-        from forewarn.agent.install import uninstall as take_down
+        from forewarn.agent.install import uninstall_service as take_down
 
         for line in take_down():
             typer.echo(line)
 
 
-def _config_file(config: Path | None) -> Path:
+def _find_config_file(config: Path | None) -> Path:
     if config is not None:
         return config
     from forewarn.agent.configuration import default_config_file
@@ -346,7 +353,7 @@ def _config_file(config: Path | None) -> Path:
     return default_config_file()
 
 
-def _ask(config: Path | None, method: str, path: str, event_id: str | None = None) -> dict[str, Any]:
+def _request_agent(config: Path | None, method: str, path: str, event_id: str | None = None) -> dict[str, Any]:
     """Ask the running agent; it may run even if its configuration file has become invalid since.
 
     Raises:
@@ -354,21 +361,22 @@ def _ask(config: Path | None, method: str, path: str, event_id: str | None = Non
         ServerUnreachable: The agent does not answer.
         ForewarnError: The agent refuses.
     """
-    from forewarn.agent.configuration import read_address, read_configuration, read_text
+    from forewarn.agent.configuration import parse_configuration, read_config_text, read_listen_settings
 
-    file = _config_file(config)
-    text = read_text(file)
+    file = _find_config_file(config)
+    text = read_config_text(file)
     try:
-        configuration = read_configuration(text, str(file))
+        configuration = parse_configuration(text, str(file))
     except ConfigError as error:
         try:
-            return _ask_at(read_address(text), method, path, event_id)
+            # The agent goes on with its previous configuration, so only the address has to be readable.
+            return _send_request(read_listen_settings(text), method, path, event_id)
         except (ConfigError, ServerUnreachable):
             raise error from None
-    return _ask_at(configuration, method, path, event_id)
+    return _send_request(configuration, method, path, event_id)
 
 
-def _ask_at(configuration: Configuration, method: str, path: str, event_id: str | None) -> dict[str, Any]:
+def _send_request(configuration: Configuration, method: str, path: str, event_id: str | None) -> dict[str, Any]:
     """Ask the agent at the address in a configuration.
 
     Raises:
@@ -378,36 +386,37 @@ def _ask_at(configuration: Configuration, method: str, path: str, event_id: str 
     """
     import msgspec
 
-    from forewarn.agent.run import token_path
-    from forewarn.client.exchange import Request
-    from forewarn.client.transport import Http
+    from forewarn.agent.run import get_token_path
+    from forewarn.client.exchange import HttpRequest
+    from forewarn.client.transport import HttpTransport
     from forewarn.errors import EndpointUnreachable
     from forewarn.util.secrets import read_token
 
     if not configuration.listen:
-        msg = "the agent has no address to be asked at: set `listen` in its configuration"
+        msg = "the agent has no address: set `listen` in its configuration"
         raise ConfigError(msg)
-    path_of_token = token_path(configuration)
+    path_of_token = get_token_path(configuration)
+    # The agent writes this file when it starts, so without it there is nothing to connect to.
     if not path_of_token.exists():
-        msg = f"no agent has run with this configuration ({path_of_token} is missing): see 'forewarn agent run --help'"
+        msg = f"no agent has run with this configuration ({path_of_token} is missing): start 'forewarn agent run'"
         raise ServerUnreachable(msg)
     token = read_token(path_of_token)
-    http = Http(f"http://{configuration.listen}")
+    http = HttpTransport(f"http://{configuration.listen}")
     body = msgspec.json.encode({"event_id": event_id}) if event_id else b""
-    request = Request(
+    request = HttpRequest(
         method=method, path=path, headers={"Authorization": f"Bearer {token}"}, body=body, timeout_s=_TIMEOUT_S
     )
     try:
         answer = http.send(request)
     except EndpointUnreachable as error:
-        msg = f"no agent answers at {configuration.listen}: is it running? ('forewarn agent run')"
+        msg = f"no agent answers at {configuration.listen}: start it with 'forewarn agent run'"
         raise ServerUnreachable(msg) from error
     finally:
         http.close()
     try:
         content: dict[str, Any] = msgspec.json.decode(answer.body)
     except msgspec.DecodeError as error:
-        msg = f"what answers at {configuration.listen} is not an agent"
+        msg = f"the server at {configuration.listen} is not an agent: check `listen` in the configuration"
         raise ServerUnreachable(msg) from error
     if answer.status != _OK:
         raise _ERRORS.get(answer.status, ServerUnreachable)(content["error"]["message"])

@@ -7,16 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.choosing import Choice, Csv, check_csv, print_csv, print_items
+from forewarn.cli.audit_log_verification import add_verification
 from forewarn.cli.command import command
-from forewarn.cli.connection import Connection
-from forewarn.cli.names import maintenance_ids
+from forewarn.cli.completers import maintenance_ids
+from forewarn.cli.connection import ControlConnection
+from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv, print_items
 from forewarn.cli.output import Output, format_moment
 from forewarn.cli.times import split_names
-from forewarn.cli.verification import add_verification
 from forewarn.core.model import EntryKind
 
-__all__ = ["add_audit_log", "entry_line"]
+__all__ = ["add_audit_log", "format_entry"]
 
 _LAST = 50
 _KIND_WIDTH = max(len(kind) for kind in EntryKind)
@@ -37,65 +37,66 @@ def add_audit_log(app: typer.Typer) -> None:
         panel="Operate",
     )
     def audit_log(
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
-        choice: Choice,
+        choice: HistoryFilter,
         follow: Annotated[
-            bool, typer.Option("--follow", "-f", help="Go on with new entries until Ctrl-C; with --json one on a line.")
+            bool,
+            typer.Option("--follow", "-f", help="Continue with new entries until Ctrl-C; with --json, one per line."),
         ] = False,
         limit: Annotated[
             int | None,
             typer.Option(
-                min=1, metavar="COUNT", help="The last so many. (default: 50; all with --since, --all or --csv)"
+                min=1, metavar="COUNT", help="Number of newest entries. (default: 50; all with --since, --all or --csv)"
             ),
         ] = None,
-        every: Annotated[bool, typer.Option("--all", help="Every entry that is kept, not only the last ones.")] = False,
+        every: Annotated[bool, typer.Option("--all", help="Show every retained entry, not only the newest.")] = False,
         maintenance: Annotated[
             str | None,
             typer.Option(metavar="ID", help="Only entries of this maintenance.", autocompletion=maintenance_ids),
         ] = None,
         kinds: Annotated[
             list[str] | None,
-            typer.Option("--kind", metavar="KIND", help="Only this kind; repeatable, or several with commas."),
+            typer.Option("--kind", metavar="KIND", help="Only this kind; repeatable or comma-separated."),
         ] = None,
         as_csv: Csv = False,
     ) -> None:
-        """Show what happened: every announcement, approval, start and end, with its actor."""
+        """Show every announcement, approval, start and end, with its actor."""
         if as_csv:
-            check_csv(output)
+            check_output_format(output)
         if as_csv and follow:
-            msg = "goes not with --follow: a file of CSV has an end"
+            msg = "cannot be combined with --follow"
             raise typer.BadParameter(msg, param_hint="--csv")
-        chosen = choice.params(connection) | {"kind": _kinds(kinds)}
+        chosen = choice.to_query_params(connection) | {"kind": _parse_kinds(kinds)}
         is_whole = limit is None and (every or as_csv or choice.since is not None)
         entries: Iterable[dict[str, Any]]
         if is_whole:
-            entries = connection.pages("/v1/audit-log", None, maintenance=maintenance, **chosen)
+            entries = connection.iterate_items("/v1/audit-log", None, maintenance=maintenance, **chosen)
         else:
-            entries = connection.last("/v1/audit-log", limit or _LAST, maintenance=maintenance, **chosen)
+            entries = connection.fetch_newest("/v1/audit-log", limit or _LAST, maintenance=maintenance, **chosen)
         if follow:
-            _follow(connection, output, entries, maintenance, chosen)
+            _follow_entries(connection, output, entries, maintenance, chosen)
         elif as_csv:
             print_csv(entries, "audit-log", output)
         elif output.is_json:
             print_items(entries, output)
         else:
-            _print(output, entries, is_all=not (choice.is_said or kinds or maintenance))
+            _print_entries(output, entries, is_all=not (choice.has_options or kinds or maintenance))
 
     add_verification(app)
 
 
-def _kinds(given: list[str] | None) -> list[str]:
+def _parse_kinds(given: list[str] | None) -> list[str]:
     names = split_names(given)
     unknown = [name for name in names if name not in set(EntryKind)]
     if unknown:
-        msg = f"{unknown[0]!r} is no kind of entry: expected one of {', '.join(EntryKind)}"
+        msg = f"unknown kind of entry {unknown[0]!r}: expected one of {', '.join(EntryKind)}"
         raise typer.BadParameter(msg, param_hint="--kind")
     return names
 
 
-def _follow(
-    connection: Connection,
+def _follow_entries(
+    connection: ControlConnection,
     output: Output,
     entries: Iterable[dict[str, Any]],
     maintenance: str | None,
@@ -105,32 +106,33 @@ def _follow(
     position = 0
     for entry in entries:
         position = entry["sequence"]
-        _print_one(output, entry)
+        _print_entry(output, entry)
     if not position:
+        # With a filter that matches nothing, following from entry 0 would read the whole audit log through the stream.
         newest = connection.get("/v1/audit-log", limit=1, newest="true")["items"] if any(chosen.values()) else []
         position = int(newest[-1]["sequence"]) if newest else 0
-    for entry in connection.watch(position, output.notice, **chosen):
+    for entry in connection.watch_entries(position, output.print_notice, **chosen):
         if maintenance in {None, entry["maintenance_id"]}:
-            _print_one(output, entry)
+            _print_entry(output, entry)
 
 
-def _print(output: Output, entries: Iterable[dict[str, Any]], *, is_all: bool) -> None:
+def _print_entries(output: Output, entries: Iterable[dict[str, Any]], *, is_all: bool) -> None:
     is_empty = True
     for entry in entries:
-        output.line(entry_line(entry))
+        output.print_line(format_entry(entry))
         is_empty = False
     if is_empty:
-        output.notice("nothing has happened yet" if is_all else "no such entry is kept")
+        output.print_notice("the audit log is empty" if is_all else "no matching entries")
 
 
-def _print_one(output: Output, entry: dict[str, Any]) -> None:
+def _print_entry(output: Output, entry: dict[str, Any]) -> None:
     if output.is_json:
-        output.json_line(entry)
+        output.print_json_line(entry)
     else:
-        output.line(entry_line(entry))
+        output.print_line(format_entry(entry))
 
 
-def entry_line(entry: dict[str, Any]) -> str:
+def format_entry(entry: dict[str, Any]) -> str:
     """Format an entry as one line: number, time, kind, actor, and the other known members."""
     names = {
         "maintenance_id": "maintenance",

@@ -7,59 +7,58 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.command import command, group
-from forewarn.cli.connection import Connection
+from forewarn.cli.command import add_group, command
+from forewarn.cli.connection import ControlConnection
 from forewarn.cli.output import Output, format_moment, format_seconds, parse_moment
 from forewarn.cli.times import as_span_s
 
-__all__ = ["add_clock", "server_now"]
+__all__ = ["add_clock", "get_service_time"]
 
 
 def add_clock(app: typer.Typer) -> None:
     """Add the commands of `clock`."""
-    noun = group(app, "clock", "Look at the time of the service; move it where it is virtual.", "Operate")
+    noun = add_group(app, "clock", "Show the time of the service; advance it if it is virtual.", "Operate")
 
     @command(noun, "show", "forewarn clock show")
-    def show(connection: Connection, output: Output) -> None:
+    def show(connection: ControlConnection, output: Output) -> None:
         """Show the time of the service, and whether it is real or virtual."""
-        _print(output, connection.get("/v1/clock"))
+        _print_clock(output, connection.get("/v1/clock"))
 
     @command(noun, "confirm", "forewarn clock confirm", "forewarn clock confirm --reason 'NTP was off'")
     def confirm(
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
-        reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the audit log.")] = "",
+        reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, recorded in the audit log.")] = "",
     ) -> None:
         """Trust a clock that has jumped.
 
-        After a jump of its clock, the service starts nothing that is due. Check the time with 'forewarn clock show'
-        first:
-        everything due at that time starts immediately.
+        After a jump of its clock, the service starts nothing that is due. Check the time first, with 'forewarn clock
+        show': everything due at that time starts immediately.
         """
-        _print(output, connection.change("POST", "/v1/clock/confirm", {"reason": reason or None}))
+        _print_clock(output, connection.send_change("POST", "/v1/clock/confirm", {"reason": reason or None}))
 
     @command(noun, "advance", "forewarn clock advance 15m", "forewarn clock advance 7d")
     def advance(
-        by: Annotated[str, typer.Argument(metavar="SPAN", help="How far, for example 90s, 15m or 7d.")],
-        connection: Connection,
+        by: Annotated[str, typer.Argument(metavar="SPAN", help="Span to advance by, for example 90s, 15m or 7d.")],
+        connection: ControlConnection,
         output: Output,
     ) -> None:
-        """Move a virtual clock forward; everything due on the way happens, in order."""
+        """Advance a virtual clock; everything due on the way happens, in order."""
         body = {"by_s": as_span_s(by, "SPAN")}
-        # The service ignores the key here: a second try could move the clock twice.
-        _print(output, connection.change("POST", "/v1/clock/advance", body, is_repeatable=False))
+        # The service stores the key after it has advanced the clock: a retry in between would advance it twice.
+        _print_clock(output, connection.send_change("POST", "/v1/clock/advance", body, is_repeatable=False))
 
 
-def _print(output: Output, clock: dict[str, Any]) -> None:
-    if not output.show(clock):
-        output.line(f"{format_moment(clock['now'])} ({clock['clock']})")
+def _print_clock(output: Output, clock: dict[str, Any]) -> None:
+    if not output.print_if_json(clock):
+        output.print_line(f"{format_moment(clock['now'])} ({clock['clock']})")
         if clock.get("jump_s") is not None:
             way = "ahead" if clock["jump_s"] > 0 else "back"
             span = format_seconds(abs(clock["jump_s"]))
             words = "nothing that is due starts until 'forewarn clock confirm'"
-            output.notice(f"the clock jumped {span} {way}: {words}")
+            output.print_notice(f"the clock jumped {span} {way}: {words}")
 
 
-def server_now(connection: Connection) -> datetime:
+def get_service_time(connection: ControlConnection) -> datetime:
     """Return the current time of the service."""
     return parse_moment(connection.get("/v1/clock")["now"])

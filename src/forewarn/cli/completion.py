@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from forewarn.cli.candidates import find_candidates
 from forewarn.cli.command import command
-from forewarn.cli.completing import complete
 
-__all__ = ["ASKED", "SCRIPTS", "Shell", "add_completion", "answer"]
+__all__ = ["ASKED", "SCRIPTS", "Shell", "add_completion", "print_candidates"]
 
 ASKED = "__complete"
 """First argument of requests from a shell's script; the words up to the cursor follow."""
@@ -96,18 +96,18 @@ def add_completion(app: typer.Typer) -> None:
         panel="About",
     )
     def completion(
-        shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
+        shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Shell to print the script for.")],
     ) -> None:
-        """Print the script that lets a shell complete commands, options and names.
+        """Print a shell script that completes commands, options and names.
 
         Names of VMs and hosts, and ids, come from the service at --control-url or FOREWARN_CONTROL_URL.
         """
         sys.stdout.write(SCRIPTS[shell])
 
 
-def answer(root: Any, words: Sequence[str]) -> None:  # noqa: ANN401 - Typer's command
+def print_candidates(root: Any, words: Sequence[str]) -> None:  # noqa: ANN401 - Typer's command
     """Answer a shell's script; stay silent on any error, since the user is in the middle of a line."""
     try:
-        sys.stdout.write(complete(root, words).lines())
+        sys.stdout.write(find_candidates(root, words).encode())
     except Exception:  # noqa: BLE001 - a trace would only disturb the command line
         return

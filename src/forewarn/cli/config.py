@@ -8,17 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.command import command, group
+from forewarn.cli.command import add_group, command
 from forewarn.cli.output import Output
 
-__all__ = ["add_config", "described", "without_password"]
+__all__ = ["add_config", "describe_settings", "mask_password"]
 
 _PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):[^/\s]*@")
 
 
 def add_config(app: typer.Typer) -> None:
     """Add the commands of `config`."""
-    noun = group(app, "config", "Look at the settings of the service.", "About")
+    noun = add_group(app, "config", "Show the settings of the service.", "About")
 
     @command(noun, "show", "forewarn config show", "forewarn config show --config forewarn.toml --json")
     def show(
@@ -27,20 +27,20 @@ def add_config(app: typer.Typer) -> None:
     ) -> None:
         """Show every setting: its current value, its default, and its description.
 
-        A value comes from the first of: flag of `serve`, environment variable, file, default.
+        A value comes from the first of these that sets it: flag of `serve`, environment variable, file, default.
         """
-        settings = described(config)
-        if output.show(settings):
+        settings = describe_settings(config)
+        if output.print_if_json(settings):
             return
         for setting in settings:
             is_default = setting["value"] == setting["default"]
-            default = "default" if is_default else f"default: {_shown(setting['default'])}"
+            default = "default" if is_default else f"default: {_format_value(setting['default'])}"
             notes = ", ".join(filter(None, [default, setting["unit"]]))
-            output.line(f"{setting['name']} = {_shown(setting['value'])}  ({notes})")
-            output.line(f"    {setting['description']}")
+            output.print_line(f"{setting['name']} = {_format_value(setting['value'])}  ({notes})")
+            output.print_line(f"    {setting['description']}")
 
 
-def described(config: Path | None = None) -> list[dict[str, Any]]:
+def describe_settings(config: Path | None = None) -> list[dict[str, Any]]:
     """Return every setting with its value, default, unit, variable and description.
 
     Raises:
@@ -54,9 +54,9 @@ def described(config: Path | None = None) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "value": without_password(values[name]),
-            "default": without_password(defaults[name]),
-            "unit": _unit(name, field.annotation),
+            "value": mask_password(values[name]),
+            "default": mask_password(defaults[name]),
+            "unit": _find_unit(name, field.annotation),
             "variable": f"FOREWARN_{name.upper()}",
             "description": field.description,
         }
@@ -64,7 +64,7 @@ def described(config: Path | None = None) -> list[dict[str, Any]]:
     ]
 
 
-def _unit(name: str, annotation: object) -> str | None:
+def _find_unit(name: str, annotation: object) -> str | None:
     from forewarn.config import Span
 
     if annotation in (Span, Span | None) or "timedelta" in str(annotation):
@@ -74,12 +74,12 @@ def _unit(name: str, annotation: object) -> str | None:
     return "per second" if name.endswith("_per_s") else None
 
 
-def without_password(value: Any) -> Any:  # noqa: ANN401 - of any setting
+def mask_password(value: Any) -> Any:  # noqa: ANN401 - of any setting
     """Return the value; a password in a URL is replaced by asterisks."""
     return _PASSWORD.sub(r"\1:***@", value) if isinstance(value, str) else value
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if value is None:
         return "not set"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -25,7 +25,7 @@ from forewarn.util.secrets import TOKEN_FILE, default_state_dir, read_token
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["DEFAULT_URL", "Connection", "Pacing", "parse_events", "segment", "state_dir"]
+__all__ = ["DEFAULT_URL", "ControlConnection", "Pacing", "find_state_dir", "parse_events", "quote_segment"]
 
 DEFAULT_URL = "http://127.0.0.1:8170"
 
@@ -52,7 +52,7 @@ class Pacing:
         self.sleep = sleep
 
 
-class Connection:
+class ControlConnection:
     """A connection to the control API. Nothing is sent before the first request.
 
     Args:
@@ -76,13 +76,13 @@ class Connection:
         pacing: Pacing | None = None,
     ) -> None:
         self.url = url.rstrip("/")
-        self._host = _checked_host(self.url)
+        self._host = _parse_host(self.url)
         self._token_file = token_file
         self._environment = os.environ if environment is None else environment
         self._transport = transport
         self._pacing = pacing or Pacing()
         self._client: httpx.Client | None = None
-        self._token_missing: str | None = None
+        self._missing_token_reason: str | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -97,15 +97,15 @@ class Connection:
 
     def get(self, path: str, **params: object) -> Any:  # noqa: ANN401 - JSON
         """GET a resource."""
-        return self._call("GET", path, params=params)
+        return self._send_with_retries("GET", path, params=params)
 
-    def pages(self, path: str, most: int | None = None, **params: object) -> Iterator[dict[str, Any]]:
-        """Yield the items of a list, page by page; at most `most`, None for all."""
+    def iterate_items(self, path: str, count_max: int | None = None, **params: object) -> Iterator[dict[str, Any]]:
+        """Yield the items of a list, page by page; at most `count_max`, None for all."""
         after: str | None = None
-        left = most
+        left = count_max
         while left is None or left > 0:
             limit = _PAGE if left is None else min(left, _PAGE)
-            page = self._call("GET", path, params=params | {"limit": limit, "after": after})
+            page = self._send_with_retries("GET", path, params=params | {"limit": limit, "after": after})
             # A page of events is counted in maintenances, so it may hold more items than requested.
             items = page["items"] if left is None else page["items"][:left]
             yield from items
@@ -115,27 +115,28 @@ class Connection:
             if left is not None:
                 left -= len(items)
 
-    def last(self, path: str, count: int, **params: object) -> list[dict[str, Any]]:
+    def fetch_newest(self, path: str, count: int, **params: object) -> list[dict[str, Any]]:
         """Return the last `count` items of the audit log or fewer, oldest first."""
         found: list[dict[str, Any]] = []
         before: str | None = None
         while len(found) < count:
-            asked = {"newest": "true", "limit": min(count - len(found), _PAGE), "before": before}
-            page = self._call("GET", path, params=params | asked)
+            query = {"newest": "true", "limit": min(count - len(found), _PAGE), "before": before}
+            page = self._send_with_retries("GET", path, params=params | query)
+            # Pages go backwards in time, but each is in ascending order.
             found = page["items"] + found
             before = page["next"]
             if before is None:
                 break
         return found
 
-    def change(
+    def send_change(
         self,
         method: str,
         path: str,
         body: object = None,
         *,
         is_repeatable: bool = True,
-        also: tuple[int, ...] = (),
+        accepted_statuses: tuple[int, ...] = (),
         **params: object,
     ) -> Any:  # noqa: ANN401 - JSON
         """Make a change exactly once: a 503 is retried under the same `Idempotency-Key`.
@@ -145,15 +146,21 @@ class Connection:
             path: Path below the address of the control API.
             body: JSON-able value, or bytes to send as they are; None for none.
             is_repeatable: False if the service ignores the key here.
-            also: Error statuses that are returned as an answer here.
+            accepted_statuses: Error statuses that are returned as an answer here.
             params: Query parameters.
         """
         headers = {"idempotency-key": str(uuid.uuid4())}
-        return self._call(
-            method, path, params=params, body=body, headers=headers, is_repeatable=is_repeatable, also=also
+        return self._send_with_retries(
+            method,
+            path,
+            params=params,
+            body=body,
+            headers=headers,
+            is_repeatable=is_repeatable,
+            accepted_statuses=accepted_statuses,
         )
 
-    def _call(
+    def _send_with_retries(
         self,
         method: str,
         path: str,
@@ -162,33 +169,38 @@ class Connection:
         body: object = None,
         headers: Mapping[str, str] | None = None,
         is_repeatable: bool = True,
-        also: tuple[int, ...] = (),
+        accepted_statuses: tuple[int, ...] = (),
     ) -> Any:  # noqa: ANN401 - JSON
-        said = _said(params or {})
+        query = _drop_unset(params or {})
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        sent = {"content-type": "application/json"} if content is not None and not isinstance(body, bytes) else {}
+        content_headers = (
+            {"content-type": "application/json"} if content is not None and not isinstance(body, bytes) else {}
+        )
+        # Only a 503 is retried, because it is temporary; a failed connection more often means a wrong address.
         pauses = iter(_RETRY_PAUSES_S if is_repeatable else ())
         while True:
-            response = self._send(method, path, said, content, sent | dict(headers or {}))
+            response = self._send_once(method, path, query, content, content_headers | dict(headers or {}))
             pause_s = next(pauses, None) if response.status_code == _UNAVAILABLE else None
             if pause_s is None:
                 break
             self._pacing.sleep(pause_s)
-        if response.is_success or response.status_code in also:
-            return self._json(response)
-        return self._fail(response)
+        if response.is_success or response.status_code in accepted_statuses:
+            return self._decode_json(response)
+        return self._raise_refusal(response)
 
-    def _send(
+    def _send_once(
         self, method: str, path: str, params: Mapping[str, Any], content: bytes | None, headers: Mapping[str, str]
     ) -> httpx.Response:
         import httpx
 
         try:
-            return self._opened().request(method, path, params=dict(params), content=content, headers=dict(headers))
+            return self._open_client().request(
+                method, path, params=dict(params), content=content, headers=dict(headers)
+            )
         except httpx.HTTPError as error:
-            self._unreachable(error)
+            self._raise_unreachable(error)
 
-    def lines(self, path: str, **params: object) -> Iterator[Any]:
+    def stream_lines(self, path: str, **params: object) -> Iterator[Any]:
         """Yield the lines of a long answer as they arrive, decoded from JSON.
 
         Raises:
@@ -196,19 +208,19 @@ class Connection:
         """
         import httpx
 
-        said: dict[str, Any] = _said(params)
+        query: dict[str, Any] = _drop_unset(params)
         try:
-            with self._opened().stream("GET", path, params=said) as response:
+            with self._open_client().stream("GET", path, params=query) as response:
                 if not response.is_success:
                     response.read()
-                    self._fail(response)
+                    self._raise_refusal(response)
                 yield from map(json.loads, response.iter_lines())
         except httpx.HTTPError as error:
-            self._unreachable(error)
+            self._raise_unreachable(error)
 
     # The stream
 
-    def watch(
+    def watch_entries(
         self, after: int, notice: Callable[[str], None] = lambda _line: None, **params: object
     ) -> Iterator[dict[str, Any]]:
         """Yield audit log entries after that sequence number as they are written, without end.
@@ -228,43 +240,45 @@ class Connection:
         is_first, failures = True, 0
         while True:
             try:
-                for entry in self._stream(after, params):
+                for entry in self._stream_entries(after, params):
                     if entry is None:
                         if failures:
-                            notice("the connection is back")
+                            notice("reconnected")
                         is_first, failures = False, 0
                         continue
                     after = entry["sequence"]
                     yield entry
+            # A refusal is not caught: with an expired token, every further try would be refused too.
             except (httpx.HTTPError, ServerUnreachable) as error:
                 if is_first:
-                    self._unreachable(error)
+                    self._raise_unreachable(error)
             if not failures:
-                notice(f"the connection to {self.url} is lost; trying again")
+                notice(f"lost the connection to {self.url}; retrying")
             self._pacing.sleep(min(0.25 * 2**failures, _RECONNECT_PAUSE_MAX_S))
+            # Bounded, because the power above would overflow while a service stays away for hours.
             failures = min(failures + 1, 10)
 
-    def _stream(self, after: int, params: Mapping[str, object]) -> Iterator[dict[str, Any] | None]:
+    def _stream_entries(self, after: int, params: Mapping[str, object]) -> Iterator[dict[str, Any] | None]:
         """Yield None once the connection is established, then entries."""
         import httpx
 
         timeout = httpx.Timeout(_WATCH_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
         headers = {"last-event-id": str(after)}
-        said: dict[str, Any] = _said(params)
-        with self._opened().stream("GET", "/v1/watch", params=said, headers=headers, timeout=timeout) as response:
+        query: dict[str, Any] = _drop_unset(params)
+        with self._open_client().stream("GET", "/v1/watch", params=query, headers=headers, timeout=timeout) as response:
             if response.status_code >= 500:  # noqa: PLR2004 - the service is starting or stopping
                 msg = f"the service answered {response.status_code}"
                 raise ServerUnreachable(msg)
             if not response.is_success:
                 response.read()
-                self._fail(response)
+                self._raise_refusal(response)
             yield None
             for text in parse_events(response.iter_lines()):
                 yield json.loads(text)
 
     # Opening
 
-    def _opened(self) -> httpx.Client:
+    def _open_client(self) -> httpx.Client:
         if self._client is None:
             import httpx
 
@@ -272,58 +286,62 @@ class Connection:
             mounts = {"http://": self._transport, "https://": self._transport} if _is_loopback(self._host) else None
             self._client = httpx.Client(
                 base_url=self.url,
-                headers=self.headers(),
+                headers=self.build_headers(),
                 timeout=httpx.Timeout(_ANSWER_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
                 transport=self._transport,
                 mounts=mounts,
             )
         return self._client
 
-    def headers(self) -> dict[str, str]:
+    def build_headers(self) -> dict[str, str]:
         """Return the headers of every request: token, accepted type, and trace.
 
         Raises:
             ConfigError: The token cannot be read.
         """
-        token = self._token()
+        token = self._find_token()
         headers = {"accept": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
         traceparent = self._environment.get("TRACEPARENT", "")
         if _TRACEPARENT.fullmatch(traceparent):  # the caller of this command traces it
             headers["traceparent"] = traceparent
         return headers
 
-    def _token(self) -> str | None:
+    def _find_token(self) -> str | None:
         """Return the token to send; None if there is none. The reason is kept for an error of the service."""
         if self._token_file is not None:
-            return _clean(read_token(self._token_file), str(self._token_file))
-        said = self._environment.get("FOREWARN_TOKEN", "").strip()
-        if said:
-            return _clean(said, "FOREWARN_TOKEN")
-        path = state_dir(self._environment) / TOKEN_FILE
+            return _check_token(read_token(self._token_file), str(self._token_file))
+        token = self._environment.get("FOREWARN_TOKEN", "").strip()
+        if token:
+            return _check_token(token, "FOREWARN_TOKEN")
+        path = find_state_dir(self._environment) / TOKEN_FILE
         try:
             is_there = path.exists()
         except OSError:
+            # The folder may belong to another user, as that of a service which runs as root does.
             is_there = False
         if not is_there:
-            self._token_missing = f"there is no token in {path}: start the service as this user, or pass --token-file"
-            return None
-        if self.url.startswith("http:") and not _is_loopback(self._host):
-            self._token_missing = (
-                f"the token in {path} is not sent in the clear to {self._host}: use https, or pass --token-file"
+            self._missing_token_reason = (
+                f"there is no token in {path}: start the service as this user, or pass --token-file"
             )
             return None
-        return _clean(read_token(path), str(path))
+        # The user did not choose this token for this address: a mistyped URL must not reveal it to the network.
+        if self.url.startswith("http:") and not _is_loopback(self._host):
+            self._missing_token_reason = (
+                f"the token in {path} is not sent unencrypted to {self._host}: use https, or pass --token-file"
+            )
+            return None
+        return _check_token(read_token(path), str(path))
 
     # Errors
 
-    def _json(self, response: httpx.Response) -> Any:  # noqa: ANN401 - JSON
+    def _decode_json(self, response: httpx.Response) -> Any:  # noqa: ANN401 - JSON
         try:
             return response.json()
         except ValueError as error:
-            msg = f"{self.url} does not answer like a control API: is this the right address?"
+            msg = f"{self.url} is not a control API: check the control URL"
             raise OtherSideError(msg) from error
 
-    def _fail(self, response: httpx.Response) -> NoReturn:
+    def _raise_refusal(self, response: httpx.Response) -> NoReturn:
         try:
             body = response.json()["error"]
             code, message, details = str(body["code"]), str(body["message"]), dict(body["details"])
@@ -331,51 +349,52 @@ class Connection:
             if response.status_code == _UNAVAILABLE:
                 msg = f"{self.url} is too busy (503): try again later"
                 raise OtherSideError(msg) from None
-            msg = f"{self.url} answered {response.status_code}, but not like a control API: is this the right address?"
+            msg = f"{self.url} answered {response.status_code}, but is not a control API: check the control URL"
             raise OtherSideError(msg) from None
-        if code == Unauthorized.code and self._token_missing is not None:
-            raise Unauthorized(self._token_missing)
+        # "Invalid token" would mislead a user who has none; the reason why none was sent helps.
+        if code == Unauthorized.code and self._missing_token_reason is not None:
+            raise Unauthorized(self._missing_token_reason)
         raise _BY_CODE.get(code, ForewarnError)(message, **details)
 
-    def _unreachable(self, error: Exception) -> NoReturn:
+    def _raise_unreachable(self, error: Exception) -> NoReturn:
         import httpx
 
         if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
-            msg = f"{self.url} cannot be used as the control URL: {error}"
+            msg = f"cannot use {self.url} as the control URL: {error}"
             raise ConfigError(msg) from error
         if isinstance(error, httpx.ReadTimeout):
             msg = f"{self.url} did not answer within {_ANSWER_TIMEOUT_S:g} s"
             raise ServerUnreachable(msg) from error
         if "CERTIFICATE_VERIFY_FAILED" in str(error) or isinstance(error.__cause__, ssl.SSLCertVerificationError):
-            msg = f"cannot reach {self.url}: its certificate cannot be verified; name its CA in SSL_CERT_FILE"
+            msg = f"cannot reach {self.url}: its certificate cannot be verified; set SSL_CERT_FILE to its CA"
             raise ServerUnreachable(msg) from error
         reason = str(error).strip() or type(error).__name__
         msg = f"cannot reach {self.url} ({reason}): start a service with 'forewarn serve', or pass --control-url"
         raise ServerUnreachable(msg) from error
 
 
-def _said(params: Mapping[str, object]) -> dict[str, object]:
+def _drop_unset(params: Mapping[str, object]) -> dict[str, object]:
     """Return the parameters that were given."""
     return {name: value for name, value in params.items() if value is not None and value != []}
 
 
-def segment(name: str) -> str:
+def quote_segment(name: str) -> str:
     """Quote a name as one segment of a path.
 
     Raises:
         InvalidRequest: It cannot be one.
     """
     if name in {"", ".", ".."} or "/" in name:
-        msg = f"{name!r} is not a name"
+        msg = f"{name!r} is not a valid name"
         raise InvalidRequest(msg)
     return quote(name, safe="")
 
 
-def state_dir(environment: Mapping[str, str]) -> Path:
+def find_state_dir(environment: Mapping[str, str]) -> Path:
     """Return the state folder of a `serve` that the same user runs in the same environment."""
-    said = environment.get("FOREWARN_STATE_DIR")
-    if said:
-        return Path(said)
+    folder = environment.get("FOREWARN_STATE_DIR")
+    if folder:
+        return Path(folder)
     return default_state_dir()
 
 
@@ -390,14 +409,15 @@ def parse_events(lines: Iterator[str]) -> Iterator[str]:
             found = []
 
 
-def _checked_host(url: str) -> str:
+def _parse_host(url: str) -> str:
     try:
         parts = urlsplit(url)
+        # The port is read because an invalid one raises only when it is read.
         host, _port = parts.hostname, parts.port
     except ValueError:
         parts, host = urlsplit(""), None
     if parts.scheme not in {"http", "https"} or not host:
-        msg = f"control URL {url!r} is expected to be like {DEFAULT_URL}"
+        msg = f"invalid control URL {url!r}: expected for example {DEFAULT_URL}"
         raise ConfigError(msg)
     return host
 
@@ -409,8 +429,9 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _clean(token: str, where: str) -> str:
+def _check_token(token: str, origin: str) -> str:
+    # Checked here, because h11 quotes an invalid header value in its error and would print the token.
     if not token.isascii() or not token.isprintable() or " " in token:
-        msg = f"what is in {where} is not a token"
+        msg = f"{origin} does not contain a valid token"
         raise ConfigError(msg)
     return token

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from forewarn.cli.command import command
-from forewarn.cli.connection import Connection
+from forewarn.cli.connection import ControlConnection
 from forewarn.cli.output import Output
 
 __all__ = ["add_dashboard"]
@@ -19,14 +19,17 @@ def add_dashboard(app: typer.Typer) -> None:
 
     @command(app, "dashboard", "forewarn dashboard", "forewarn dashboard --open", panel="Operate")
     def dashboard(
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
-        is_to_open: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser, too.")] = False,
+        is_to_open: Annotated[
+            bool, typer.Option("--open", help="Also open the link in this machine's browser.")
+        ] = False,
     ) -> None:
-        """Print a link that logs a browser in to the dashboard, once and within a minute."""
-        link = connection.change("POST", "/v1/login-links", None, is_repeatable=False)
-        if not output.show(link):
-            output.line(link["url"])
-            output.notice("it holds for a minute, and logs in whoever opens it first")
+        """Print a link that logs a browser in to the dashboard. It works once, within one minute."""
+        # Not retried: each try would create another valid link.
+        link = connection.send_change("POST", "/v1/login-links", None, is_repeatable=False)
+        if not output.print_if_json(link):
+            output.print_line(link["url"])
+            output.print_notice("the link is valid for one minute, and works only once")
         if is_to_open and not webbrowser.open(link["url"]):
-            output.notice("there is no browser here: open the link yourself")
+            output.print_notice("cannot open a browser: open the link manually")

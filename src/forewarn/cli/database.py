@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forewarn.cli.command import command, group, server_extra
+from forewarn.cli.command import add_group, command, require_server_extra
 from forewarn.cli.output import Column, Output, format_moment
 from forewarn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from forewarn.store.copying import Copied, Progress
-    from forewarn.store.describing import Description
-    from forewarn.store.ends import Holding
+    from forewarn.store.copying import CopyProgress, CopyResult
+    from forewarn.store.describing import DatabaseDescription
+    from forewarn.store.whole_database import RecordedLease
 
-__all__ = ["add_database", "copied_json", "description_json", "progress_line"]
+__all__ = ["add_database", "encode_copied", "encode_description", "format_progress"]
 
 _MEBIBYTE = 1 << 20
 _FILE, _SERVER = "sqlite:///forewarn.db", "postgresql://forewarn@db.example/forewarn"
@@ -25,7 +25,7 @@ _FILE, _SERVER = "sqlite:///forewarn.db", "postgresql://forewarn@db.example/fore
 
 def add_database(app: typer.Typer) -> None:
     """Add the commands of `database`."""
-    noun = group(app, "database", "Look at the database of the service, or move it.", "Run")
+    noun = add_group(app, "database", "Show the database of the service, or copy it to another one.", "Run")
 
     @command(
         noun,
@@ -35,60 +35,65 @@ def add_database(app: typer.Typer) -> None:
     )
     def copy(
         source: Annotated[
-            str, typer.Argument(metavar="FROM", help="URL of the database to copy; nobody may serve it.")
+            str, typer.Argument(metavar="FROM", help="URL of the database to copy; no service may be using it.")
         ],
-        target: Annotated[str, typer.Argument(metavar="TO", help="URL of an empty database; a file may be missing.")],
+        target: Annotated[
+            str, typer.Argument(metavar="TO", help="URL of an empty database; a missing file is created.")
+        ],
         output: Output,
         upgrade_source: Annotated[
             bool,
             typer.Option(
-                "--upgrade-source", help="Bring an older FROM to the newest schema first; there is no way back for it."
+                "--upgrade-source", help="Upgrade an older FROM to the newest schema first; this cannot be undone."
             ),
         ] = False,
     ) -> None:
         """Copy everything from one database to another, from SQLite to PostgreSQL or back.
 
-        Either everything is copied and compared, or TO is left unchanged. Stop every 'forewarn serve' on FROM before,
+        Either everything is copied and compared, or TO is left unchanged. Stop every 'forewarn serve' on FROM first,
         and serve only TO afterwards: two services would carry out each maintenance twice.
         """
-        with server_extra():
+        with require_server_extra():
             from forewarn.store.copying import copy_database
-        _check(source, "FROM")
-        _check(target, "TO")
+        _check_url(source, "FROM")
+        _check_url(target, "TO")
         try:
             copied = copy_database(
-                source, target, upgrade_source=upgrade_source, tell=lambda p: output.passing(progress_line(p))
+                source,
+                target,
+                upgrade_source=upgrade_source,
+                on_progress=lambda p: output.show_progress(format_progress(p)),
             )
         finally:
-            output.passing()
-        if not output.show(copied_json(copied)):
+            output.show_progress()
+        if not output.print_if_json(encode_copied(copied)):
             _print_copied(output, copied)
 
     @command(noun, "show", f"forewarn database show {_FILE}", f"forewarn database show {_SERVER} --json")
     def show(
-        url: Annotated[str, typer.Argument(metavar="URL", help="URL of the database; it may be served meanwhile.")],
+        url: Annotated[str, typer.Argument(metavar="URL", help="URL of the database; it may be in use.")],
         output: Output,
     ) -> None:
         """Show the contents of a database: its schema, its size, the rows of each table, and its lease holders."""
-        with server_extra():
+        with require_server_extra():
             from forewarn.store.describing import describe_database
-        _check(url, "URL")
+        _check_url(url, "URL")
         description = describe_database(url)
-        if not output.show(description_json(description)):
+        if not output.print_if_json(encode_description(description)):
             _print_description(output, description)
 
 
-def _check(url: str, hint: str) -> None:
+def _check_url(url: str, hint: str) -> None:
     """Report an unreadable URL as a usage error, unlike a database that cannot be used."""
-    from forewarn.store.ends import database_url
+    from forewarn.store.whole_database import parse_database_url
 
     try:
-        database_url(url)
+        parse_database_url(url)
     except ConfigError as error:
         raise typer.BadParameter(error.message, param_hint=hint) from error
 
 
-def progress_line(progress: Progress) -> str:
+def format_progress(progress: CopyProgress) -> str:
     """Describe the progress of a copy."""
     verb = "comparing" if progress.is_comparing else "copying"
     return f"{verb} {progress.table}: {progress.rows_done:,} of {progress.rows:,} rows"
@@ -97,7 +102,7 @@ def progress_line(progress: Progress) -> str:
 # The copy
 
 
-def copied_json(copied: Copied) -> dict[str, Any]:
+def encode_copied(copied: CopyResult) -> dict[str, Any]:
     """Return the result of a copy, for programs."""
     return {
         "from": copied.source,
@@ -108,20 +113,20 @@ def copied_json(copied: Copied) -> dict[str, Any]:
     }
 
 
-def _print_copied(output: Output, copied: Copied) -> None:
+def _print_copied(output: Output, copied: CopyResult) -> None:
     columns = [Column("table"), Column("rows"), Column("checksum")]
-    output.table(columns, [(table.name, f"{table.rows:,}", table.checksum) for table in copied.tables])
-    output.line()
+    output.print_table(columns, [(table.name, f"{table.rows:,}", table.checksum) for table in copied.tables])
+    output.print_line()
     rows = f"{copied.rows:,} row{'' if copied.rows == 1 else 's'}"
-    output.line(f"copied {rows} from {copied.source} to {copied.target}")
-    output.line("counts and checksums of every table are the same in both")
-    output.line("serve only the new one from now on: two services would carry out each maintenance twice")
+    output.print_line(f"copied {rows} from {copied.source} to {copied.target}")
+    output.print_line("row counts and checksums match for every table")
+    output.print_line("serve only the new database from now on: two services would carry out each maintenance twice")
 
 
 # The description
 
 
-def description_json(description: Description) -> dict[str, Any]:
+def encode_description(description: DatabaseDescription) -> dict[str, Any]:
     """Return the description of a database, for programs."""
     from forewarn.store.migrate import HEAD
 
@@ -132,34 +137,36 @@ def description_json(description: Description) -> dict[str, Any]:
         "clock": description.clock,
         "counter": description.counter,
         "size_bytes": description.size_bytes,
-        "leases": [asdict(lease) | {"expires_at": _rfc3339(lease.expires_at)} for lease in description.leases],
+        "leases": [asdict(lease) | {"expires_at": _format_rfc3339(lease.expires_at)} for lease in description.leases],
         "rows": description.rows,
     }
 
 
-def _print_description(output: Output, description: Description) -> None:
+def _print_description(output: Output, description: DatabaseDescription) -> None:
     from forewarn.store.migrate import HEAD
 
     newest = "the newest" if description.schema == HEAD else f"the newest here is {HEAD}"
-    output.fields(
+    output.print_fields(
         [
             ("database", description.url),
             ("schema", f"{description.schema} ({newest})"),
             ("clock", description.clock or "not served yet"),
             ("counter", f"{description.counter:,}"),
             ("size", f"{description.size_bytes / _MEBIBYTE:,.1f} MiB"),
-            *([(f"lease {lease.name}", _held(lease)) for lease in description.leases] or [("lease", "nobody")]),
+            *([(f"lease {lease.name}", _describe_lease(lease)) for lease in description.leases] or [("lease", "none")]),
         ]
     )
-    output.line()
-    output.table([Column("table"), Column("rows")], [(name, f"{count:,}") for name, count in description.rows.items()])
+    output.print_line()
+    output.print_table(
+        [Column("table"), Column("rows")], [(name, f"{count:,}") for name, count in description.rows.items()]
+    )
 
 
-def _held(lease: Holding) -> str:
+def _describe_lease(lease: RecordedLease) -> str:
     if lease.is_over:
-        return f"nobody; {lease.holder} was the last"
-    return f"{lease.holder} until {format_moment(_rfc3339(lease.expires_at))}"
+        return f"expired; last held by {lease.holder}"
+    return f"{lease.holder} until {format_moment(_format_rfc3339(lease.expires_at))}"
 
 
-def _rfc3339(moment: datetime) -> str:
+def _format_rfc3339(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")

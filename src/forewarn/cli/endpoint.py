@@ -8,15 +8,16 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.command import command, server_extra
+from forewarn.cli.command import command, require_server_extra
 
 __all__ = ["add_endpoint"]
 
 _LINK = "Control plane"
-_WAYS = "Who asks"
+_WAYS = "Identification of VMs"
 
 
-class Way(StrEnum):
+# Repeated here, because importing `host.listeners` would need the extra `server` even for `--help`.
+class IdentifyOption(StrEnum):
     """Method of identifying VMs."""
 
     ADDRESS = "address"
@@ -37,14 +38,14 @@ def add_endpoint(app: typer.Typer) -> None:
     )
     def endpoint(  # one parameter for each flag
         host: Annotated[
-            str, typer.Option(metavar="NAME", envvar="FOREWARN_HOST", help="This host, as the inventory calls it.")
+            str, typer.Option(metavar="NAME", envvar="FOREWARN_HOST", help="Name of this host in the inventory.")
         ],
         token_file: Annotated[
             Path,
             typer.Option(
                 metavar="FILE",
                 envvar="FOREWARN_HOST_TOKEN_FILE",
-                help="Its token: 'forewarn host create-token NAME'.",
+                help="File with the host's token, from 'forewarn host create-token'.",
                 rich_help_panel=_LINK,
             ),
         ],
@@ -53,95 +54,101 @@ def add_endpoint(app: typer.Typer) -> None:
             typer.Option(
                 metavar="URL",
                 envvar="FOREWARN_CONTROL_URLS",
-                help="A replica of the control plane; repeatable.",
+                help="URL of a control plane replica; repeatable.",
                 rich_help_panel=_LINK,
             ),
         ],
         ca_file: Annotated[
             Path | None,
-            typer.Option(metavar="FILE", help="Who signs their certificates, PEM.", rich_help_panel=_LINK),
+            typer.Option(metavar="FILE", help="CA of the replicas' certificates, PEM.", rich_help_panel=_LINK),
         ] = None,
         metadata_listen: Annotated[
             list[str] | None,
-            typer.Option(metavar="ADDRESS:PORT", help="For VMs; repeatable. (default: 169.254.169.254:80)"),
+            typer.Option(metavar="ADDRESS:PORT", help="Address for VMs; repeatable. (default: 169.254.169.254:80)"),
         ] = None,
         metadata_host_name: Annotated[
             list[str] | None,
             typer.Option(
                 metavar="NAME",
-                help="Name by which VMs call the endpoint, beside addresses and localhost; repeatable.",
+                help="Accepted host name of the endpoint, besides addresses and localhost; repeatable.",
             ),
         ] = None,
         identify: Annotated[
-            list[Way] | None,
+            list[IdentifyOption] | None,
             typer.Option(
                 metavar="address|interface|socket",
-                help="How VMs are told apart. (default: address)",
+                help="How to identify VMs; repeatable. (default: address)",
                 rich_help_panel=_WAYS,
             ),
         ] = None,
         interfaces: Annotated[
-            str, typer.Option(metavar="PATTERN", help="A VM's interface, such as 'tap-{vm}'.", rich_help_panel=_WAYS)
+            str,
+            typer.Option(
+                metavar="PATTERN", help="Pattern of interface names, such as 'tap-{vm}'.", rich_help_panel=_WAYS
+            ),
         ] = "",
         interface_file: Annotated[
             Path | None,
             typer.Option(
-                metavar="FILE", help="Which interface is whose: 'interfaces: {vnet0: web-0}'.", rich_help_panel=_WAYS
+                metavar="FILE", help="Map of interfaces to VMs: 'interfaces: {vnet0: web-0}'.", rich_help_panel=_WAYS
             ),
         ] = None,
         interface_macs: Annotated[
             bool,
             typer.Option(
                 "--interface-macs",
-                help="An interface is that VM's whose MAC it has, but for 'fe:'.",
+                help="Match interfaces to VMs by MAC, except for its first byte, 'fe'.",
                 rich_help_panel=_WAYS,
             ),
         ] = False,
         socket_folder: Annotated[
             Path | None,
-            typer.Option(metavar="FOLDER", help="Where each VM has its Unix socket, NAME.sock.", rich_help_panel=_WAYS),
+            typer.Option(
+                metavar="FOLDER", help="Folder with a Unix socket for each VM, NAME.sock.", rich_help_panel=_WAYS
+            ),
         ] = None,
         socket_group: Annotated[
-            str, typer.Option(metavar="GROUP", help="Who else may connect to these.", rich_help_panel=_WAYS)
+            str, typer.Option(metavar="GROUP", help="Group that may connect to the sockets.", rich_help_panel=_WAYS)
         ] = "",
         answer_dhcp: Annotated[
             bool,
             typer.Option(
                 "--answer-dhcp",
-                help="Tell guests that ask by DHCP where the endpoint is; with interfaces.",
+                help="Announce the endpoint to guests by DHCP; requires interfaces.",
                 rich_help_panel=_WAYS,
             ),
         ] = False,
         listen: Annotated[
-            str, typer.Option(metavar="ADDRESS:PORT", help="For /healthz, /readyz and /metrics; empty for none.")
+            str,
+            typer.Option(metavar="ADDRESS:PORT", help="Address for /healthz, /readyz and /metrics; empty to disable."),
         ] = "127.0.0.1:8171",
         state_file: Annotated[
             Path | None,
-            typer.Option(metavar="FILE", help="What is known is kept there, and served while no replica answers."),
+            typer.Option(metavar="FILE", help="File for the last known state, served while no replica answers."),
         ] = None,
     ) -> None:
-        """Serve events to the VMs on this host, using state from the control plane, also while that is unreachable.
+        """Serve events to the VMs on this host, using state from the control plane, even while it is unreachable.
 
         Needs no database. Approvals are forwarded; the answer is 200 only once the control plane has stored them.
         """
-        with server_extra():
-            from forewarn.host.listeners import Way as KnownBy
-            from forewarn.host.listeners import Ways
-            from forewarn.host.running import run_endpoint
+        with require_server_extra():
+            from forewarn.host.endpoint_process import run_endpoint
+            from forewarn.host.listeners import IdentificationMethod as KnownBy
+            from forewarn.host.listeners import ListenerSettings
 
         run_endpoint(
             host=host,
             control_urls=[url for text in control_url for url in text.split(",")],
             token_file=token_file,
             ca_file=ca_file,
-            ways=Ways(
-                by=tuple(KnownBy(way.value) for way in identify or [Way.ADDRESS]),
+            settings=ListenerSettings(
+                identify_by=tuple(KnownBy(way.value) for way in identify or [IdentifyOption.ADDRESS]),
                 listen=tuple(metadata_listen or ["169.254.169.254:80"]),
-                pattern=interfaces,
-                file=interface_file,
+                interface_pattern=interfaces,
+                interface_file=interface_file,
                 by_mac=interface_macs,
-                folder=socket_folder,
-                group=socket_group,
+                socket_folder=socket_folder,
+                socket_group=socket_group,
             ),
             answers_dhcp=answer_dhcp,
             listen=listen,

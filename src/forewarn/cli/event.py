@@ -6,17 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.choosing import Choice, Csv, check_csv, print_csv
-from forewarn.cli.clock import server_now
-from forewarn.cli.command import command, group
-from forewarn.cli.connection import Connection
-from forewarn.cli.names import event_ids
+from forewarn.cli.clock import get_service_time
+from forewarn.cli.command import add_group, command
+from forewarn.cli.completers import event_ids
+from forewarn.cli.connection import ControlConnection
+from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv
 from forewarn.cli.output import Column, Output, format_relative
 from forewarn.cli.times import split_names
 from forewarn.core.model import EventStatus
 from forewarn.errors import Conflict, NotFound
 
-__all__ = ["add_event", "events_table"]
+__all__ = ["add_event", "print_events"]
 
 _UNKNOWN = 404
 _REFUSED = 409
@@ -24,7 +24,7 @@ _REFUSED = 409
 
 def add_event(app: typer.Typer) -> None:
     """Add the commands of `event`."""
-    noun = group(app, "event", "Look at the events that VMs see; approve them for the VMs.", "Operate")
+    noun = add_group(app, "event", "Show the events that VMs see; approve them on behalf of VMs.", "Operate")
 
     @command(
         noun,
@@ -34,9 +34,9 @@ def add_event(app: typer.Typer) -> None:
         "forewarn event list --since 30d --scope web --status completed --csv > web.csv",
     )
     def list_events(
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
-        choice: Choice,
+        choice: HistoryFilter,
         statuses: Annotated[
             list[EventStatus] | None,
             typer.Option(
@@ -46,26 +46,26 @@ def add_event(app: typer.Typer) -> None:
                 help=f"Only this status ({', '.join(EventStatus).lower()}); repeatable.",
             ),
         ] = None,
-        every: Annotated[
-            bool, typer.Option("--all", help="Those that are over, too; so do --since and --until.")
-        ] = False,
+        every: Annotated[bool, typer.Option("--all", help="Include ended events, as --since and --until do.")] = False,
         limit: Annotated[
-            int | None, typer.Option(min=1, metavar="COUNT", help="At most so many. (default: 100; all with --csv)")
+            int | None,
+            typer.Option(min=1, metavar="COUNT", help="Maximum number of events. (default: 100; all with --csv)"),
         ] = None,
         as_csv: Csv = False,
     ) -> None:
         """List events, those of the newest maintenance first."""
-        params = choice.params(connection) | {"all": "true" if every else None, "status": statuses}
+        params = choice.to_query_params(connection) | {"all": "true" if every else None, "status": statuses}
         if as_csv:
-            check_csv(output)
-            print_csv(connection.pages("/v1/events", limit, **params), "events", output)
+            check_output_format(output)
+            print_csv(connection.iterate_items("/v1/events", limit, **params), "events", output)
             return
         most = limit or 100
-        found = list(connection.pages("/v1/events", most + 1, **params))
-        if not output.show(found[:most]):
-            events_table(output, connection, found[:most])
+        # One more than is shown tells whether there are more.
+        found = list(connection.iterate_items("/v1/events", most + 1, **params))
+        if not output.print_if_json(found[:most]):
+            print_events(output, connection, found[:most])
         if len(found) > most:
-            output.notice(f"there are more: --limit {most * 10}")
+            output.print_notice(f"there are more events: use --limit {most * 10}")
 
     @command(
         noun,
@@ -76,20 +76,24 @@ def add_event(app: typer.Typer) -> None:
         event_ids: Annotated[
             list[str], typer.Argument(metavar="ID...", help="Ids of the events.", autocompletion=event_ids)
         ],
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
     ) -> None:
         """Approve events on behalf of their VMs; once all are approved, the maintenance starts."""
         body = {"event_ids": split_names(event_ids)}
-        items = connection.change("POST", "/v1/events/approve", body, also=(_UNKNOWN, _REFUSED))["items"]
-        if not output.show(items):
+        # The answer lists the outcome of each event even if some are refused, so an error status is read like a
+        # success.
+        items = connection.send_change("POST", "/v1/events/approve", body, accepted_statuses=(_UNKNOWN, _REFUSED))[
+            "items"
+        ]
+        if not output.print_if_json(items):
             for item in items:
                 if item["outcome"] in _OUTCOMES:
-                    output.line(f"event {item['event_id']} {_OUTCOMES[item['outcome']]}")
+                    output.print_line(f"event {item['event_id']} {_OUTCOMES[item['outcome']]}")
         _check_approved(items)
 
 
-_OUTCOMES = {"approved": "is approved", "unchanged": "needs no approval any more"}
+_OUTCOMES = {"approved": "is approved", "unchanged": "no longer needs approval"}
 
 
 def _check_approved(items: list[dict[str, Any]]) -> None:
@@ -101,16 +105,16 @@ def _check_approved(items: list[dict[str, Any]]) -> None:
     """
     unknown, refused = ([i["event_id"] for i in items if i["status"] == s] for s in (_UNKNOWN, _REFUSED))
     if unknown:
-        msg = f"no event has the id {', '.join(unknown)}: see 'forewarn event list'"
+        msg = f"no event with the id {', '.join(unknown)}: see 'forewarn event list'"
         raise NotFound(msg)
     if refused:
-        msg = f"a policy leaves it to other approvers: {', '.join(refused)}; see 'forewarn inventory show'"
+        msg = f"a policy reserves approval for others: {', '.join(refused)}; see 'forewarn inventory show'"
         raise Conflict(msg)
 
 
-def events_table(output: Output, connection: Connection, events: list[dict[str, Any]]) -> None:
+def print_events(output: Output, connection: ControlConnection, events: list[dict[str, Any]]) -> None:
     """Print events, with complete ids that can be copied."""
-    now = server_now(connection) if events else None
+    now = get_service_time(connection) if events else None
     columns = [Column("id"), Column("type"), Column("state", is_state=True), Column("not before", is_whole=False)]
     rows = [
         (
@@ -122,4 +126,4 @@ def events_table(output: Output, connection: Connection, events: list[dict[str, 
         )
         for event in events
     ]
-    output.table([*columns, Column("resources", is_whole=False)], rows, empty="no events")
+    output.print_table([*columns, Column("resources", is_whole=False)], rows, empty="no events")

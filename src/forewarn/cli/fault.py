@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.clock import server_now
-from forewarn.cli.command import command, group
-from forewarn.cli.connection import Connection
-from forewarn.cli.names import fault_names, vm_names
+from forewarn.cli.clock import get_service_time
+from forewarn.cli.command import add_group, command
+from forewarn.cli.completers import fault_names, vm_names
+from forewarn.cli.connection import ControlConnection
 from forewarn.cli.output import Column, Output, format_relative
 from forewarn.cli.times import as_span_s, split_names
 from forewarn.core.fault import FAULTS
@@ -19,7 +19,7 @@ __all__ = ["add_fault"]
 
 def add_fault(app: typer.Typer) -> None:
     """Add the commands of `fault`."""
-    noun = group(app, "fault", "Have things go wrong on purpose, to test a handler.", "Test")
+    noun = add_group(app, "fault", "Inject faults to test a handler.", "Test")
 
     @command(noun, "kinds", "forewarn fault kinds")
     def kinds(output: Output) -> None:
@@ -28,29 +28,29 @@ def add_fault(app: typer.Typer) -> None:
             {"name": k.name, "what": k.what, "advice": k.advice, "delay_s": k.delay and k.delay.total_seconds()}
             for k in FAULTS.values()
         ]
-        if output.show(rows):
+        if output.print_if_json(rows):
             return
         for row in rows:
-            output.heading(str(row["name"]))
-            output.line(f"  {row['what']}")
-            output.line(f"  A good client: {row['advice']}")
+            output.print_heading(str(row["name"]))
+            output.print_line(f"  {row['what']}")
+            output.print_line(f"  A good client: {row['advice']}")
 
     @command(noun, "list", "forewarn fault list")
-    def list_faults(connection: Connection, output: Output) -> None:
+    def list_faults(connection: ControlConnection, output: Output) -> None:
         """List the active faults."""
-        found = list(connection.pages("/v1/faults"))
-        if not output.show(found):
-            now = server_now(connection) if found else None
+        found = list(connection.iterate_items("/v1/faults"))
+        if not output.print_if_json(found):
+            now = get_service_time(connection) if found else None
             columns = [
                 Column("id"),
                 Column("fault"),
                 Column("for"),
                 Column("requests"),
-                Column("struck"),
+                Column("hits"),
                 Column("ends"),
             ]
-            rows = [_row(fault, None if now is None else format_relative(fault["until"], now)) for fault in found]
-            output.table(columns, rows, empty="no fault is in force: see 'forewarn fault inject --help'")
+            rows = [_make_row(fault, None if now is None else format_relative(fault["until"], now)) for fault in found]
+            output.print_table(columns, rows, empty="no active faults: see 'forewarn fault inject --help'")
 
     @command(
         noun,
@@ -63,29 +63,29 @@ def add_fault(app: typer.Typer) -> None:
         kind: Annotated[
             str,
             typer.Argument(
-                metavar="FAULT", help="What goes wrong: see 'forewarn fault kinds'.", autocompletion=fault_names
+                metavar="FAULT", help="Kind of fault: see 'forewarn fault kinds'.", autocompletion=fault_names
             ),
         ],
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
         vms: Annotated[
             list[str] | None,
             typer.Option(
                 "--vm",
                 metavar="NAME",
-                help="Whose requests; several with commas. (default: everybody's)",
+                help="Only requests of this VM; repeatable or comma-separated. (default: all)",
                 autocompletion=vm_names,
             ),
         ] = None,
-        method: Annotated[str | None, typer.Option(metavar="GET|POST", help="Only these requests.")] = None,
-        count: Annotated[int | None, typer.Option(min=1, metavar="COUNT", help="For so many requests.")] = None,
-        rate: Annotated[float, typer.Option(metavar="PART", help="Which part of the requests, up to 1.")] = 1.0,
-        lasts: Annotated[str | None, typer.Option("--for", metavar="SPAN", help="For so long.")] = None,
+        method: Annotated[str | None, typer.Option(metavar="GET|POST", help="Only requests with this method.")] = None,
+        count: Annotated[int | None, typer.Option(min=1, metavar="COUNT", help="Number of requests to affect.")] = None,
+        rate: Annotated[float, typer.Option(metavar="FRACTION", help="Fraction of requests to affect, up to 1.")] = 1.0,
+        lasts: Annotated[str | None, typer.Option("--for", metavar="SPAN", help="Duration of the fault.")] = None,
         delay: Annotated[
-            str | None, typer.Option(metavar="SPAN", help="How long it takes, where it takes time.")
+            str | None, typer.Option(metavar="SPAN", help="Length of the delay, for kinds that have one.")
         ] = None,
     ) -> None:
-        """Inject a fault; without --count and --for it stays until it is cleared."""
+        """Inject a fault; without --count and --for it remains until cleared."""
         body = {
             "kind": kind,
             "vms": split_names(vms),
@@ -95,24 +95,24 @@ def add_fault(app: typer.Typer) -> None:
             "lasts_s": as_span_s(lasts, "--for"),
             "delay_s": as_span_s(delay, "--delay"),
         }
-        fault = connection.change("POST", "/v1/faults", body)
-        if not output.show(fault):
-            output.line(f"fault {fault['id']}: {fault['kind']}, {FAULTS[fault['kind']].what}")
+        fault = connection.send_change("POST", "/v1/faults", body)
+        if not output.print_if_json(fault):
+            output.print_line(f"fault {fault['id']}: {fault['kind']}, {FAULTS[fault['kind']].what}")
 
     @command(noun, "clear", "forewarn fault clear", "forewarn fault clear 3")
     def clear(
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
-        fault_id: Annotated[int | None, typer.Argument(metavar="[ID]", help="Its number. (default: all)")] = None,
+        fault_id: Annotated[int | None, typer.Argument(metavar="[ID]", help="Id of the fault. (default: all)")] = None,
     ) -> None:
         """Clear one fault, or all."""
         path = "/v1/faults" if fault_id is None else f"/v1/faults/{fault_id}"
-        cleared = connection.change("DELETE", path)
-        if not output.show(cleared):
-            output.line(f"{cleared['count']} faults ended" if cleared["count"] != 1 else "1 fault ended")
+        cleared = connection.send_change("DELETE", path)
+        if not output.print_if_json(cleared):
+            output.print_line(f"{cleared['count']} faults cleared" if cleared["count"] != 1 else "1 fault cleared")
 
 
-def _row(fault: dict[str, Any], ends: str | None) -> tuple[object, ...]:
+def _make_row(fault: dict[str, Any], ends: str | None) -> tuple[object, ...]:
     which = fault["method"] or "all"
     if fault["rate"] < 1:
         which = f"{fault['rate']:.0%} of {which}"

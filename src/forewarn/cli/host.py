@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.command import command, group
-from forewarn.cli.confirming import Yes, confirm
-from forewarn.cli.connection import Connection, segment
-from forewarn.cli.maintenance import Force, Reason, Why, forced, show_made
-from forewarn.cli.names import host_names
+from forewarn.cli.command import add_group, command
+from forewarn.cli.completers import host_names
+from forewarn.cli.confirmation import Yes, confirm
+from forewarn.cli.connection import ControlConnection, quote_segment
+from forewarn.cli.maintenance import Force, Reason, Why, build_force_body, print_created
 from forewarn.cli.output import Column, Output, format_moment
 from forewarn.cli.times import as_span_s
 from forewarn.core.model import EventType
@@ -23,14 +23,14 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the host.", 
 
 def add_host(app: typer.Typer) -> None:
     """Add the commands of `host`."""
-    noun = group(app, "host", "Look at hosts; report a failure, or one foreseen.", "Declare")
+    noun = add_group(app, "host", "Show hosts; report actual and predicted failures.", "Declare")
 
     @command(noun, "list", "forewarn host list")
-    def list_hosts(connection: Connection, output: Output) -> None:
+    def list_hosts(connection: ControlConnection, output: Output) -> None:
         """List every host with its VMs."""
-        hosts = list(connection.pages("/v1/hosts"))
-        if not output.show(hosts):
-            output.table(
+        hosts = list(connection.iterate_items("/v1/hosts"))
+        if not output.print_if_json(hosts):
+            output.print_table(
                 [Column("name"), Column("failed"), Column("vms"), Column("names", is_whole=False)],
                 [
                     (host["name"], format_moment(host["failed_at"]), len(host["vms"]), ", ".join(host["vms"]))
@@ -40,11 +40,11 @@ def add_host(app: typer.Typer) -> None:
             )
 
     @command(noun, "show", "forewarn host show host-1")
-    def show(name: _Name, connection: Connection, output: Output) -> None:
+    def show(name: _Name, connection: ControlConnection, output: Output) -> None:
         """Show one host, and whether it has failed."""
-        host = connection.get(f"/v1/hosts/{segment(name)}")
-        if not output.show(host):
-            output.fields(
+        host = connection.get(f"/v1/hosts/{quote_segment(name)}")
+        if not output.print_if_json(host):
+            output.print_fields(
                 [
                     ("name", host["name"]),
                     ("failed", format_moment(host["failed_at"])),
@@ -60,32 +60,34 @@ def add_host(app: typer.Typer) -> None:
 
 def _add_failures(noun: typer.Typer) -> None:
     @command(noun, "fail", "forewarn host fail host-1", 'forewarn host fail host-1 --reason "power supply burnt" --yes')
-    def fail(name: _Name, connection: Connection, output: Output, reason: Why = None, yes: Yes = False) -> None:
+    def fail(name: _Name, connection: ControlConnection, output: Output, reason: Why = None, yes: Yes = False) -> None:
         """Report that a host has failed: its VMs see a Reboot that has started, without notice.
 
         The host is marked as failed, and rollouts skip it, until 'forewarn host recover'. Asks first; --yes confirms.
         """
 
         def describe() -> str:
-            vms = connection.get(f"/v1/hosts/{segment(name)}")["vms"]
+            vms = connection.get(f"/v1/hosts/{quote_segment(name)}")["vms"]
             shown = ", ".join(vms[:_VMS_SHOWN]) + (
                 f" and {len(vms) - _VMS_SHOWN} more" if len(vms) > _VMS_SHOWN else ""
             )
-            whom = f"Its {len(vms)} VMs ({shown}) are" if vms else "It has no VMs that are"
-            return f"Host {name} is reported as failed. {whom} told that a Reboot has started, without notice."
+            effect = f"Its {len(vms)} VMs ({shown}) see" if vms else "It has no VMs to see"
+            return f"Host {name} is reported as failed. {effect} a Reboot that has started, without notice."
 
         confirm(output, describe, yes=yes)
-        made = connection.change("POST", f"/v1/hosts/{segment(name)}/fail", {"reason": reason})
-        show_made(output, connection, made["items"])
+        made = connection.send_change("POST", f"/v1/hosts/{quote_segment(name)}/fail", {"reason": reason})
+        print_created(output, connection, made["items"])
 
     @command(
         noun, "recover", "forewarn host recover host-1", 'forewarn host recover host-1 --reason "new power supply"'
     )
-    def recover(name: _Name, connection: Connection, output: Output, reason: Why = None) -> None:
+    def recover(name: _Name, connection: ControlConnection, output: Output, reason: Why = None) -> None:
         """Report that a failed host works again."""
-        host = connection.change("POST", f"/v1/hosts/{segment(name)}/recover", {"reason": reason}, is_repeatable=False)
-        if not output.show(host):
-            output.line(f"host {host['name']} has recovered")
+        host = connection.send_change(
+            "POST", f"/v1/hosts/{quote_segment(name)}/recover", {"reason": reason}, is_repeatable=False
+        )
+        if not output.print_if_json(host):
+            output.print_line(f"host {host['name']} has recovered")
 
 
 def _add_predict_failure(noun: typer.Typer) -> None:
@@ -97,7 +99,7 @@ def _add_predict_failure(noun: typer.Typer) -> None:
     )
     def predict_failure(
         name: _Name,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
         within: Annotated[
             str | None, typer.Option("--in", metavar="SPAN", help="Time until its VMs are moved. (default: 7d)")
@@ -105,50 +107,54 @@ def _add_predict_failure(noun: typer.Typer) -> None:
         event_type: Annotated[
             EventType | None,
             typer.Option(
-                "--type", case_sensitive=False, metavar="Redeploy|Freeze", help="Freeze where VMs are migrated live."
+                "--type", case_sensitive=False, metavar="Redeploy|Freeze", help="Freeze if VMs are migrated live."
             ),
         ] = None,
         force: Force = False,
         reason: Reason = None,
     ) -> None:
-        """Report a predicted failure: each VM of the host is moved in that time, and warned if it asked for events."""
-        body = {"notice_s": as_span_s(within, "--in"), "type": event_type} | forced(force=force, reason=reason)
-        made = connection.change("POST", f"/v1/hosts/{segment(name)}/predict-failure", body)
-        show_made(output, connection, made["items"])
+        """Report a predicted failure: each VM is moved within that time, and warned if it asked for events."""
+        body = {"notice_s": as_span_s(within, "--in"), "type": event_type} | build_force_body(
+            force=force, reason=reason
+        )
+        made = connection.send_change("POST", f"/v1/hosts/{quote_segment(name)}/predict-failure", body)
+        print_created(output, connection, made["items"])
 
 
 def _add_tokens(noun: typer.Typer) -> None:
     """Add the commands for tokens, which authenticate the endpoint on a host."""
 
     @command(noun, "create-token", "forewarn host create-token host-1 > host-1.token")
-    def create_token(name: _Name, connection: Connection, output: Output) -> None:
+    def create_token(name: _Name, connection: ControlConnection, output: Output) -> None:
         """Print a new token for the endpoint on a host; it is shown only once."""
-        made = connection.change("POST", f"/v1/hosts/{segment(name)}/tokens", None)
-        if not output.show(made):
-            output.line(made["token"])
+        made = connection.send_change("POST", f"/v1/hosts/{quote_segment(name)}/tokens", None)
+        if not output.print_if_json(made):
+            output.print_line(made["token"])
 
     @command(noun, "tokens", "forewarn host tokens host-1")
-    def tokens(name: _Name, connection: Connection, output: Output) -> None:
+    def tokens(name: _Name, connection: ControlConnection, output: Output) -> None:
         """List the tokens of a host."""
-        found = connection.get(f"/v1/hosts/{segment(name)}/tokens")["items"]
-        if not output.show(found):
-            output.table(
+        found = connection.get(f"/v1/hosts/{quote_segment(name)}/tokens")["items"]
+        if not output.print_if_json(found):
+            output.print_table(
                 [Column("id"), Column("created"), Column("revoked")],
                 [(each["id"], format_moment(each["created_at"]), format_moment(each["revoked_at"])) for each in found],
-                empty=f"{name} has none: see 'forewarn host create-token --help'",
+                empty=f"no tokens for {name}: see 'forewarn host create-token --help'",
             )
 
     @command(noun, "revoke-token", "forewarn host revoke-token host-1 k3v9xq2mab --yes")
     def revoke_token(
         name: _Name,
-        token: Annotated[str, typer.Argument(metavar="ID", help="Of the list of tokens.")],
-        connection: Connection,
+        token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token.")],
+        connection: ControlConnection,
         output: Output,
         yes: Yes = False,
     ) -> None:
         """Revoke a token. Asks first; --yes confirms."""
         words = f"The endpoint on {name} that uses token {token} gets no more changes until it has a new token."
         confirm(output, lambda: words, yes=yes)
-        revoked = connection.change("DELETE", f"/v1/hosts/{segment(name)}/tokens/{segment(token)}", None)
-        if not output.show(revoked):
-            output.line(f"token {revoked['id']} of {name} is not taken any more")
+        revoked = connection.send_change(
+            "DELETE", f"/v1/hosts/{quote_segment(name)}/tokens/{quote_segment(token)}", None
+        )
+        if not output.print_if_json(revoked):
+            output.print_line(f"token {revoked['id']} of {name} is revoked")

@@ -11,14 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.command import command, group
-from forewarn.cli.connection import Connection
+from forewarn.cli.command import add_group, command
+from forewarn.cli.connection import ControlConnection
 from forewarn.cli.inventory_libvirt import add_follow_libvirt, add_from_libvirt
 from forewarn.cli.output import Output, as_yaml
 from forewarn.core.policy import ALL_APPROVERS
 from forewarn.errors import ConfigError, InvalidRequest
 
-__all__ = ["DIFFERS", "add_inventory", "without_defaults"]
+__all__ = ["DIFFERS", "add_inventory", "drop_defaults"]
 
 DIFFERS = 4
 """Exit status of `inventory diff` if something would change."""
@@ -31,7 +31,7 @@ _NOTHING: tuple[object, ...] = (None, "", [], {})
 
 def add_inventory(app: typer.Typer) -> None:
     """Add the commands of `inventory`."""
-    noun = group(app, "inventory", "Declare hosts, scopes and VMs.", "Declare")
+    noun = add_group(app, "inventory", "Declare hosts, scopes and VMs.", "Declare")
     add_from_libvirt(noun)
     add_follow_libvirt(noun)
 
@@ -39,11 +39,11 @@ def add_inventory(app: typer.Typer) -> None:
     _add_diff(noun)
 
     @command(noun, "show", "forewarn inventory show", "forewarn inventory show > inventory.yaml")
-    def show(connection: Connection, output: Output) -> None:
+    def show(connection: ControlConnection, output: Output) -> None:
         """Print the declared inventory in the format of the file."""
         declared = connection.get("/v1/inventory")
-        if not output.show(declared):
-            sys.stdout.write(as_yaml(without_defaults(declared)))
+        if not output.print_if_json(declared):
+            sys.stdout.write(as_yaml(drop_defaults(declared)))
 
 
 def _add_apply(noun: typer.Typer) -> None:
@@ -56,10 +56,10 @@ def _add_apply(noun: typer.Typer) -> None:
     )
     def apply(
         file: _File,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
         remove_missing: Annotated[
-            bool, typer.Option("--remove-missing", help="Remove what the file lacks, however much it is.")
+            bool, typer.Option("--remove-missing", help="Remove everything missing from the file, without a limit.")
         ] = False,
     ) -> None:
         """Replace the declared inventory with this file.
@@ -69,11 +69,11 @@ def _add_apply(noun: typer.Typer) -> None:
         maintenance is never removed. Either the whole file is applied or nothing.
         """
         flag = True if remove_missing else None
-        with _naming(file):
-            change = connection.change("PUT", "/v1/inventory", _read(file), remove_missing=flag)
-        if not output.show(change):
+        with _add_file_to_errors(file):
+            change = connection.send_change("PUT", "/v1/inventory", _read_file(file), remove_missing=flag)
+        if not output.print_if_json(change):
             counts = [f"{change[what]} {what}" for what in ("added", "changed", "removed", "unchanged")]
-            output.line(f"inventory applied: {', '.join(counts)}")
+            output.print_line(f"inventory applied: {', '.join(counts)}")
 
 
 def _add_diff(noun: typer.Typer) -> None:
@@ -83,14 +83,14 @@ def _add_diff(noun: typer.Typer) -> None:
         "forewarn inventory diff inventory.yaml",
         "generate-inventory | forewarn inventory diff - --json",
     )
-    def diff(file: _File, connection: Connection, output: Output) -> None:
+    def diff(file: _File, connection: ControlConnection, output: Output) -> None:
         """Show the changes that applying a file would make, without making them.
 
         The exit status is 0 if nothing would change and 4 if something would.
         """
-        with _naming(file):
-            found = connection.change("POST", "/v1/inventory/diff", _read(file), is_repeatable=False)
-        if not output.show(found):
+        with _add_file_to_errors(file):
+            found = connection.send_change("POST", "/v1/inventory/diff", _read_file(file), is_repeatable=False)
+        if not output.print_if_json(found):
             _print_difference(output, found)
         if any(found[noun][what] for noun in _NOUNS for what in ("added", "changed", "removed")):
             raise typer.Exit(DIFFERS)
@@ -100,49 +100,55 @@ def _print_difference(output: Output, found: dict[str, Any]) -> None:
     for noun, word in _NOUNS.items():
         kind = found[noun]
         for name in kind["added"]:
-            output.line(f"+ {word} {name}")
+            output.print_line(f"+ {word} {name}")
         for change in kind["changed"]:
-            said = [f"{f['field']} {_value(f['before'])} -> {_value(f['after'])}" for f in change["fields"]]
-            output.line(f"~ {word} {change['name']}: {', '.join(said)}")
+            fields = [
+                f"{f['field']} {_format_value(f['before'])} -> {_format_value(f['after'])}" for f in change["fields"]
+            ]
+            output.print_line(f"~ {word} {change['name']}: {', '.join(fields)}")
         for name in kind["removed"]:
-            output.line(f"- {word} {name}")
+            output.print_line(f"- {word} {name}")
     counts = [
         f"{noun}: {', '.join(parts)}"
         for noun in _NOUNS
         if (parts := [f"{len(found[noun][w])} {w}" for w in ("added", "changed", "removed") if found[noun][w]])
     ]
-    output.line("; ".join(counts) or "nothing would change")
+    output.print_line("; ".join(counts) or "nothing would change")
     if found["refusal"] is not None:
-        output.notice(f"it would be refused: {found['refusal']}")
+        output.print_notice(f"the file would be refused: {found['refusal']}")
 
 
-def _value(value: Any) -> str:  # noqa: ANN401 - JSON
+def _format_value(value: Any) -> str:  # noqa: ANN401 - JSON
     return "none" if value in _NOTHING else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 @contextmanager
-def _naming(file: Path) -> Iterator[None]:
+def _add_file_to_errors(file: Path) -> Iterator[None]:
     """Add the name of the file to errors about its contents."""
     try:
         yield
     except InvalidRequest as error:
+        # Other errors are about the request rather than the contents, so the name of the file would mislead.
         if not error.message.startswith("inventory: "):
             raise
-        from forewarn.wire.inventory import in_file
+        from forewarn.wire.inventory import format_file_error
 
         name = "standard input" if str(file) == "-" else str(file)
-        raise InvalidRequest(in_file(error, name), **error.details) from error
+        raise InvalidRequest(format_file_error(error, name), **error.details) from error
 
 
-def without_defaults(value: Any) -> Any:  # noqa: ANN401 - JSON
+def drop_defaults(value: Any) -> Any:  # noqa: ANN401 - JSON
     """Return the inventory without empty members of hosts, scopes and VMs."""
     return {
-        noun: [{name: _said(name, member) for name, member in item.items() if member not in _NOTHING} for item in items]
+        noun: [
+            {name: _drop_policy_defaults(name, member) for name, member in item.items() if member not in _NOTHING}
+            for item in items
+        ]
         for noun, items in value.items()
     }
 
 
-def _said(name: str, member: Any) -> Any:  # noqa: ANN401 - JSON
+def _drop_policy_defaults(name: str, member: Any) -> Any:  # noqa: ANN401 - JSON
     """Return a policy without its default members; any other value unchanged."""
     if name != "policy":
         return member
@@ -150,7 +156,7 @@ def _said(name: str, member: Any) -> Any:  # noqa: ANN401 - JSON
     return {key: value for key, value in member.items() if value not in _NOTHING and value != is_default.get(key)}
 
 
-def _read(file: Path) -> bytes:
+def _read_file(file: Path) -> bytes:
     if str(file) == "-":
         return sys.stdin.buffer.read()
     try:

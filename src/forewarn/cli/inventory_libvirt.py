@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli.command import command, server_extra
-from forewarn.cli.connection import Connection, segment
+from forewarn.cli.command import command, require_server_extra
+from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.output import Output, as_yaml
 from forewarn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from forewarn.wire.inventory import HostVmsIn
+    from forewarn.wire.inventory import HostDeclarationIn
 
 __all__ = ["add_follow_libvirt", "add_from_libvirt"]
 
@@ -29,29 +29,29 @@ def add_from_libvirt(noun: typer.Typer) -> None:
         "forewarn inventory from-libvirt qemu+ssh://root@host-1/system --host host-1 --out inventory.yaml",
     )
     def from_libvirt(
-        uri: Annotated[str, typer.Argument(metavar="URI", help="libvirt's, for example qemu:///system.")],
+        uri: Annotated[str, typer.Argument(metavar="URI", help="URI of libvirt, for example qemu:///system.")],
         output: Output,
         host: Annotated[
-            str, typer.Option("--host", metavar="NAME", help="What the host is called. (default: its own name)")
+            str,
+            typer.Option("--host", metavar="NAME", help="Name of the host in the inventory. (default: its host name)"),
         ] = "",
         out: Annotated[
-            Path | None, typer.Option("--out", metavar="FILE", help="Write it there. (default: standard output)")
+            Path | None, typer.Option("--out", metavar="FILE", help="File to write. (default: standard output)")
         ] = None,
     ) -> None:
         """Print the VMs of a libvirt as an inventory file.
 
         Scope, fault and update domain and addresses are read from an element in the metadata of each domain, if there
-        is one:
-        see docs/how-to/actuators.md.
+        is one: see docs/how-to/actuators.md.
         """
-        with server_extra():
+        with require_server_extra():
             from forewarn.actuators.libvirt_inventory import read_inventory
-            from forewarn.cli.inventory import without_defaults
-            from forewarn.wire.inventory import show_inventory
-        declared = show_inventory(read_inventory(uri, host)).model_dump(mode="json")
-        if out is None and output.show(declared):
+            from forewarn.cli.inventory import drop_defaults
+            from forewarn.wire.inventory import to_inventory_in
+        declared = to_inventory_in(read_inventory(uri, host)).model_dump(mode="json")
+        if out is None and output.print_if_json(declared):
             return
-        text = as_yaml(without_defaults(declared))
+        text = as_yaml(drop_defaults(declared))
         if out is None:
             sys.stdout.write(text)
             return
@@ -60,10 +60,10 @@ def add_from_libvirt(noun: typer.Typer) -> None:
         except OSError as error:
             msg = f"cannot write {out}: {error.strerror}"
             raise ConfigError(msg) from error
-        if not output.show(declared):
+        if not output.print_if_json(declared):
             count = len(declared["vms"])
             words = f"{count} VM{'' if count == 1 else 's'} of {declared['hosts'][0]['name']}"
-            output.notice(f"{words} written to {out}")
+            output.print_notice(f"{words} written to {out}")
 
 
 def add_follow_libvirt(noun: typer.Typer) -> None:
@@ -76,8 +76,8 @@ def add_follow_libvirt(noun: typer.Typer) -> None:
         "forewarn inventory follow-libvirt qemu+ssh://root@host-1/system --host host-1",
     )
     def follow_libvirt(
-        uri: Annotated[str, typer.Argument(metavar="URI", help="libvirt's, for example qemu:///system.")],
-        connection: Connection,
+        uri: Annotated[str, typer.Argument(metavar="URI", help="URI of libvirt, for example qemu:///system.")],
+        connection: ControlConnection,
         output: Output,
         host: Annotated[
             str,
@@ -85,14 +85,12 @@ def add_follow_libvirt(noun: typer.Typer) -> None:
                 "--host",
                 metavar="NAME",
                 envvar="FOREWARN_HOST",
-                help="What the host is called. (default: its own name)",
+                help="Name of the host in the inventory. (default: its host name)",
             ),
         ] = "",
         remove_missing: Annotated[
             bool,
-            typer.Option(
-                "--remove-missing", help="In the first declaration, remove the VMs that are missing, however many."
-            ),
+            typer.Option("--remove-missing", help="In the first declaration, remove all missing VMs, without a limit."),
         ] = False,
     ) -> None:
         """Declare the VMs of a libvirt whenever they change, until Ctrl-C.
@@ -102,8 +100,8 @@ def add_follow_libvirt(noun: typer.Typer) -> None:
         once, the declaration is refused and retried: most often they have moved, and their new host declares them soon.
         If they are gone for good, run this once with --remove-missing.
         """
-        with server_extra():
-            from forewarn.actuators.libvirt_follow import keep_declared
+        with require_server_extra():
+            from forewarn.actuators.libvirt_events import keep_declared
             from forewarn.observability.logs import configure_logging
         import asyncio
 
@@ -111,17 +109,21 @@ def add_follow_libvirt(noun: typer.Typer) -> None:
 
         confirmed = [True] if remove_missing else []
 
-        async def declare(name: str, said: HostVmsIn) -> None:
-            body = said.model_dump(mode="json", exclude_unset=True)
+        # Confirmed for the first declaration only: later ones follow unattended, and must not remove half a host.
+        async def declare(name: str, declaration: HostDeclarationIn) -> None:
+            # Members that libvirt does not know are absent rather than null, so the service keeps their declared
+            # values.
+            body = declaration.model_dump(mode="json", exclude_unset=True)
             flag = confirmed[0] if confirmed else None
-            path = f"/v1/hosts/{segment(name)}/vms"
-            change = await asyncio.to_thread(connection.change, "PUT", path, body, remove_missing=flag)
+            path = f"/v1/hosts/{quote_segment(name)}/vms"
+            # In a thread, because the connection is synchronous and the loop has to keep libvirt's connection alive.
+            change = await asyncio.to_thread(connection.send_change, "PUT", path, body, remove_missing=flag)
             confirmed.clear()
             counts = [f"{change[what]} {what}" for what in ("added", "changed", "removed") if change[what]]
             if output.is_json:
-                output.json_line({"host": name, **change})
+                output.print_json_line({"host": name, **change})
             elif counts:
-                count = len(said.vms)
-                output.line(f"{name} has {count} VM{'' if count == 1 else 's'}: {', '.join(counts)}")
+                count = len(declaration.vms)
+                output.print_line(f"{name} has {count} VM{'' if count == 1 else 's'}: {', '.join(counts)}")
 
         asyncio.run(keep_declared(uri, declare, host))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from forewarn.cli.command import command, group
-from forewarn.cli.connection import Connection
+from forewarn.cli.command import add_group, command
+from forewarn.cli.connection import ControlConnection
 from forewarn.cli.output import Column, Output, format_moment
 
 __all__ = ["add_limit"]
@@ -13,21 +13,21 @@ __all__ = ["add_limit"]
 
 def add_limit(app: typer.Typer) -> None:
     """Add the commands of `limit`."""
-    noun = group(app, "limit", "See who uses how much of the control API, and who met a limit.", "Operate")
+    noun = add_group(app, "limit", "Show usage of the control API by caller, and limits reached.", "Operate")
 
     @command(noun, "list", "forewarn limit list", "forewarn limit list --json")
-    def list_limits(connection: Connection, output: Output) -> None:
+    def list_limits(connection: ControlConnection, output: Output) -> None:
         """List callers with their usage and the limits they have reached, the latest first.
 
-        VMs, and addresses of no VM, are listed once they reach a limit at the metadata endpoint. Each replica counts
-        separately. An endpoint on a host reports only totals, at its own address for metrics.
+        VMs and unknown addresses are listed once they reach a limit at the metadata endpoint. Each replica counts
+        separately. An endpoint on a host reports only totals, in its own metrics.
         """
         found = connection.get("/v1/limits", limit=1000)["items"]
-        if output.show(found):
+        if output.print_if_json(found):
             return
-        output.table(
+        output.print_table(
             [Column(head) for head in ("caller", "role", "requests", "watches", "live pages", "connections", "changes")]
-            + [Column("limits met"), Column("last")],
+            + [Column("limits reached"), Column("last")],
             [
                 (
                     each["name"],
@@ -41,5 +41,5 @@ def add_limit(app: typer.Typer) -> None:
                 )
                 for each in found
             ],
-            empty="nobody has called yet",
+            empty="no calls yet",
         )

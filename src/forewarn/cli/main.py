@@ -19,7 +19,7 @@ from forewarn.cli.agent import add_agent
 from forewarn.cli.audit_log import add_audit_log
 from forewarn.cli.clock import add_clock
 from forewarn.cli.command import BROKEN_PIPE
-from forewarn.cli.completion import ASKED, add_completion, answer
+from forewarn.cli.completion import ASKED, add_completion, print_candidates
 from forewarn.cli.config import add_config
 from forewarn.cli.conformance import add_conformance
 from forewarn.cli.dashboard import add_dashboard
@@ -32,7 +32,7 @@ from forewarn.cli.inventory import add_inventory
 from forewarn.cli.limit import add_limit
 from forewarn.cli.maintenance import add_maintenance
 from forewarn.cli.openapi import add_openapi
-from forewarn.cli.output import plain
+from forewarn.cli.output import escape_text
 from forewarn.cli.record import add_record, add_replay
 from forewarn.cli.requests import add_requests
 from forewarn.cli.rollout import add_rollout
@@ -40,17 +40,17 @@ from forewarn.cli.scenario import add_scenario
 from forewarn.cli.serve import add_serve
 from forewarn.cli.subscription import add_subscription
 from forewarn.cli.token import add_token
-from forewarn.cli.trying import add_try
+from forewarn.cli.try_command import add_try
 from forewarn.cli.vm import add_vm
 from forewarn.errors import ForewarnError, ServerUnreachable
 
-__all__ = ["app", "error_line", "main", "run"]
+__all__ = ["app", "format_error", "main", "run_command_line"]
 
 _NOUN_AND_MORE = 2
 _FAILED, _UNREACHABLE, _INTERRUPTED = 1, 3, 130
 
 
-class _InOrder(TyperGroup):
+class _OrderedGroup(TyperGroup):
     """Lists commands in the order of `_ADDERS`; Typer would put all groups behind all commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - Typer's context
@@ -59,6 +59,7 @@ class _InOrder(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - Typer's
         """Resolve two-word commands whose first word is a command too: ``audit-log`` and ``audit-log verify``."""
+        # Two words are looked up first: Typer would pass the second one to the shorter command as an argument.
         words = " ".join(args[:_NOUN_AND_MORE])
         if words in self.commands:
             args = [words, *args[_NOUN_AND_MORE:]]
@@ -99,8 +100,8 @@ _NOUNS = [add.__name__.removeprefix("add_") for add in _ADDERS]
 
 app = typer.Typer(
     name="forewarn",
-    cls=_InOrder,
-    help="Tell virtual machines about maintenance before it happens, collect their approvals, and only then do it.",
+    cls=_OrderedGroup,
+    help="Warn virtual machines of maintenance, collect their approvals, and only then carry it out.",
     epilog="Begin with:\n\n    $ forewarn serve\n\nand in a second terminal:\n\n    $ forewarn vm list",
     no_args_is_help=True,
     add_completion=False,
@@ -114,9 +115,10 @@ for _add in _ADDERS:
 def main() -> None:
     """Run the command line of this process, and exit."""
     if sys.argv[1:2] == [ASKED]:
-        answer(typer.main.get_command(_narrowed(sys.argv[2:])), sys.argv[2:])
+        print_candidates(typer.main.get_command(_build_narrow_app(sys.argv[2:])), sys.argv[2:])
         return
-    status = run(sys.argv[1:])
+    # Flushed below, inside the try: an error during the interpreter's own flush would print a trace.
+    status = run_command_line(sys.argv[1:])
     try:
         sys.stdout.flush()
     except OSError:
@@ -127,19 +129,22 @@ def main() -> None:
     raise SystemExit(status)
 
 
-def _narrowed(words: Sequence[str]) -> typer.Typer:
+def _build_narrow_app(words: Sequence[str]) -> typer.Typer:
     """Return an app with only the first noun of a line: to complete it, the other commands need not be built."""
+    # With one word, the noun itself is being completed, which needs all of them.
     if len(words) < _NOUN_AND_MORE or words[0] not in _NOUNS:
         return app
-    narrow = typer.Typer(cls=_InOrder, add_completion=False)
+    narrow = typer.Typer(cls=_OrderedGroup, add_completion=False)
     _ADDERS[_NOUNS.index(words[0])](narrow)
     narrow.callback()(lambda: None)
     return narrow
 
 
-def run(arguments: Sequence[str]) -> int:
+def run_command_line(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status."""
     try:
+        # Without standalone mode, Typer returns the status of `typer.Exit` and leaves all other errors to this
+        # function.
         return app(args=list(arguments), prog_name="forewarn", standalone_mode=False) or 0
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else _FAILED
@@ -150,30 +155,31 @@ def run(arguments: Sequence[str]) -> int:
     except (typer.TyperException, ForewarnError, OSError) as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        line = error_line(error)
+        line = format_error(error)
         if line:
             sys.stderr.write(f"forewarn: {line}\n")
-        return _status(error)
+        return _find_exit_status(error)
 
 
-def error_line(error: Exception) -> str:
+def format_error(error: Exception) -> str:
     """Return the message of an error, in one line without control characters."""
     if isinstance(error, ForewarnError):
         text = error.message
     elif isinstance(error, typer.TyperException):
+        # pydantic puts "Value error, " before the messages of our own validators.
         text = error.format_message().replace("Value error, ", "").rstrip(".")
         text = text[:1].lower() + text[1:]
         context: Any = getattr(error, "ctx", None)
         if text and context is not None and "see 'forewarn" not in text:
             text = f"{text} (see '{context.command_path} --help')"
     else:
-        assert isinstance(error, OSError)  # noqa: S101 - `run` catches no other kind
+        assert isinstance(error, OSError)  # noqa: S101 - `run_command_line` catches no other kind
         where = "cannot write the output" if error.filename is None else error.filename
         text = f"{where}: {error.strerror or error}"
-    return plain(" ".join(text.split()))
+    return escape_text(" ".join(text.split()))
 
 
-def _status(error: Exception) -> int:
+def _find_exit_status(error: Exception) -> int:
     if isinstance(error, ServerUnreachable):
         return _UNREACHABLE
     return error.exit_code if isinstance(error, typer.TyperException) else _FAILED

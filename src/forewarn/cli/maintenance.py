@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.choosing import Choice, Csv, check_csv, print_csv
-from forewarn.cli.clock import server_now
-from forewarn.cli.command import command, group
-from forewarn.cli.connection import Connection, segment
-from forewarn.cli.names import cause_names, host_names, maintenance_ids, vm_names
+from forewarn.cli.clock import get_service_time
+from forewarn.cli.command import add_group, command
+from forewarn.cli.completers import cause_names, host_names, maintenance_ids, vm_names
+from forewarn.cli.connection import ControlConnection, quote_segment
+from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv
 from forewarn.cli.output import Column, Output, format_moment, format_relative, format_seconds
 from forewarn.cli.times import as_duration_s, as_moment_or_span, as_span_s, split_names
 from forewarn.core.causes import CAUSES
-from forewarn.core.model import ACTIVE_STATES, EventType, MaintenanceState, Source
+from forewarn.core.model import ACTIVE_STATES, EventSource, EventType, MaintenanceState
 
 __all__ = [
     "Force",
@@ -23,43 +23,43 @@ __all__ = [
     "Reason",
     "Why",
     "add_maintenance",
-    "forced",
-    "made_lines",
-    "moved_words",
-    "planned_lines",
-    "schedule_body",
-    "show_made",
-    "timeline",
-    "unwarned_words",
+    "build_force_body",
+    "build_schedule_body",
+    "describe_created",
+    "describe_planned",
+    "describe_quiet_hours_move",
+    "describe_unwarned",
+    "format_timeline",
+    "print_created",
 ]
 
-_WHO = "Who is hit"
-_WHEN = "When"
-_WHAT = "What it is"
-_RULES = "Against the rules"
+_WHO = "Targets"
+_WHEN = "Time"
+_WHAT = "Kind"
+_RULES = "Override"
 
 Notice = Annotated[
     str | None,
     typer.Option(
-        metavar="SPAN", help="From the announcement to NotBefore. (default: the minimum)", rich_help_panel=_WHEN
+        metavar="SPAN", help="Time from announcement to NotBefore. (default: the minimum)", rich_help_panel=_WHEN
     ),
 ]
 Force = Annotated[
     bool,
     typer.Option(
-        "--force", help="Undercut the minimum notice, disregard quiet hours; wants --reason.", rich_help_panel=_RULES
+        "--force", help="Override the minimum notice and quiet hours; requires --reason.", rich_help_panel=_RULES
     ),
 ]
 Reason = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Why; stands in the audit log.", rich_help_panel=_RULES)
+    str | None, typer.Option(metavar="TEXT", help="Reason, recorded in the audit log.", rich_help_panel=_RULES)
 ]
-Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; stands in the audit log.")]
+Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Reason, recorded in the audit log.")]
 _Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the maintenance.", autocompletion=maintenance_ids)]
 
 
 def add_maintenance(app: typer.Typer) -> None:
     """Add the commands of `maintenance`."""
-    noun = group(app, "maintenance", "Announce maintenance, follow it, take it back.", "Operate")
+    noun = add_group(app, "maintenance", "Schedule, show, start, postpone and cancel maintenance.", "Operate")
     _add_schedule(noun)
     _add_list(noun)
     _add_show(noun)
@@ -80,14 +80,14 @@ def _add_schedule(noun: typer.Typer) -> None:
         "forewarn maintenance schedule --host host-1 --type Reboot --dry-run",
     )
     def schedule(
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
         hosts: Annotated[
             list[str] | None,
             typer.Option(
                 "--host",
                 metavar="NAME",
-                help="Every running VM of this host; repeatable, or several with commas.",
+                help="Every running VM of this host; repeatable or comma-separated.",
                 autocompletion=host_names,
                 rich_help_panel=_WHO,
             ),
@@ -97,7 +97,7 @@ def _add_schedule(noun: typer.Typer) -> None:
             typer.Option(
                 "--vm",
                 metavar="NAME",
-                help="This VM; repeatable, or several with commas.",
+                help="This VM; repeatable or comma-separated.",
                 autocompletion=vm_names,
                 rich_help_panel=_WHO,
             ),
@@ -105,45 +105,53 @@ def _add_schedule(noun: typer.Typer) -> None:
         event_type: Annotated[
             EventType | None,
             typer.Option(
-                "--type", case_sensitive=False, metavar="TYPE", help=f"{', '.join(EventType)}.", rich_help_panel=_WHAT
+                "--type",
+                case_sensitive=False,
+                metavar="TYPE",
+                help=f"Event type: {', '.join(EventType)}.",
+                rich_help_panel=_WHAT,
             ),
         ] = None,
         cause: Annotated[
             str | None,
             typer.Option(
                 metavar="NAME",
-                help="Such as live-migration, host-maintenance, os-upgrade; brings type, duration and description.",
+                help="Cause, such as live-migration or os-upgrade; sets type, duration and description.",
                 autocompletion=cause_names,
                 rich_help_panel=_WHAT,
             ),
         ] = None,
         description: Annotated[
             str | None,
-            typer.Option(metavar="TEXT", help="What VMs read. (default: of the cause)", rich_help_panel=_WHAT),
+            typer.Option(
+                metavar="TEXT", help="Description shown to VMs. (default: from the cause)", rich_help_panel=_WHAT
+            ),
         ] = None,
         source: Annotated[
-            Source | None,
-            typer.Option(case_sensitive=False, metavar="Platform|User", help="Who wants it.", rich_help_panel=_WHAT),
+            EventSource | None,
+            typer.Option(
+                case_sensitive=False, metavar="Platform|User", help="Source of the maintenance.", rich_help_panel=_WHAT
+            ),
         ] = None,
         turns_out_as: Annotated[
             EventType | None,
             typer.Option(
                 case_sensitive=False,
                 metavar="Freeze",
-                help="What really happens, where an announced Reboot is to turn out as a Freeze.",
+                help="Actual impact, if an announced Reboot is to be only a Freeze.",
                 rich_help_panel=_WHAT,
             ),
         ] = None,
         notice: Notice = None,
         not_before: Annotated[
             str | None,
-            typer.Option(metavar="TIME", help="RFC 3339, or a span from now.", rich_help_panel=_WHEN),
+            typer.Option(metavar="TIME", help="NotBefore: RFC 3339, or a span from now.", rich_help_panel=_WHEN),
         ] = None,
         duration: Annotated[
             str | None,
             typer.Option(
                 metavar="SPAN",
-                help="How long the impact lasts, or 'unknown'. (default: of the cause)",
+                help="Duration of the impact, or 'unknown'. (default: from the cause)",
                 rich_help_panel=_WHEN,
             ),
         ] = None,
@@ -151,7 +159,7 @@ def _add_schedule(noun: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--now",
-                help="Start at once, where no VM asked for events. Where one did, this is refused without --force.",
+                help="Start immediately; refused without --force if a VM asked for events.",
                 rich_help_panel=_WHEN,
             ),
         ] = False,
@@ -159,14 +167,14 @@ def _add_schedule(noun: typer.Typer) -> None:
             str | None,
             typer.Option(
                 metavar="TIME",
-                help="Until when it may be deferred: RFC 3339, or a span from now. (default: it may not)",
+                help="Latest time to defer it to: RFC 3339, or a span from now. (default: cannot be deferred)",
                 rich_help_panel=_WHEN,
             ),
         ] = None,
         force: Force = False,
         reason: Reason = None,
         dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Show what would happen when, and who would be warned; do nothing.")
+            bool, typer.Option("--dry-run", help="Show times and the VMs to warn, without scheduling anything.")
         ] = False,
     ) -> None:
         """Announce maintenance of hosts or VMs.
@@ -174,7 +182,7 @@ def _add_schedule(noun: typer.Typer) -> None:
         VMs that must not be hit together get one maintenance each; the later ones are queued. The notice also applies
         to VMs that have not asked for events.
         """
-        body = schedule_body(
+        body = build_schedule_body(
             hosts=split_names(hosts),
             vms=split_names(vms),
             event_type=event_type,
@@ -188,21 +196,21 @@ def _add_schedule(noun: typer.Typer) -> None:
             "source": source,
             "impact": turns_out_as,
             "duration_s": as_duration_s(duration, "--duration"),
-            "latest_start": _moment(connection, latest_start, "--latest-start"),
+            "latest_start": _parse_time(connection, latest_start, "--latest-start"),
         }
-        body |= forced(force=force, reason=reason)
+        body |= build_force_body(force=force, reason=reason)
         content = {k: v for k, v in body.items() if v is not None}
         if dry_run:
-            planned = connection.change("POST", "/v1/maintenance/plan", content)["items"]
-            if not output.show(planned):
-                for line in planned_lines(planned, server_now(connection)):
-                    output.line(line)
+            planned = connection.send_change("POST", "/v1/maintenance/plan", content)["items"]
+            if not output.print_if_json(planned):
+                for line in describe_planned(planned, get_service_time(connection)):
+                    output.print_line(line)
             return
-        made = connection.change("POST", "/v1/maintenance", content)
-        show_made(output, connection, made["items"])
+        made = connection.send_change("POST", "/v1/maintenance", content)
+        print_created(output, connection, made["items"])
 
 
-def schedule_body(
+def build_schedule_body(
     *,
     hosts: list[str],
     vms: list[str],
@@ -221,7 +229,7 @@ def schedule_body(
         msg = "name hosts with --host or VMs with --vm" if not hosts else "name hosts or VMs, not both"
         raise typer.BadParameter(msg, param_hint="--host, --vm")
     if event_type is None and cause is None:
-        msg = "name the impact, for example --type Freeze, or a cause"
+        msg = "give a type, for example --type Freeze, or a --cause"
         raise typer.BadParameter(msg, param_hint="--type")
     if notice is not None and not_before is not None:
         msg = "give one of them, not both"
@@ -232,6 +240,7 @@ def schedule_body(
     notice_s = as_span_s(notice, "--notice")
     moment: datetime | None = None
     if not_before is not None:
+        # A span from now is sent as a notice, so that it counts from the clock of the service, which may be virtual.
         when = as_moment_or_span(not_before, "--not-before")
         if isinstance(when, datetime):
             moment = when
@@ -248,17 +257,17 @@ def schedule_body(
     }
 
 
-def forced(*, force: bool, reason: str | None) -> dict[str, Any]:
+def build_force_body(*, force: bool, reason: str | None) -> dict[str, Any]:
     """Return `--force` and `--reason` as the API takes them.
 
     Raises:
         typer.BadParameter: One is given without the other.
     """
     if force and reason is None:
-        msg = "say why with --reason: it stands in the audit log"
+        msg = "requires --reason, which is recorded in the audit log"
         raise typer.BadParameter(msg, param_hint="--force")
     if reason is not None and not force:
-        msg = "a reason belongs to --force"
+        msg = "requires --force"
         raise typer.BadParameter(msg, param_hint="--reason")
     return {"force": True, "reason": reason} if force else {}
 
@@ -273,9 +282,9 @@ def _add_list(noun: typer.Typer) -> None:
         "forewarn maintenance list --since 30d --host host-1 --csv > host-1.csv",
     )
     def list_maintenances(
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
-        choice: Choice,
+        choice: HistoryFilter,
         states: Annotated[
             list[MaintenanceState] | None,
             typer.Option(
@@ -285,26 +294,27 @@ def _add_list(noun: typer.Typer) -> None:
                 help=f"Only this state ({', '.join(MaintenanceState)}); repeatable.",
             ),
         ] = None,
-        active: Annotated[bool, typer.Option("--active", help="Only those that are not over.")] = False,
+        active: Annotated[bool, typer.Option("--active", help="Only active maintenance.")] = False,
         limit: Annotated[
-            int | None, typer.Option(min=1, metavar="COUNT", help="At most so many. (default: 100; all with --csv)")
+            int | None,
+            typer.Option(min=1, metavar="COUNT", help="Maximum number of rows. (default: 100; all with --csv)"),
         ] = None,
         as_csv: Csv = False,
     ) -> None:
         """List maintenances, newest first; --since and --until filter by the time of their creation."""
         wanted = [*(states or []), *(sorted(ACTIVE_STATES) if active else [])]
-        params = choice.params(connection) | {"state": [str(state) for state in wanted]}
+        params = choice.to_query_params(connection) | {"state": [str(state) for state in wanted]}
         if as_csv:
-            check_csv(output)
-            print_csv(connection.pages("/v1/maintenance", limit, **params), "maintenances", output)
+            check_output_format(output)
+            print_csv(connection.iterate_items("/v1/maintenance", limit, **params), "maintenances", output)
             return
         most = limit or 100
-        found = list(connection.pages("/v1/maintenance", most + 1, **params))
+        found = list(connection.iterate_items("/v1/maintenance", most + 1, **params))
         shown = found[:most]
-        if not output.show(shown):
-            now = server_now(connection)
+        if not output.print_if_json(shown):
+            now = get_service_time(connection)
             columns = [Column("id"), Column("state", is_state=True), Column("type"), Column("not before")]
-            output.table(
+            output.print_table(
                 [*columns, Column("approved"), Column("vms", is_whole=False)],
                 [
                     (
@@ -312,7 +322,7 @@ def _add_list(noun: typer.Typer) -> None:
                         m["state"],
                         m["type"],
                         format_relative(m["not_before"], now),
-                        _approved(m["events"]),
+                        _count_approvals(m["events"]),
                         ", ".join(m["vms"]),
                     )
                     for m in shown
@@ -320,23 +330,23 @@ def _add_list(noun: typer.Typer) -> None:
                 empty="no maintenance",
             )
         if len(found) > most:
-            output.notice(f"there are more: --limit {most * 10}")
+            output.print_notice(f"there are more rows: use --limit {most * 10}")
 
 
-def _approved(events: list[dict[str, Any]]) -> str:
+def _count_approvals(events: list[dict[str, Any]]) -> str:
     return f"{sum(e['approved_at'] is not None for e in events)}/{len(events)}" if events else "-"
 
 
 def _add_show(noun: typer.Typer) -> None:
     @command(noun, "show", "forewarn maintenance show k3v9xq2m")
-    def show(maintenance_id: _Id, connection: Connection, output: Output) -> None:
+    def show(maintenance_id: _Id, connection: ControlConnection, output: Output) -> None:
         """Show one maintenance: its events, their approvals, and its history."""
-        m = connection.get(f"/v1/maintenance/{segment(maintenance_id)}")
-        if output.show(m):
+        m = connection.get(f"/v1/maintenance/{quote_segment(maintenance_id)}")
+        if output.print_if_json(m):
             return
-        now = server_now(connection)
-        turns_out = "" if m["impact"] == m["type"] else f", turns out as {m['impact']}"
-        output.fields(
+        now = get_service_time(connection)
+        turns_out = "" if m["impact"] == m["type"] else f", actual impact {m['impact']}"
+        output.print_fields(
             [
                 ("id", m["id"]),
                 ("state", m["state"]),
@@ -345,38 +355,40 @@ def _add_show(noun: typer.Typer) -> None:
                 ("description", m["description"]),
                 ("hosts", ", ".join(m["hosts"])),
                 ("vms", ", ".join(m["vms"])),
-                ("not before", _when(m["not_before"], now if m["state"] in ACTIVE_STATES else None)),
-                ("moved", moved_words(m)),
+                ("not before", _format_time(m["not_before"], now if m["state"] in ACTIVE_STATES else None)),
+                ("moved", describe_quiet_hours_move(m)),
                 ("latest start", format_moment(m["latest_start"])),
-                ("put off", _moves(m)),
+                ("postponed", _describe_postponements(m)),
                 ("duration", "unknown" if m["duration_s"] < 0 else format_seconds(m["duration_s"])),
-                ("forced", m["force_reason"]),
+                ("build_force_body", m["force_reason"]),
             ]
         )
         if m["events"] or m["unwarned_vms"]:
-            output.heading("Events")
+            output.print_heading("Events")
             columns = [Column("event"), Column("status", is_state=True), Column("scope")]
             rows = [
                 (e["id"], e["status"], e["scope"], ", ".join(e["resources"]), e["approved_by"]) for e in m["events"]
             ]
             if m["unwarned_vms"]:
                 rows.append((None, "not warned", None, ", ".join(m["unwarned_vms"]), None))
-            output.table([*columns, Column("resources", is_whole=False), Column("approved by", is_whole=False)], rows)
+            output.print_table(
+                [*columns, Column("resources", is_whole=False), Column("approved by", is_whole=False)], rows
+            )
         if m["unwarned_vms"]:
-            output.line(unwarned_words(m))
-        output.heading("What happened")
-        for line in timeline(list(connection.pages("/v1/audit-log", maintenance=m["id"]))):
-            output.line(line)
+            output.print_line(describe_unwarned(m))
+        output.print_heading("History")
+        for line in format_timeline(list(connection.iterate_items("/v1/audit-log", maintenance=m["id"]))):
+            output.print_line(line)
 
 
-def _when(text: str | None, now: datetime | None) -> str | None:
+def _format_time(text: str | None, now: datetime | None) -> str | None:
     """Format a time; with its distance from `now`, unless that is None."""
     if text is None or now is None:
         return format_moment(text)
     return f"{format_moment(text)} ({format_relative(text, now)})"
 
 
-def timeline(entries: list[dict[str, Any]]) -> list[str]:
+def format_timeline(entries: list[dict[str, Any]]) -> list[str]:
     """Return a line for each entry, with the time since the first."""
     lines = []
     for entry in entries:
@@ -403,40 +415,40 @@ def _add_endings(noun: typer.Typer) -> None:
     )
     def cancel(
         maintenance_id: _Id,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
         reason: Why = None,
     ) -> None:
         """Cancel a maintenance that has not started."""
-        _change(connection, output, maintenance_id, "cancel", {"reason": reason})
+        _send_change(connection, output, maintenance_id, "cancel", {"reason": reason})
 
     @command(noun, "start", 'forewarn maintenance start k3v9xq2m --reason "the owner agreed by telephone"')
     def start(
         maintenance_id: _Id,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
-        reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; stands in the audit log.")],
+        reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, recorded in the audit log.")],
     ) -> None:
         """Start a scheduled maintenance now, without waiting for approvals or NotBefore."""
-        _change(connection, output, maintenance_id, "start", {"reason": reason})
+        _send_change(connection, output, maintenance_id, "start", {"reason": reason})
 
     @command(noun, "complete", "forewarn maintenance complete k3v9xq2m")
-    def complete(maintenance_id: _Id, connection: Connection, output: Output) -> None:
+    def complete(maintenance_id: _Id, connection: ControlConnection, output: Output) -> None:
         """Report that a started maintenance is over: its events disappear, and VMs recover."""
-        _change(connection, output, maintenance_id, "complete", None)
+        _send_change(connection, output, maintenance_id, "complete", None)
 
 
 def _add_impact(noun: typer.Typer) -> None:
     @command(noun, "impact", "forewarn maintenance impact k3v9xq2m --duration 2s")
     def impact(
         maintenance_id: _Id,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
-        duration: Annotated[str, typer.Option(metavar="SPAN", help="How long it lasted.")],
+        duration: Annotated[str, typer.Option(metavar="SPAN", help="Duration of the impact.")],
     ) -> None:
         """Record a further impact of a started maintenance; the documents of VMs do not change."""
         body = {"duration_s": as_duration_s(duration, "--duration")}
-        _change(connection, output, maintenance_id, "impact", body)
+        _send_change(connection, output, maintenance_id, "impact", body)
 
 
 def _add_moves(noun: typer.Typer) -> None:
@@ -448,11 +460,11 @@ def _add_moves(noun: typer.Typer) -> None:
     )
     def defer(
         maintenance_id: _Id,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
-        by: Annotated[str | None, typer.Option(metavar="SPAN", help="How much later than now planned.")] = None,
+        by: Annotated[str | None, typer.Option(metavar="SPAN", help="Span to add to NotBefore.")] = None,
         until: Annotated[
-            str | None, typer.Option(metavar="TIME", help="The moment: RFC 3339, or a span from now.")
+            str | None, typer.Option(metavar="TIME", help="New NotBefore: RFC 3339, or a span from now.")
         ] = None,
         reason: Why = None,
     ) -> None:
@@ -462,10 +474,10 @@ def _add_moves(noun: typer.Typer) -> None:
             raise typer.BadParameter(msg, param_hint="--by, --until")
         body = {
             "by_s": as_span_s(by, "--by"),
-            "not_before": _moment(connection, until, "--until"),
+            "not_before": _parse_time(connection, until, "--until"),
             "reason": reason,
         }
-        _move(connection, output, maintenance_id, "defer", body)
+        _send_move(connection, output, maintenance_id, "defer", body)
 
     @command(
         noun,
@@ -475,17 +487,17 @@ def _add_moves(noun: typer.Typer) -> None:
     )
     def extend(
         maintenance_id: _Id,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
-        by: Annotated[str, typer.Option(metavar="SPAN", help="How much more time.")],
+        by: Annotated[str, typer.Option(metavar="SPAN", help="Additional time.")],
         scope: Annotated[
             str | None,
-            typer.Option(metavar="NAME", help="The scope, or the lone VM, that needs it; where several are hit."),
+            typer.Option(metavar="NAME", help="Scope or standalone VM that needs it; required if several are hit."),
         ] = None,
         reason: Why = None,
     ) -> None:
         """Give VMs more time to prepare for a scheduled maintenance, as far as the policy of their scope allows."""
-        _move(
+        _send_move(
             connection,
             output,
             maintenance_id,
@@ -494,86 +506,88 @@ def _add_moves(noun: typer.Typer) -> None:
         )
 
 
-def _moment(connection: Connection, text: str | None, hint: str) -> str | None:
+def _parse_time(connection: ControlConnection, text: str | None, hint: str) -> str | None:
     """Return a time as the API takes it; a span counts from the service's clock."""
     if text is None:
         return None
     when = as_moment_or_span(text, hint)
-    return (when if isinstance(when, datetime) else server_now(connection) + timedelta(seconds=when)).isoformat()
+    return (when if isinstance(when, datetime) else get_service_time(connection) + timedelta(seconds=when)).isoformat()
 
 
-def _moves(m: dict[str, Any]) -> str | None:
+def _describe_postponements(m: dict[str, Any]) -> str | None:
     """Describe deferrals and extensions; None if there were none."""
     counts = ((m["deferrals"], "deferred"), (m["extensions"], "extended"))
-    said = [f"{word} {count} time{'s' if count > 1 else ''}" for count, word in counts if count]
-    return ", ".join(said) + (f" by {format_seconds(m['extended_s'])} in sum" if m["extensions"] else "") or None
+    parts = [f"{word} {count} time{'s' if count > 1 else ''}" for count, word in counts if count]
+    return ", ".join(parts) + (f" by {format_seconds(m['extended_s'])} in total" if m["extensions"] else "") or None
 
 
-def _move(connection: Connection, output: Output, maintenance_id: str, verb: str, body: dict[str, Any]) -> None:
-    said = {name: value for name, value in body.items() if value is not None}
-    changed = connection.change("POST", f"/v1/maintenance/{segment(maintenance_id)}/{verb}", said)
-    if not output.show(changed):
-        when = _when(changed["not_before"], server_now(connection))
-        output.line(f"maintenance {changed['id']} is {changed['state']}, not before {when}")
-        moved = moved_words(changed)
+def _send_move(
+    connection: ControlConnection, output: Output, maintenance_id: str, verb: str, body: dict[str, Any]
+) -> None:
+    sent = {name: value for name, value in body.items() if value is not None}
+    changed = connection.send_change("POST", f"/v1/maintenance/{quote_segment(maintenance_id)}/{verb}", sent)
+    if not output.print_if_json(changed):
+        when = _format_time(changed["not_before"], get_service_time(connection))
+        output.print_line(f"maintenance {changed['id']} is {changed['state']}, not before {when}")
+        moved = describe_quiet_hours_move(changed)
         if moved is not None:
-            output.line(f"  moved {moved}")
+            output.print_line(f"  moved {moved}")
 
 
-def _change(connection: Connection, output: Output, maintenance_id: str, verb: str, body: object) -> None:
-    changed = connection.change("POST", f"/v1/maintenance/{segment(maintenance_id)}/{verb}", body)
-    if not output.show(changed):
-        output.line(f"maintenance {changed['id']} is {changed['state']}")
+def _send_change(connection: ControlConnection, output: Output, maintenance_id: str, verb: str, body: object) -> None:
+    changed = connection.send_change("POST", f"/v1/maintenance/{quote_segment(maintenance_id)}/{verb}", body)
+    if not output.print_if_json(changed):
+        output.print_line(f"maintenance {changed['id']} is {changed['state']}")
 
 
-def show_made(output: Output, connection: Connection, made: list[dict[str, Any]]) -> None:
+def print_created(output: Output, connection: ControlConnection, created: list[dict[str, Any]]) -> None:
     """Print the maintenances that a request created."""
-    if output.show(made):
+    if output.print_if_json(created):
         return
-    for line in made_lines(made, server_now(connection)):
-        output.line(line)
+    for line in describe_created(created, get_service_time(connection)):
+        output.print_line(line)
 
 
-def made_lines(made: list[dict[str, Any]], now: datetime) -> list[str]:
+def describe_created(created: list[dict[str, Any]], now: datetime) -> list[str]:
     """Describe created maintenances: times, events, and VMs without a warning."""
     lines = []
-    for m in made:
-        when = "" if m["not_before"] is None else f", not before {_when(m['not_before'], now)}"
-        lines.append(f"maintenance {m['id']} is {m['state']}: {m['type']} of {_hit(m)}{when}")
+    for m in created:
+        when = "" if m["not_before"] is None else f", not before {_format_time(m['not_before'], now)}"
+        lines.append(f"maintenance {m['id']} is {m['state']}: {m['type']} of {_list_hit_vms(m)}{when}")
         events = [f"event {e['id']} for {', '.join(e['resources'])} ({e['scope']})" for e in m["events"]]
-        lines += _details(m, events)
+        lines += _format_details(m, events)
     return lines
 
 
 _WOULD = {
     MaintenanceState.QUEUED: "would be queued behind other maintenance",
     MaintenanceState.SCHEDULED: "would be scheduled",
-    MaintenanceState.STARTED: "would start at once",
+    MaintenanceState.STARTED: "would start immediately",
 }
 
 
-def planned_lines(planned: list[dict[str, Any]], now: datetime) -> list[str]:
+def describe_planned(planned: list[dict[str, Any]], now: datetime) -> list[str]:
     """Describe the result of a dry run, in words that cannot be mistaken for something done."""
     lines = ["dry run: nothing is announced"]
     for m in planned:
         has_time = m["not_before"] is not None and m["would_be"] == MaintenanceState.SCHEDULED
-        when = f", not before {_when(m['not_before'], now)}" if has_time else ""
-        lines.append(f"{_WOULD[MaintenanceState(m['would_be'])]}: {m['type']} of {_hit(m)}{when}")
-        lines += _details(m, [f"would warn {', '.join(e['resources'])} ({e['scope']})" for e in m["events"]])
+        when = f", not before {_format_time(m['not_before'], now)}" if has_time else ""
+        lines.append(f"{_WOULD[MaintenanceState(m['would_be'])]}: {m['type']} of {_list_hit_vms(m)}{when}")
+        lines += _format_details(m, [f"would warn {', '.join(e['resources'])} ({e['scope']})" for e in m["events"]])
     return lines
 
 
-def _hit(m: dict[str, Any]) -> str:
+def _list_hit_vms(m: dict[str, Any]) -> str:
     return ", ".join(m["vms"]) or "no VM"
 
 
-def _details(m: dict[str, Any], events: list[str]) -> list[str]:
-    moved = moved_words(m)
+def _format_details(m: dict[str, Any], events: list[str]) -> list[str]:
+    moved = describe_quiet_hours_move(m)
     found = [*([] if moved is None else [f"moved {moved}"]), *events]
-    return [f"  {line}" for line in (*found, *([unwarned_words(m)] if m["unwarned_vms"] else []))]
+    return [f"  {line}" for line in (*found, *([describe_unwarned(m)] if m["unwarned_vms"] else []))]
 
 
-def moved_words(m: dict[str, Any]) -> str | None:
+def describe_quiet_hours_move(m: dict[str, Any]) -> str | None:
     """Describe a move by quiet hours: the former time, and the owners of the quiet hours; None if there was none."""
     if m["moved_from"] is None:
         return None
@@ -581,7 +595,7 @@ def moved_words(m: dict[str, Any]) -> str | None:
     return f"from {format_moment(m['moved_from'])} by quiet hours{whose}"
 
 
-def unwarned_words(m: dict[str, Any]) -> str:
+def describe_unwarned(m: dict[str, Any]) -> str:
     """Name the VMs that are hit without a warning, and the reason."""
     names = m["unwarned_vms"]
     shown = ", ".join(names[:_NAMES_MAX]) + (f" and {len(names) - _NAMES_MAX} more" if names[_NAMES_MAX:] else "")

@@ -21,11 +21,11 @@ __all__ = [
     "Output",
     "as_json",
     "as_yaml",
+    "escape_text",
     "format_moment",
     "format_relative",
     "format_seconds",
     "parse_moment",
-    "plain",
 ]
 
 _UNLIMITED = 100_000
@@ -65,39 +65,40 @@ class Output:
 
     is_json: bool = False
 
-    def show(self, value: object) -> bool:
+    def print_if_json(self, value: object) -> bool:
         """Print the value if JSON is requested; return True if so."""
         if self.is_json:
-            self.json(value)
+            self.print_json(value)
         return self.is_json
 
-    def json(self, value: object) -> None:
+    def print_json(self, value: object) -> None:
         """Print a value as JSON, indented only on a terminal."""
         sys.stdout.write(as_json(value, is_indented=sys.stdout.isatty()) + "\n")
 
-    def json_line(self, value: object) -> None:
+    def print_json_line(self, value: object) -> None:
         """Print a value as one line of JSON and flush: for streams."""
         sys.stdout.write(as_json(value) + "\n")
         sys.stdout.flush()
 
-    def line(self, text: str = "") -> None:
+    def print_line(self, text: str = "") -> None:
         """Print a line."""
-        sys.stdout.write(f"{plain(text)}\n")
+        sys.stdout.write(f"{escape_text(text)}\n")
         sys.stdout.flush()
 
-    def notice(self, text: str) -> None:
+    def print_notice(self, text: str) -> None:
         """Print a notice on stderr, beside the output."""
-        sys.stderr.write(f"{plain(text)}\n")
+        sys.stderr.write(f"{escape_text(text)}\n")
         sys.stderr.flush()
 
-    def passing(self, text: str = "") -> None:
+    def show_progress(self, text: str = "") -> None:
         """Show progress in a terminal line that the next output replaces; empty to clear it."""
         if not self.is_json and sys.stderr.isatty():
+            # A line that fills the terminal would wrap, and the carriage return would no longer reach its start.
             width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write(f"\r\x1b[K{plain(text)[:width]}")
+            sys.stderr.write(f"\r\x1b[K{escape_text(text)[:width]}")
             sys.stderr.flush()
 
-    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[object]], *, empty: str = "") -> None:
+    def print_table(self, columns: Sequence[Column], rows: Iterable[Sequence[object]], *, empty: str = "") -> None:
         """Print rows; folded to the width of a terminal, one line each elsewhere."""
         from rich.table import Table
         from rich.text import Text
@@ -109,16 +110,16 @@ class Output:
         for row in rows:
             cells = []
             for column, cell in zip(columns, row, strict=True):
-                text = plain("-" if cell is None or cell == "" else str(cell))
+                text = escape_text("-" if cell is None or cell == "" else str(cell))
                 style = _STATE_STYLES.get(text.lower(), "") if column.is_state else ""
                 cells.append(Text(text, style=style))
             table.add_row(*cells)
         if not table.row_count:
-            self.notice(empty)
+            self.print_notice(empty)
             return
-        self._print(table)
+        self._print_renderable(table)
 
-    def fields(self, pairs: Iterable[tuple[str, object]]) -> None:
+    def print_fields(self, pairs: Iterable[tuple[str, object]]) -> None:
         """Print names and values, one below the other; pairs without a value are left out."""
         from rich.table import Table
         from rich.text import Text
@@ -128,29 +129,31 @@ class Output:
         grid.add_column(overflow="fold")
         for name, value in pairs:
             if value is not None and value != "":
-                grid.add_row(Text(name), Text(plain(str(value)), style=_STATE_STYLES.get(str(value), "")))
-        self._print(grid)
+                grid.add_row(Text(name), Text(escape_text(str(value)), style=_STATE_STYLES.get(str(value), "")))
+        self._print_renderable(grid)
 
-    def heading(self, text: str) -> None:
+    def print_heading(self, text: str) -> None:
         """Print a heading, with a blank line above it."""
         from rich.text import Text
 
-        self._print(Text(f"\n{text}", style="bold"))
+        self._print_renderable(Text(f"\n{text}", style="bold"))
 
-    def _print(self, renderable: Any) -> None:  # noqa: ANN401 - what Rich prints
-        console = _console()
+    def _print_renderable(self, renderable: Any) -> None:  # noqa: ANN401 - what Rich prints
+        console = _make_console()
         if console.is_terminal:
             console.print(renderable, soft_wrap=False, crop=False)
             return
+        # Rich pads every cell to the width of its column; redirected output should have no trailing blanks.
         with console.capture() as capture:
             console.print(renderable, crop=False)
         sys.stdout.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
-def _console() -> Console:
+def _make_console() -> Console:
     from rich.console import Console
 
     is_terminal = sys.stdout.isatty()
+    # Redirected output is not folded, so that each row stays one line for grep; COLUMNS overrides that.
     has_width = is_terminal or "COLUMNS" in os.environ
     return Console(
         file=sys.stdout,
@@ -164,7 +167,7 @@ def _console() -> Console:
     )
 
 
-def plain(text: str) -> str:
+def escape_text(text: str) -> str:
     """Return the text with control characters made visible: text from others must not control this terminal."""
     return escape_controls(text)
 
@@ -182,6 +185,7 @@ def as_yaml(value: object) -> str:
         text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=allow_unicode, width=120)
         return text
 
+    # PyYAML escapes some control characters only when it writes plain ASCII.
     text = dumped(allow_unicode=True)
     return dumped(allow_unicode=False) if has_controls(text) else text
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from forewarn.cli.command import command
-from forewarn.cli.connection import Connection
-from forewarn.cli.names import vm_names
-from forewarn.cli.output import Output, format_moment, plain
+from forewarn.cli.completers import vm_names
+from forewarn.cli.connection import ControlConnection
+from forewarn.cli.output import Output, escape_text, format_moment
 
 __all__ = ["add_requests"]
 
@@ -31,62 +31,64 @@ def add_requests(app: typer.Typer) -> None:
         panel="Test",
     )
     def requests(
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
         vm: Annotated[
-            str, typer.Option(metavar="NAME", help="Only those of this VM. (default: all)", autocompletion=vm_names)
+            str, typer.Option(metavar="NAME", help="Only requests of this VM. (default: all)", autocompletion=vm_names)
         ] = "",
-        follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with those that come.")] = False,
-        warnings: Annotated[
-            bool, typer.Option("--warnings", help="Only those about which there is something to say.")
+        follow: Annotated[
+            bool, typer.Option("--follow", "-f", help="Continue with new requests until Ctrl-C.")
         ] = False,
-        bodies: Annotated[bool, typer.Option("--bodies", help="Show headers and bodies, too.")] = False,
-        limit: Annotated[int, typer.Option(min=1, max=_PAGE, metavar="COUNT", help="At most so many.")] = 50,
+        warnings: Annotated[bool, typer.Option("--warnings", help="Only requests with warnings.")] = False,
+        bodies: Annotated[bool, typer.Option("--bodies", help="Also show headers and bodies.")] = False,
+        limit: Annotated[int, typer.Option(min=1, max=_PAGE, metavar="COUNT", help="Maximum number of requests.")] = 50,
     ) -> None:
-        """Show requests of VMs with their answers, and warnings where a client relies on what real endpoints refuse."""
-        found = _wanted(connection.get("/v1/requests", vm=vm, limit=limit)["items"], only_warned=warnings)
-        if not follow and output.show(found):
+        """Show requests of VMs with their answers, and warnings if a client relies on what real endpoints refuse."""
+        found = _filter_exchanges(connection.get("/v1/requests", vm=vm, limit=limit)["items"], only_warned=warnings)
+        if not follow and output.print_if_json(found):
             return
         for exchange in found:
-            _print(output, exchange, with_bodies=bodies)
+            _print_exchange(output, exchange, with_bodies=bodies)
         if not found and not follow:
-            output.notice("nothing to say about any request" if warnings else "no VM has asked yet")
+            output.print_notice("no request has a warning" if warnings else "no requests yet")
         after = found[-1]["number"] if found else 0
         while follow:
             time.sleep(_POLL_S)
             new = connection.get("/v1/requests", vm=vm, after=after, limit=_PAGE)["items"]
             after = new[-1]["number"] if new else after
-            for exchange in _wanted(new, only_warned=warnings):
-                _print(output, exchange, with_bodies=bodies)
+            for exchange in _filter_exchanges(new, only_warned=warnings):
+                _print_exchange(output, exchange, with_bodies=bodies)
 
 
-def _wanted(exchanges: list[dict[str, Any]], *, only_warned: bool) -> list[dict[str, Any]]:
+def _filter_exchanges(exchanges: list[dict[str, Any]], *, only_warned: bool) -> list[dict[str, Any]]:
     return [exchange for exchange in exchanges if exchange["warnings"] or not only_warned]
 
 
-def _print(output: Output, exchange: dict[str, Any], *, with_bodies: bool) -> None:
+def _print_exchange(output: Output, exchange: dict[str, Any], *, with_bodies: bool) -> None:
     if output.is_json:
-        output.json_line(exchange)
+        output.print_json_line(exchange)
         return
-    output.line(request_line(exchange))
+    output.print_line(format_request(exchange))
     if with_bodies:
         for name, value in exchange["headers"]:
-            output.line(f"         {name}: {plain(value)}")
+            output.print_line(f"         {name}: {escape_text(value)}")
         for word, body in (("sent", exchange["body"]), ("got", exchange["answer"])):
             if body:
-                output.line(f"         {word}: {plain(body)}")
+                output.print_line(f"         {word}: {escape_text(body)}")
     for warning in exchange["warnings"]:
         word = "wrong" if warning["is_wrong"] else "unwise"
-        output.line(f"         {word}: it {warning['text']} ({warning['spec']})")
+        output.print_line(f"         {word}: it {warning['text']} ({warning['spec']})")
 
 
-def request_line(exchange: dict[str, Any]) -> str:
+def format_request(exchange: dict[str, Any]) -> str:
     """Format a request as one line: number, time, VM, status, target, and duration."""
     who = exchange["vm"] or exchange["source_address"]
     status = exchange["status"] or "no answer"
     fault = f"  fault {exchange['fault']}" if exchange["fault"] else ""
     took = f"  after {exchange['took_s']:.1f} s" if exchange["took_s"] >= 1 else ""
     what = (
-        f"{exchange['method']:<{_METHOD_WIDTH}} {plain(exchange['target'])}" if exchange["method"] else "(unreadable)"
+        f"{exchange['method']:<{_METHOD_WIDTH}} {escape_text(exchange['target'])}"
+        if exchange["method"]
+        else "(unreadable)"
     )
     return f"{exchange['number']:>6}  {format_moment(exchange['at'])}  {who:<12}  {status}  {what}{took}{fault}"

@@ -8,18 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.command import command, group
-from forewarn.cli.confirming import Yes, confirm
-from forewarn.cli.connection import Connection, segment
-from forewarn.cli.maintenance import moved_words
-from forewarn.cli.names import rollout_ids
+from forewarn.cli.command import add_group, command
+from forewarn.cli.completers import rollout_ids
+from forewarn.cli.confirmation import Yes, confirm
+from forewarn.cli.connection import ControlConnection, quote_segment
+from forewarn.cli.maintenance import describe_quiet_hours_move
 from forewarn.cli.output import Column, Output, format_moment, format_seconds, parse_moment
 from forewarn.errors import ConfigError, ForewarnError
 
 __all__ = ["add_rollout"]
 
-_Which = Annotated[str, typer.Argument(metavar="ID", help="Of the list of rollouts.", autocompletion=rollout_ids)]
-_Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; for the audit log.")]
+_Which = Annotated[str, typer.Argument(metavar="ID", help="Id of the rollout.", autocompletion=rollout_ids)]
+_Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Reason, recorded in the audit log.")]
 _LOOK_S = 1.0
 _ENDED = frozenset({"aborted", "completed", "failed"})
 _SIZE_BYTES_MAX = 4 << 20
@@ -33,15 +33,15 @@ class RolloutFailed(ForewarnError):
 
 def add_rollout(app: typer.Typer) -> None:
     """Add the commands of `rollout`."""
-    noun = group(app, "rollout", "Carry one maintenance over many hosts, in order.", "Operate")
+    noun = add_group(app, "rollout", "Carry out one maintenance on many hosts, in order.", "Operate")
     _add_start(noun)
 
     @command(noun, "list", "forewarn rollout list")
-    def list_rollouts(connection: Connection, output: Output) -> None:
+    def list_rollouts(connection: ControlConnection, output: Output) -> None:
         """List the newest rollouts."""
         found = connection.get("/v1/rollouts")["items"]
-        if not output.show(found):
-            output.table(
+        if not output.print_if_json(found):
+            output.print_table(
                 [
                     Column("id"),
                     Column("name", is_whole=False),
@@ -50,41 +50,43 @@ def add_rollout(app: typer.Typer) -> None:
                     Column("since"),
                 ],
                 [
-                    (each["id"], each["name"], each["state"], _progress(each), format_moment(each["created_at"]))
+                    (each["id"], each["name"], each["state"], _format_progress(each), format_moment(each["created_at"]))
                     for each in found
                 ],
-                empty="there are none: see 'forewarn rollout start --help'",
+                empty="no rollouts: see 'forewarn rollout start --help'",
             )
 
     @command(noun, "show", "forewarn rollout show k3v9xq2mab", "forewarn rollout show k3v9xq2mab --follow")
     def show(
         which: _Which,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
-        follow: Annotated[bool, typer.Option("--follow", "-f", help="Until it is over, or waits for you.")] = False,
+        follow: Annotated[
+            bool, typer.Option("--follow", "-f", help="Follow it until it ends or waits for you.")
+        ] = False,
     ) -> None:
         """Show the progress of a rollout, and what it waits for."""
         if follow:
-            _follow(connection, output, which)
+            _follow_rollout(connection, output, which)
             return
-        _show(connection, output, which)
+        _print_rollout(connection, output, which)
 
     @command(noun, "pause", 'forewarn rollout pause k3v9xq2mab --reason "customer called"')
-    def pause(which: _Which, connection: Connection, output: Output, reason: _Why = None) -> None:
-        """Begin no further host; maintenance in flight is finished."""
-        _change(connection, output, which, "pause", {"reason": reason})
+    def pause(which: _Which, connection: ControlConnection, output: Output, reason: _Why = None) -> None:
+        """Pause a rollout: no further host begins; started maintenance is finished."""
+        _send_change(connection, output, which, "pause", {"reason": reason})
 
     @command(noun, "resume", "forewarn rollout resume k3v9xq2mab")
     def resume(
         which: _Which,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
         accept_health: Annotated[
-            bool, typer.Option("--accept-health", help="As if the last health check had passed.")
+            bool, typer.Option("--accept-health", help="Treat the last health check as passed.")
         ] = False,
     ) -> None:
         """Resume a rollout; previous failures no longer count."""
-        _change(connection, output, which, "resume", {"accept_health": accept_health})
+        _send_change(connection, output, which, "resume", {"accept_health": accept_health})
 
     @command(
         noun,
@@ -92,22 +94,24 @@ def add_rollout(app: typer.Typer) -> None:
         'forewarn rollout abort k3v9xq2mab --reason "wrong kernel"',
         'forewarn rollout abort k3v9xq2mab --reason "wrong kernel" --yes',
     )
-    def abort(which: _Which, connection: Connection, output: Output, reason: _Why = None, yes: Yes = False) -> None:
-        """Begin no further host and cancel what has not started; started maintenance is finished.
+    def abort(
+        which: _Which, connection: ControlConnection, output: Output, reason: _Why = None, yes: Yes = False
+    ) -> None:
+        """Abort a rollout: what has not started is canceled; started maintenance is finished.
 
         Asks first; --yes confirms.
         """
 
         def describe() -> str:
-            shown = connection.get(f"/v1/rollouts/{segment(which)}")
+            shown = connection.get(f"/v1/rollouts/{quote_segment(which)}")
             return (
-                f"Rollout {shown['name']} ends after {_progress(shown)} hosts: {shown['counts']['pending']} hosts will "
-                "not have their turn, and what has not started is canceled. It cannot be resumed; to stop for a while, "
-                "pause it."
+                f"Rollout {shown['name']} ends after {_format_progress(shown)} hosts: "
+                f"{shown['counts']['pending']} hosts are left out, and what has not started is canceled. "
+                "It cannot be resumed; pause it to stop temporarily."
             )
 
         confirm(output, describe, yes=yes)
-        _change(connection, output, which, "abort", {"reason": reason})
+        _send_change(connection, output, which, "abort", {"reason": reason})
 
 
 def _add_start(noun: typer.Typer) -> None:
@@ -118,33 +122,35 @@ def _add_start(noun: typer.Typer) -> None:
         "forewarn rollout start kernel.yaml --follow",
     )
     def start(
-        file: Annotated[Path, typer.Argument(metavar="FILE", help="What is done where, and how carefully; YAML.")],
-        connection: Connection,
+        file: Annotated[Path, typer.Argument(metavar="FILE", help="Specification of the rollout, YAML.")],
+        connection: ControlConnection,
         output: Output,
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and do nothing.")] = False,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without starting anything.")] = False,
         follow: Annotated[
-            bool, typer.Option("--follow", "-f", help="Show how it goes, until it is over or waits for you.")
+            bool, typer.Option("--follow", "-f", help="Follow it until it ends or waits for you.")
         ] = False,
     ) -> None:
         """Start a rollout, or show its plan."""
         from forewarn.wire.rollout import RolloutIn, parse_rollout
 
-        spec = RolloutIn.of(parse_rollout(_content(file), str(file)))
+        # Parsed here as well, because only this side can name the line of the file in an error.
+        spec = RolloutIn.from_spec(parse_rollout(_read_spec(file), str(file)))
         body = spec.model_dump(mode="json", exclude_none=True)
         if dry_run:
-            _print_plan(output, connection.change("POST", "/v1/rollouts/plan", body))
+            _print_plan(output, connection.send_change("POST", "/v1/rollouts/plan", body))
             return
-        made = connection.change("POST", "/v1/rollouts", body)
+        made = connection.send_change("POST", "/v1/rollouts", body)
         if follow:
-            _follow(connection, output, made["id"])
+            _follow_rollout(connection, output, made["id"])
         else:
-            _show(connection, output, made["id"])
+            _print_rollout(connection, output, made["id"])
 
 
-def _content(file: Path) -> bytes:
+def _read_spec(file: Path) -> bytes:
     try:
+        # Checked before reading: a wrong file name may be that of a disk image.
         if file.stat().st_size > _SIZE_BYTES_MAX:
-            msg = f"{file}: more than the {_SIZE_BYTES_MAX} bytes that a rollout may have"
+            msg = f"{file} is too large: a rollout may have at most {_SIZE_BYTES_MAX} bytes"
             raise ConfigError(msg)
         return file.read_bytes()
     except OSError as error:
@@ -153,7 +159,7 @@ def _content(file: Path) -> bytes:
 
 
 def _print_plan(output: Output, plan: dict[str, Any]) -> None:
-    if output.show(plan):
+    if output.print_if_json(plan):
         return
     rows = [
         (
@@ -167,21 +173,21 @@ def _print_plan(output: Output, plan: dict[str, Any]) -> None:
         for batch in plan["batches"]
     ]
     columns = [Column(head) for head in ("batch", "begins", "ends", "vms", "not warned")]
-    output.table([*columns, Column("hosts", is_whole=False)], rows)
-    for line in plan_lines(plan["batches"]):
-        output.line(line)
+    output.print_table([*columns, Column("hosts", is_whole=False)], rows)
+    for line in describe_plan(plan["batches"]):
+        output.print_line(line)
     spent = (parse_moment(plan["ends_at"]) - parse_moment(plan["begins_at"])).total_seconds()
     least = "at least " if plan["is_at_least"] else ""
-    output.line()
+    output.print_line()
     hosts = f"{plan['hosts']} host{'' if plan['hosts'] == 1 else 's'}"
-    output.line(f"dry run: {hosts}, {least}{format_seconds(spent)} if nobody approves early; nothing was done")
+    output.print_line(f"dry run: {hosts}, {least}{format_seconds(spent)} if no one approves early; nothing was started")
 
 
-def plan_lines(batches: list[dict[str, Any]]) -> list[str]:
+def describe_plan(batches: list[dict[str, Any]]) -> list[str]:
     """Describe the hosts that quiet hours postpone, and name the VMs that are not warned."""
     moves = [move for batch in batches for move in batch["moves"]]
     lines = [
-        f"host {move['host']}: not before {format_moment(move['not_before'])}, moved {moved_words(move)}"
+        f"host {move['host']}: not before {format_moment(move['not_before'])}, moved {describe_quiet_hours_move(move)}"
         for move in moves[:_LINES_MAX]
     ]
     if len(moves) > _LINES_MAX:
@@ -197,24 +203,24 @@ def plan_lines(batches: list[dict[str, Any]]) -> list[str]:
 _LINES_MAX = 20
 
 
-def _progress(rollout: dict[str, Any]) -> str:
+def _format_progress(rollout: dict[str, Any]) -> str:
     counts = rollout["counts"]
     over = counts["done"] + counts["failed"] + counts["skipped"]
     failed = f", {counts['failed']} failed" if counts["failed"] else ""
     return f"{over} of {sum(counts.values())}{failed}"
 
 
-def _show(connection: Connection, output: Output, which: str) -> None:
-    shown = connection.get(f"/v1/rollouts/{segment(which)}")
-    hosts = list(connection.pages(f"/v1/rollouts/{segment(which)}/hosts"))
-    if output.show({**shown, "hosts": hosts}):
+def _print_rollout(connection: ControlConnection, output: Output, rollout_id: str) -> None:
+    shown = connection.get(f"/v1/rollouts/{quote_segment(rollout_id)}")
+    hosts = list(connection.iterate_items(f"/v1/rollouts/{quote_segment(rollout_id)}/hosts"))
+    if output.print_if_json({**shown, "hosts": hosts}):
         return
-    output.fields(
+    output.print_fields(
         [
             ("rollout", f"{shown['id']} {shown['name']}"),
             ("state", shown["state"]),
             ("reason", shown["reason"]),
-            ("hosts", _progress(shown)),
+            ("hosts", _format_progress(shown)),
             ("batch", None if shown["batch"] is None else f"{shown['batch']} of {shown['batches']}"),
             ("waits for", shown["waits_for"]),
             ("until", format_moment(shown["waits_until"])),
@@ -222,7 +228,7 @@ def _show(connection: Connection, output: Output, which: str) -> None:
             ("ended", format_moment(shown["ended_at"])),
         ]
     )
-    output.table(
+    output.print_table(
         [
             Column("host"),
             Column("batch"),
@@ -234,7 +240,7 @@ def _show(connection: Connection, output: Output, which: str) -> None:
     )
 
 
-def _follow(connection: Connection, output: Output, which: str) -> None:
+def _follow_rollout(connection: ControlConnection, output: Output, rollout_id: str) -> None:
     """Print one line for each change, and what it waits for in between; end when it is over or paused.
 
     Raises:
@@ -242,29 +248,32 @@ def _follow(connection: Connection, output: Output, which: str) -> None:
     """
     last = ""
     while True:
-        shown = connection.get(f"/v1/rollouts/{segment(which)}")
+        shown = connection.get(f"/v1/rollouts/{quote_segment(rollout_id)}")
         flight = f", in flight: {', '.join(shown['in_flight'][:5])}" if shown["in_flight"] else ""
-        line = f"{shown['state']}: {_progress(shown)} hosts{flight}"
+        line = f"{shown['state']}: {_format_progress(shown)} hosts{flight}"
         if line != last:
             last = line
-            output.passing()
+            output.show_progress()
             if output.is_json:
-                output.json_line(shown)
+                output.print_json_line(shown)
             else:
-                output.line(line)
+                output.print_line(line)
         is_over = shown["state"] in _ENDED
+        # A paused rollout that still has hosts in flight goes on changing, so it is followed until they have ended.
         if is_over or (shown["state"] == "paused" and not shown["in_flight"]):
-            output.passing()
+            output.show_progress()
             if shown["state"] != "completed":
-                msg = f"the rollout is {shown['state']}: {shown['reason'] or _progress(shown)}"
+                msg = f"the rollout is {shown['state']}: {shown['reason'] or _format_progress(shown)}"
                 raise RolloutFailed(msg)
             return
-        output.passing(f"{shown['waits_for'] or 'working'}")
+        output.show_progress(f"{shown['waits_for'] or 'working'}")
         time.sleep(_LOOK_S)
 
 
-def _change(connection: Connection, output: Output, which: str, verb: str, body: dict[str, object]) -> None:
+def _send_change(
+    connection: ControlConnection, output: Output, rollout_id: str, verb: str, body: dict[str, object]
+) -> None:
     sent = {name: value for name, value in body.items() if value is not None}
-    shown = connection.change("POST", f"/v1/rollouts/{segment(which)}/{verb}", sent)
-    if not output.show(shown):
-        output.line(f"rollout {shown['id']} is {shown['state']}: {_progress(shown)} hosts")
+    shown = connection.send_change("POST", f"/v1/rollouts/{quote_segment(rollout_id)}/{verb}", sent)
+    if not output.print_if_json(shown):
+        output.print_line(f"rollout {shown['id']} is {shown['state']}: {_format_progress(shown)} hosts")

@@ -11,27 +11,37 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from forewarn.cli.command import command, group, testing_extra
-from forewarn.cli.names import scenario_names
+from forewarn.cli.command import add_group, command, require_testing_extra
+from forewarn.cli.completers import scenario_names
 from forewarn.cli.output import Column, Output
 from forewarn.cli.record import add_from_transcript
 from forewarn.errors import ForewarnError
 
 if TYPE_CHECKING:
-    from forewarn.testing.loading import Scenario
-    from forewarn.testing.player import Outcome
+    from forewarn.testing.player import StepOutcome
+    from forewarn.testing.scenario_loader import Scenario
 
-__all__ = ["ExpectationFailed", "SetOption", "add_scenario", "format_at", "parse_parameters", "teller", "waiter"]
+__all__ = [
+    "ExpectationFailed",
+    "SetOption",
+    "add_scenario",
+    "format_scenario_time",
+    "make_step_printer",
+    "make_wait_printer",
+    "parse_parameters",
+]
 
 _COMMANDS = {"play": "scenario play", "try": "try"}
 _Which = Annotated[
     str,
-    typer.Argument(metavar="NAME_OR_FILE", help="A scenario of the list, or a file.", autocompletion=scenario_names),
+    typer.Argument(
+        metavar="NAME_OR_FILE", help="Name of a shipped scenario, or a file.", autocompletion=scenario_names
+    ),
 ]
 
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the scenario; may be repeated."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the scenario; repeatable."),
 ]
 
 
@@ -43,20 +53,20 @@ class ExpectationFailed(ForewarnError):
 
 def add_scenario(app: typer.Typer) -> None:
     """Add the commands of `scenario`."""
-    noun = group(app, "scenario", "List, look at and play what can happen to VMs.", "Test")
+    noun = add_group(app, "scenario", "List, show, check and play scenarios.", "Test")
 
     @command(noun, "list", "forewarn scenario list")
     def list_scenarios(output: Output) -> None:
         """List the scenarios that come with Forewarn."""
-        with testing_extra():
-            from forewarn.testing.loading import load_scenario, shipped_scenarios
+        with require_testing_extra():
+            from forewarn.testing.scenario_loader import load_scenario, shipped_scenarios
 
         found = [load_scenario(name) for name in shipped_scenarios()]
         content = [
             {"name": each.name, "title": each.title, "steps": len(each.steps), "only": each.only} for each in found
         ]
-        if not output.show(content):
-            output.table(
+        if not output.print_if_json(content):
+            output.print_table(
                 [Column("name"), Column("title", is_whole=False), Column("vms"), Column("steps"), Column("for")],
                 [
                     (each.name, each.title, len(each.inventory.vms), len(each.steps), each.only or "play, try")
@@ -67,9 +77,9 @@ def add_scenario(app: typer.Typer) -> None:
     @command(noun, "show", "forewarn scenario show live-migration")
     def show(which: _Which, output: Output, parameters: SetOption = None) -> None:
         """Show the steps of a scenario with their times; a file is checked."""
-        with testing_extra():
-            from forewarn.testing.drawing import draw
-            from forewarn.testing.loading import load_scenario
+        with require_testing_extra():
+            from forewarn.testing.scenario_loader import load_scenario
+            from forewarn.testing.scenario_timeline import format_timeline
 
         scenario = load_scenario(which, parse_parameters(parameters))
         content = {
@@ -79,15 +89,15 @@ def add_scenario(app: typer.Typer) -> None:
             "handler": scenario.handler,
             "steps": [step.model_dump(mode="json", exclude_none=True) for step in scenario.steps],
         }
-        if not output.show(content):
-            output.heading(scenario.title)
+        if not output.print_if_json(content):
+            output.print_heading(scenario.title)
             if scenario.only is not None:
-                output.line(f"for 'forewarn {_COMMANDS[scenario.only]}' only")
+                output.print_line(f"for 'forewarn {_COMMANDS[scenario.only]}' only")
             for line in scenario.description.splitlines():
-                output.line(line)
-            output.line()
-            for line in draw(scenario):
-                output.line(line)
+                output.print_line(line)
+            output.print_line()
+            for line in format_timeline(scenario):
+                output.print_line(line)
 
     @command(
         noun,
@@ -101,23 +111,24 @@ def add_scenario(app: typer.Typer) -> None:
         output: Output,
         clock: Annotated[
             Literal["virtual", "real"],
-            typer.Option(help="virtual: it takes no time. real: it takes as long as it says, divided by --speed."),
+            typer.Option(help="virtual: takes no real time. real: takes the scenario's time divided by --speed."),
         ] = "virtual",
         speed: Annotated[
-            float, typer.Option(min=0.01, max=100_000, metavar="TIMES", help="How much faster; with a real clock.")
+            float, typer.Option(min=0.01, max=100_000, metavar="TIMES", help="Speed factor of the real clock.")
         ] = 1.0,
         parameters: SetOption = None,
     ) -> None:
         """Play a scenario against a separate service, and check that all its expectations are met."""
-        with testing_extra():
-            from forewarn.testing.loading import load_scenario
+        with require_testing_extra():
+            from forewarn.testing.scenario_loader import load_scenario
 
         scenario = load_scenario(which, parse_parameters(parameters))
-        outcomes = asyncio.run(_play(scenario, clock, speed, output))
-        failed = [outcome for outcome in outcomes if outcome.fault]
-        output.show([{**asdict(outcome), "at": outcome.at.total_seconds()} for outcome in outcomes])
+        outcomes = asyncio.run(_play_scenario(scenario, clock, speed, output))
+        failed = [outcome for outcome in outcomes if outcome.failure]
+        # JSON is printed before the failure is raised, because it says which steps failed.
+        output.print_if_json([{**asdict(outcome), "at": outcome.at.total_seconds()} for outcome in outcomes])
         if failed:
-            where = f"in {_where(failed[0])}: {failed[0].fault}"
+            where = f"in {_format_location(failed[0])}: {failed[0].failure}"
             msg = f"{len(failed)} of {len(outcomes)} steps failed; the first {where}"
             raise ExpectationFailed(msg)
 
@@ -135,31 +146,33 @@ def _add_check(noun: typer.Typer) -> None:
         "forewarn scenario check scenarios/*.yaml --json",
     )
     def check(
-        files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Scenario files, or names of the list.")],
+        files: Annotated[
+            list[str], typer.Argument(metavar="FILE...", help="Scenario files, or names of shipped scenarios.")
+        ],
         output: Output,
         parameters: SetOption = None,
     ) -> None:
         """Report errors in scenarios with file and line, without playing them.
 
-        Exit status 1 if any has an error.
+        The exit status is 1 if any has an error.
         """
-        with testing_extra():
-            from forewarn.testing.loading import check_scenario
+        with require_testing_extra():
+            from forewarn.testing.scenario_loader import check_scenario
 
         given = parse_parameters(parameters)
         found = {file: [error.message for error in check_scenario(file, given)] for file in files}
         rows = [{"file": file, "ok": not faults, "faults": faults} for file, faults in found.items()]
-        if not output.show(rows):
+        if not output.print_if_json(rows):
             for file, faults in found.items():
                 for words in faults or [f"{file}: ok"]:
-                    output.line(words)
+                    output.print_line(words)
         if any(found.values()):
             raise typer.Exit(1)
 
     @command(noun, "schema", "forewarn scenario schema > scenario.schema.json")
     def schema() -> None:
         """Print the JSON Schema of scenario files; editors use the copy next to a scenario."""
-        with testing_extra():
+        with require_testing_extra():
             from forewarn.testing.scenario_schema import encode_scenario_schema
 
         sys.stdout.write(encode_scenario_schema())
@@ -175,50 +188,52 @@ def parse_parameters(texts: list[str] | None) -> dict[str, str]:
     for text in texts or []:
         name, separator, value = text.partition("=")
         if not separator or not name or name in given:
-            msg = f"{text!r} is expected to be NAME=VALUE, with each name once"
+            msg = f"{text!r} must be NAME=VALUE, with each name once"
             raise typer.BadParameter(msg, param_hint="--set")
         given[name] = value
     return given
 
 
-def _where(outcome: Outcome) -> str:
+def _format_location(outcome: StepOutcome) -> str:
     """Return the line of a step, with the file if it is an included one."""
     return f"{outcome.file}, line {outcome.line}" if outcome.file else f"line {outcome.line}"
 
 
-async def _play(scenario: Scenario, clock: str, speed: float, output: Output) -> list[Outcome]:
-    from forewarn.clock import VIRTUAL_START, SpedClock
+async def _play_scenario(scenario: Scenario, clock: str, speed: float, output: Output) -> list[StepOutcome]:
+    from forewarn.clock import VIRTUAL_START, ScaledClock
 
-    with testing_extra():
-        from forewarn.testing.player import Player, lab_of
+    with require_testing_extra():
+        from forewarn.testing.player import ScenarioPlayer, create_lab
 
     # Both clocks begin at the same time, so that quiet hours are where the file expects them.
-    made = None if clock == "virtual" else SpedClock(speed, VIRTUAL_START)
-    async with lab_of(scenario, made).running() as lab:
-        return await Player(scenario, lab, teller(output), on_wait=waiter(output, len(scenario.steps))).play()
+    made = None if clock == "virtual" else ScaledClock(speed, VIRTUAL_START)
+    async with create_lab(scenario, made).running() as lab:
+        return await ScenarioPlayer(
+            scenario, lab, make_step_printer(output), on_wait=make_wait_printer(output, len(scenario.steps))
+        ).play()
 
 
-def waiter(output: Output, count: int) -> Callable[[int, str], None]:
+def make_wait_printer(output: Output, count: int) -> Callable[[int, str], None]:
     """Return a callback that shows on a terminal which step is waited for."""
-    return lambda number, text: output.passing(f"step {number} of {count}: {text}")
+    return lambda number, text: output.show_progress(f"step {number} of {count}: {text}")
 
 
-def teller(output: Output) -> Callable[[Outcome], None]:
+def make_step_printer(output: Output) -> Callable[[StepOutcome], None]:
     """Return a callback that prints each finished step."""
 
-    def tell(outcome: Outcome) -> None:
+    def tell(outcome: StepOutcome) -> None:
         if output.is_json:
             return
-        output.passing()
-        mark = "✗" if outcome.fault else "✓" if outcome.is_expectation else "·"
-        output.line(f"{format_at(outcome.at):>12}  {mark} {outcome.text}")
-        if outcome.fault:
-            output.line(f"{'':>12}    {_where(outcome)}: {outcome.fault}")
+        output.show_progress()
+        mark = "✗" if outcome.failure else "✓" if outcome.is_expectation else "·"
+        output.print_line(f"{format_scenario_time(outcome.at):>12}  {mark} {outcome.text}")
+        if outcome.failure:
+            output.print_line(f"{'':>12}    {_format_location(outcome)}: {outcome.failure}")
 
     return tell
 
 
-def format_at(span: timedelta) -> str:
+def format_scenario_time(span: timedelta) -> str:
     """Format a time of a scenario: ``15:00`` or ``1d 02:00:00``."""
     minutes, seconds = divmod(round(span.total_seconds()), 60)
     hours, minutes = divmod(minutes, 60)

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli.command import command, server_extra
+from forewarn.cli.command import command, require_server_extra
 from forewarn.errors import ConfigError
 
 if TYPE_CHECKING:
     from forewarn.config import Settings
     from forewarn.server.service import Service
 
-__all__ = ["add_serve", "parse_assignments", "ready_line"]
+__all__ = ["add_serve", "format_ready_line", "parse_assignments"]
 
-_PLACES = "Where it listens"
-_TLS = "Beyond this machine"
+_PLACES = "Addresses"
+_TLS = "TLS"
 _OWN_FLAG = frozenset(
     {
         "inventory",
@@ -48,21 +48,21 @@ def add_serve(app: typer.Typer) -> None:
     )
     def serve(  # one parameter for each flag
         inventory: Annotated[
-            Path | None, typer.Option(metavar="FILE", help="Hosts and VMs, YAML or JSON, applied at the start.")
+            Path | None,
+            typer.Option(metavar="FILE", help="Inventory of hosts and VMs, YAML or JSON, applied at startup."),
         ] = None,
         database_url: Annotated[
             str | None,
-            typer.Option(metavar="URL", help="SQLite file, or a PostgreSQL URL. (default: sqlite:///forewarn.db)"),
+            typer.Option(metavar="URL", help="SQLite or PostgreSQL database. (default: sqlite:///forewarn.db)"),
         ] = None,
         config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with settings.")] = None,
         state_dir: Annotated[
             Path | None,
-            typer.Option(
-                metavar="FOLDER", help="Where the operator's token is kept. (default: the user's state folder)"
-            ),
+            typer.Option(metavar="FOLDER", help="Folder for the operator's token. (default: the user's state folder)"),
         ] = None,
         clock: Annotated[
-            str | None, typer.Option(metavar="real|virtual", help="virtual: time stands still until 'clock advance'.")
+            str | None,
+            typer.Option(metavar="real|virtual", help="virtual: time advances only by 'forewarn clock advance'."),
         ] = None,
         assignments: Annotated[
             list[str] | None,
@@ -74,14 +74,16 @@ def add_serve(app: typer.Typer) -> None:
             str | None,
             typer.Option(
                 metavar="ADDRESS:PORT",
-                help="Metadata endpoint; several with commas. (default: 127.0.0.1:8169)",
+                help="Addresses of the metadata endpoint, comma-separated. (default: 127.0.0.1:8169)",
                 rich_help_panel=_PLACES,
             ),
         ] = None,
         control_listen: Annotated[
             str | None,
             typer.Option(
-                metavar="ADDRESS:PORT", help="Control API. (default: 127.0.0.1:8170)", rich_help_panel=_PLACES
+                metavar="ADDRESS:PORT",
+                help="Address of the control API. (default: 127.0.0.1:8170)",
+                rich_help_panel=_PLACES,
             ),
         ] = None,
         tls_certificate: Annotated[
@@ -93,10 +95,12 @@ def add_serve(app: typer.Typer) -> None:
         ] = None,
         insecure: Annotated[
             bool,
-            typer.Option("--insecure", help="Serve the control API without TLS all the same.", rich_help_panel=_TLS),
+            typer.Option(
+                "--insecure", help="Serve the control API to other machines without TLS.", rich_help_panel=_TLS
+            ),
         ] = False,
         fault_injection: Annotated[
-            bool, typer.Option("--fault-injection", help="Let operators have things go wrong: 'forewarn fault --help'.")
+            bool, typer.Option("--fault-injection", help="Let operators inject faults: see 'forewarn fault --help'.")
         ] = False,
     ) -> None:
         """Run the service: metadata endpoint, control API and scheduler.
@@ -115,26 +119,28 @@ def add_serve(app: typer.Typer) -> None:
             "insecure": insecure or None,
             "fault_injection": fault_injection or None,
         }
-        with server_extra():
+        with require_server_extra():
             from forewarn.config import Settings, load_settings
             from forewarn.observability.logs import configure_logging
             from forewarn.server.service import run_service
-        said = parse_assignments(assignments or [], Settings)
-        said |= {name: value for name, value in flags.items() if value is not None}
+        values = parse_assignments(assignments or [], Settings)
+        # A flag that was not given must not override the file, so absent flags are None even where they are booleans.
+        values |= {name: value for name, value in flags.items() if value is not None}
         try:
-            settings = load_settings(config, **said)
+            settings = load_settings(config, **values)
         except ConfigError as error:
-            if error.details.get("setting") not in said:
+            # The value came from the file or a variable, which the message already names.
+            if error.details.get("setting") not in values:
                 raise
             name = error.details["setting"]
-            flag = _flag(name)
-            said_twice = "" if flag == "--set" else f"setting {name}: "
-            raise typer.BadParameter(error.message.removeprefix(said_twice), param_hint=flag) from error
+            flag = _find_flag(name)
+            prefix = "" if flag == "--set" else f"setting {name}: "
+            raise typer.BadParameter(error.message.removeprefix(prefix), param_hint=flag) from error
         configure_logging()
-        run_service(settings, _say_ready)
+        run_service(settings, _print_ready_line)
 
 
-def _flag(setting: str) -> str:
+def _find_flag(setting: str) -> str:
     return f"--{setting.replace('_', '-')}" if setting in _OWN_FLAG else "--set"
 
 
@@ -149,25 +155,25 @@ def parse_assignments(assignments: list[str], settings: type[Settings]) -> dict[
         name, separator, value = text.partition("=")
         name = name.strip().lower().replace("-", "_")
         if not separator or not name:
-            msg = f"{text!r} is expected to be NAME=VALUE, for example notice_max=30d"
+            msg = f"{text!r} must be NAME=VALUE, for example notice_max=30d"
             raise typer.BadParameter(msg, param_hint="--set")
         if name not in settings.model_fields:
             near = difflib.get_close_matches(name, settings.model_fields, n=1)
             hint = f"did you mean {near[0]}?" if near else "see 'forewarn config show'"
-            msg = f"there is no setting {name!r}: {hint}"
+            msg = f"unknown setting {name!r}: {hint}"
             raise typer.BadParameter(msg, param_hint="--set")
         parsed[name] = value.strip()
     return parsed
 
 
-def ready_line(metadata_urls: list[str], control_url: str, vms: int, hosts: int) -> str:
+def format_ready_line(metadata_urls: list[str], control_url: str, vms: int, hosts: int) -> str:
     """Return the line that `serve` prints once it is ready."""
     size = f"{vms} VM{'' if vms == 1 else 's'} on {hosts} host{'' if hosts == 1 else 's'}"
     return f"forewarn is ready: metadata {', '.join(metadata_urls)}, control {control_url} ({size})"
 
 
-def _say_ready(service: Service) -> None:
+def _print_ready_line(service: Service) -> None:
     with service.store.read() as reader:
-        inventory = reader.inventory()
-    line = ready_line(service.metadata_urls, service.control_url, len(inventory.vms), len(inventory.hosts))
+        inventory = reader.get_inventory()
+    line = format_ready_line(service.metadata_urls, service.control_url, len(inventory.vms), len(inventory.hosts))
     print(line, flush=True)  # noqa: T201 - the one line that serve prints

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.command import command, group
-from forewarn.cli.confirming import Yes, confirm
-from forewarn.cli.connection import Connection, segment
+from forewarn.cli.command import add_group, command
+from forewarn.cli.confirmation import Yes, confirm
+from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.output import Column, Output, format_moment
 from forewarn.cli.times import split_names
 from forewarn.core.subscription import DeliveryState, NotificationKind
@@ -21,16 +21,16 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or id of the su
 
 def add_subscription(app: typer.Typer) -> None:
     """Add the commands of `subscription`."""
-    noun = group(app, "subscription", "Have what happens posted to a URL, signed, as CloudEvents.", "Operate")
+    noun = add_group(app, "subscription", "Post notifications to URLs, as signed CloudEvents.", "Operate")
     _add_create(noun)
-    _add_looking(noun)
-    _add_changing(noun)
-    _add_trying(noun)
+    _add_queries(noun)
+    _add_changes(noun)
+    _add_secret_and_test(noun)
     _add_deliveries(noun)
 
 
-def _path(name: str, *rest: str) -> str:
-    return "/".join(["/v1/subscriptions", segment(name), *rest])
+def _build_path(name: str, *rest: str) -> str:
+    return "/".join(["/v1/subscriptions", quote_segment(name), *rest])
 
 
 def _add_create(noun: typer.Typer) -> None:
@@ -41,53 +41,56 @@ def _add_create(noun: typer.Typer) -> None:
         "forewarn subscription create web-team https://web.example/hook --scope web --kind scheduled,canceled",
     )
     def create(
-        name: Annotated[str, typer.Argument(metavar="NAME", help="Of your choice.")],
-        url: Annotated[str, typer.Argument(metavar="URL", help="Where notifications are posted to.")],
-        connection: Connection,
+        name: Annotated[str, typer.Argument(metavar="NAME", help="Name for the subscription.")],
+        url: Annotated[str, typer.Argument(metavar="URL", help="URL to post notifications to.")],
+        connection: ControlConnection,
         output: Output,
         scopes: Annotated[
-            list[str] | None, typer.Option("--scope", metavar="NAME", help="Only of this scope; repeatable.")
+            list[str] | None,
+            typer.Option("--scope", metavar="NAME", help="Only notifications about this scope; repeatable."),
         ] = None,
         vms: Annotated[
             list[str] | None,
-            typer.Option("--vm", metavar="NAME", help="Only of this VM, which stands alone; repeatable."),
+            typer.Option("--vm", metavar="NAME", help="Only notifications about this standalone VM; repeatable."),
         ] = None,
         kinds: Annotated[
             list[str] | None,
             typer.Option(
-                "--kind", metavar="KIND", help=f"Only of this kind; repeatable: {', '.join(NotificationKind)}."
+                "--kind",
+                metavar="KIND",
+                help=f"Only notifications of this kind; repeatable: {', '.join(NotificationKind)}.",
             ),
         ] = None,
     ) -> None:
-        """Post notifications to a URL, from now on. Prints the secret that signs them; it is shown only once."""
+        """Create a subscription, and print its signing secret, which is shown only once."""
         body = {
             "name": name,
             "url": url,
             "scopes": split_names(scopes or []),
             "vms": split_names(vms or []),
-            "kinds": _kinds(kinds or []),
+            "kinds": _parse_kinds(kinds or []),
         }
-        made = connection.change("POST", "/v1/subscriptions", body)
-        if not output.show(made):
-            output.line(made["secret"])
-            output.notice(f"try it: forewarn subscription test {made['name']}")
+        made = connection.send_change("POST", "/v1/subscriptions", body)
+        if not output.print_if_json(made):
+            output.print_line(made["secret"])
+            output.print_notice(f"test it: forewarn subscription test {made['name']}")
 
 
-def _kinds(given: list[str]) -> list[str]:
+def _parse_kinds(given: list[str]) -> list[str]:
     kinds = split_names(given)
     for kind in kinds:
         if kind not in list(NotificationKind):
-            msg = f"{kind!r} is none of {', '.join(NotificationKind)}"
+            msg = f"unknown kind {kind!r}: expected one of {', '.join(NotificationKind)}"
             raise typer.BadParameter(msg, param_hint="--kind")
     return kinds
 
 
-def _add_looking(noun: typer.Typer) -> None:
+def _add_queries(noun: typer.Typer) -> None:
     @command(noun, "list", "forewarn subscription list")
-    def list_subscriptions(connection: Connection, output: Output) -> None:
+    def list_subscriptions(connection: ControlConnection, output: Output) -> None:
         """List every subscription."""
         found = connection.get("/v1/subscriptions")["items"]
-        if not output.show(found):
+        if not output.print_if_json(found):
             columns = [
                 Column("name"),
                 Column("state"),
@@ -95,38 +98,38 @@ def _add_looking(noun: typer.Typer) -> None:
                 Column("dead"),
                 Column("url", is_whole=False),
             ]
-            output.table(
+            output.print_table(
                 columns,
-                [(each["name"], _state(each), each["waiting"], each["dead"], each["url"]) for each in found],
-                empty="there are none: see 'forewarn subscription create --help'",
+                [(each["name"], _describe_state(each), each["waiting"], each["dead"], each["url"]) for each in found],
+                empty="no subscriptions: see 'forewarn subscription create --help'",
             )
 
     @command(noun, "show", "forewarn subscription show chat")
-    def show(name: _Name, connection: Connection, output: Output) -> None:
+    def show(name: _Name, connection: ControlConnection, output: Output) -> None:
         """Show one subscription."""
-        found = connection.get(_path(name))
-        if not output.show(found):
-            _print(output, found)
+        found = connection.get(_build_path(name))
+        if not output.print_if_json(found):
+            _print_subscription(output, found)
 
 
-def _state(found: dict[str, Any]) -> str:
+def _describe_state(found: dict[str, Any]) -> str:
     if found["given_up"]:
         return "given up"
     return "failing" if found["state"] == "active" and found["failing_since"] else str(found["state"])
 
 
-def _print(output: Output, found: dict[str, Any]) -> None:
-    output.fields(
+def _print_subscription(output: Output, found: dict[str, Any]) -> None:
+    output.print_fields(
         [
             ("name", found["name"]),
             ("id", found["id"]),
             ("url", found["url"]),
-            ("state", _state(found)),
+            ("state", _describe_state(found)),
             ("reason", found["reason"]),
             ("scopes", ", ".join(found["scopes"])),
             ("vms", ", ".join(found["vms"])),
             ("kinds", ", ".join(found["kinds"])),
-            ("told up to", found["cursor"]),
+            ("sent up to", found["cursor"]),
             ("waiting", found["waiting"]),
             ("dead", found["dead"]),
             ("failing since", format_moment(found["failing_since"])),
@@ -136,46 +139,46 @@ def _print(output: Output, found: dict[str, Any]) -> None:
     )
 
 
-def _add_changing(noun: typer.Typer) -> None:
+def _add_changes(noun: typer.Typer) -> None:
     @command(noun, "delete", "forewarn subscription delete chat", "forewarn subscription delete chat --yes")
-    def delete(name: _Name, connection: Connection, output: Output, yes: Yes = False) -> None:
+    def delete(name: _Name, connection: ControlConnection, output: Output, yes: Yes = False) -> None:
         """Delete a subscription and its pending deliveries. Asks first; --yes confirms."""
 
         def describe() -> str:
-            url = connection.get(_path(name))["url"]
-            return f"Subscription {name} is deleted with its secret and all that waits to be delivered to {url}."
+            url = connection.get(_build_path(name))["url"]
+            return f"Subscription {name} is deleted, with its secret and all pending deliveries to {url}."
 
         confirm(output, describe, yes=yes)
-        gone = connection.change("DELETE", _path(name), None)
-        if not output.show(gone):
-            output.line(f"subscription {gone['name']} is deleted")
+        gone = connection.send_change("DELETE", _build_path(name), None)
+        if not output.print_if_json(gone):
+            output.print_line(f"subscription {gone['name']} is deleted")
 
     @command(noun, "pause", 'forewarn subscription pause chat --reason "the receiver moves"')
     def pause(
         name: _Name,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
-        reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why.")] = None,
+        reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Reason.")] = None,
     ) -> None:
         """Pause deliveries until resumed; nothing is lost meanwhile."""
-        paused = connection.change("POST", _path(name, "pause"), {"reason": reason})
-        if not output.show(paused):
-            output.line(f"subscription {paused['name']} is paused")
+        paused = connection.send_change("POST", _build_path(name, "pause"), {"reason": reason})
+        if not output.print_if_json(paused):
+            output.print_line(f"subscription {paused['name']} is paused")
 
     @command(noun, "resume", "forewarn subscription resume chat", "forewarn subscription resume chat --skip")
     def resume(
         name: _Name,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
-        skip: Annotated[bool, typer.Option("--skip", help="Leave out what has happened until now.")] = False,
+        skip: Annotated[bool, typer.Option("--skip", help="Skip everything that has happened until now.")] = False,
     ) -> None:
         """Resume deliveries where they were paused."""
-        resumed = connection.change("POST", _path(name, "resume"), {"skip": skip})
-        if not output.show(resumed):
-            output.line(f"subscription {resumed['name']} is active")
+        resumed = connection.send_change("POST", _build_path(name, "resume"), {"skip": skip})
+        if not output.print_if_json(resumed):
+            output.print_line(f"subscription {resumed['name']} is active")
 
 
-def _add_trying(noun: typer.Typer) -> None:
+def _add_secret_and_test(noun: typer.Typer) -> None:
     @command(
         noun,
         "rotate-secret",
@@ -184,33 +187,34 @@ def _add_trying(noun: typer.Typer) -> None:
     )
     def rotate(
         name: _Name,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
         at_once: Annotated[
-            bool, typer.Option("--at-once", help="Sign with the new one alone: somebody else knows the one before.")
+            bool, typer.Option("--at-once", help="Stop signing with the old secret now, for example after a leak.")
         ] = False,
     ) -> None:
-        """Print a new secret; it is shown only once. The former one also signs for a while."""
-        rotated = connection.change("POST", _path(name, "rotate-secret"), {"at_once": at_once})
-        if not output.show(rotated):
-            output.line(rotated["secret"])
+        """Print a new secret; it is shown only once. The old one also signs for a while."""
+        rotated = connection.send_change("POST", _build_path(name, "rotate-secret"), {"at_once": at_once})
+        if not output.print_if_json(rotated):
+            output.print_line(rotated["secret"])
             until = rotated["former_secret_until"]
-            output.notice(
-                "the one before does not sign any more"
+            output.print_notice(
+                "the old secret no longer signs"
                 if until is None
-                else f"the one before signs too until {format_moment(until)}"
+                else f"the old secret also signs until {format_moment(until)}"
             )
 
     @command(noun, "test", "forewarn subscription test chat")
-    def test(name: _Name, connection: Connection, output: Output) -> None:
+    def test(name: _Name, connection: ControlConnection, output: Output) -> None:
         """Send a ping now, and show the receiver's answer."""
-        answer = connection.change("POST", _path(name, "test"), None)
-        output.show(answer)
+        answer = connection.send_change("POST", _build_path(name, "test"), None)
+        # JSON is printed for a failed ping too: it contains the receiver's answer.
+        output.print_if_json(answer)
         if not answer["delivered"]:
-            msg = f"the receiver of {name} did not take the ping: {answer['error']}"
+            msg = f"the receiver of {name} did not accept the ping: {answer['error']}"
             raise OtherSideError(msg)
         if not output.is_json:
-            output.line(f"the receiver of {name} answered {answer['status']} in {answer['took_s'] * 1000:.0f} ms")
+            output.print_line(f"the receiver of {name} answered {answer['status']} in {answer['took_s'] * 1000:.0f} ms")
 
 
 def _add_deliveries(noun: typer.Typer) -> None:
@@ -219,15 +223,17 @@ def _add_deliveries(noun: typer.Typer) -> None:
     )
     def deliveries(
         name: _Name,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
-        waiting: Annotated[bool, typer.Option("--waiting", help="Those that are tried again, instead.")] = False,
-        limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="At most so many.")] = 100,
+        waiting: Annotated[
+            bool, typer.Option("--waiting", help="List deliveries that wait for a retry instead.")
+        ] = False,
+        limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Maximum number of deliveries.")] = 100,
     ) -> None:
         """List deliveries that were given up, oldest first."""
         state = DeliveryState.WAITING if waiting else DeliveryState.DEAD
-        found = list(connection.pages(_path(name, "deliveries"), limit + 1, state=state.value))
-        if not output.show(found[:limit]):
+        found = list(connection.iterate_items(_build_path(name, "deliveries"), limit + 1, state=state.value))
+        if not output.print_if_json(found[:limit]):
             columns = [Column("id"), Column("kind"), Column("happened"), Column("tries"), Column("next try")]
             rows = [
                 (
@@ -240,9 +246,11 @@ def _add_deliveries(noun: typer.Typer) -> None:
                 )
                 for d in found[:limit]
             ]
-            output.table([*columns, Column("last error", is_whole=False)], rows, empty=f"none is {state.value}")
+            output.print_table(
+                [*columns, Column("last error", is_whole=False)], rows, empty=f"no {state.value} deliveries"
+            )
         if len(found) > limit:
-            output.notice(f"there are more: --limit {limit * 10}")
+            output.print_notice(f"there are more deliveries: use --limit {limit * 10}")
 
     @command(
         noun,
@@ -252,16 +260,18 @@ def _add_deliveries(noun: typer.Typer) -> None:
     )
     def redeliver(
         name: _Name,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
         ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of deliveries.")] = None,
-        every: Annotated[bool, typer.Option("--all", help="All that were given up, 1,000 at a time.")] = False,
+        every: Annotated[
+            bool, typer.Option("--all", help="All deliveries that were given up, 1,000 at a time.")
+        ] = False,
     ) -> None:
         """Retry deliveries that were given up: once, or repeatedly while their notification is not too old."""
         if bool(ids) == every:
-            msg = "name deliveries, or say --all"
+            msg = "give ids of deliveries, or --all"
             raise typer.BadParameter(msg)
         body = {"ids": None if every else split_names(ids or [])}
-        count = connection.change("POST", _path(name, "deliveries", "redeliver"), body)["count"]
-        if not output.show({"count": count}):
-            output.line(f"{count} deliver{'y is' if count == 1 else 'ies are'} tried again")
+        count = connection.send_change("POST", _build_path(name, "deliveries", "redeliver"), body)["count"]
+        if not output.print_if_json({"count": count}):
+            output.print_line(f"{count} deliver{'y' if count == 1 else 'ies'} to be retried")

@@ -21,14 +21,14 @@ def as_span_s(text: str | None, hint: str) -> float | None:
     """
     if text is None:
         return None
-    from forewarn.util.duration import parse_span
+    from forewarn.util.duration import parse_duration
 
     try:
-        span = parse_span(text)
+        span = parse_duration(text)
     except (ValueError, OverflowError):
         span = None
     if not isinstance(span, timedelta) or span < timedelta(0):
-        msg = f"{text!r} is expected to be a span of time like 90s, 15m, 24h or 7d"
+        msg = f"{text!r} is not a span of time: expected for example 90s, 15m, 24h or 7d"
         raise typer.BadParameter(msg, param_hint=hint)
     return span.total_seconds()
 
@@ -45,7 +45,7 @@ def as_duration_s(text: str | None, hint: str) -> int | None:
     if seconds is None:
         return None
     if not math.isfinite(seconds) or seconds != int(seconds):
-        msg = f"{text!r} is expected to be whole seconds"
+        msg = f"{text!r} must be whole seconds"
         raise typer.BadParameter(msg, param_hint=hint)
     return int(seconds)
 
@@ -57,16 +57,18 @@ def as_moment_or_span(text: str, hint: str) -> datetime | float:
         typer.BadParameter: It is neither, or has no time zone.
     """
     try:
+        # RFC 3339 allows a small z, which Python rejects.
         moment = datetime.fromisoformat(text.strip().replace("z", "Z"))
     except ValueError:
         moment = None
+    # Python takes 20300131 for a date; here a bare number is seconds.
     if moment is None or text.strip().isdecimal():
         try:
             seconds = as_span_s(text, hint)
         except typer.BadParameter:
             seconds = None
         if seconds is None:
-            msg = f"{text!r} is expected to be a moment like 2030-01-31T12:00:00Z, or a span of time like 15m"
+            msg = f"{text!r} is not a time: expected for example 2030-01-31T12:00:00Z, or a span such as 15m"
             raise typer.BadParameter(msg, param_hint=hint)
         return seconds
     if moment.tzinfo is None:

@@ -6,35 +6,35 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.choosing import Choice
-from forewarn.cli.command import command, group
-from forewarn.cli.confirming import Yes, confirm
-from forewarn.cli.connection import Connection, segment
-from forewarn.cli.event import events_table
-from forewarn.cli.history import story
-from forewarn.cli.maintenance import Force, Notice, Reason, forced, show_made
-from forewarn.cli.names import vm_names
+from forewarn.cli.command import add_group, command
+from forewarn.cli.completers import vm_names
+from forewarn.cli.confirmation import Yes, confirm
+from forewarn.cli.connection import ControlConnection, quote_segment
+from forewarn.cli.event import print_events
+from forewarn.cli.list_options import HistoryFilter
+from forewarn.cli.maintenance import Force, Notice, Reason, build_force_body, print_created
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import as_span_s
+from forewarn.cli.vm_history import format_episode
 
 __all__ = ["add_vm"]
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the VM.", autocompletion=vm_names)]
-_OPERATIONS = "What happens to one VM"
+_OPERATIONS = "Operations on one VM"
 
 
 def add_vm(app: typer.Typer) -> None:
     """Add the commands of `vm`."""
-    noun = group(app, "vm", "Look at VMs; restart, redeploy, evict, delete one.", "Declare")
+    noun = add_group(app, "vm", "Show VMs; restart, redeploy, evict or delete one.", "Declare")
 
     @command(noun, "list", "forewarn vm list", "forewarn vm list --json")
-    def list_vms(connection: Connection, output: Output) -> None:
-        """List every VM, and whether it asks for events."""
-        vms = list(connection.pages("/v1/vms"))
-        if output.show(vms):
+    def list_vms(connection: ControlConnection, output: Output) -> None:
+        """List every VM, and whether its scope has asked for events."""
+        vms = list(connection.iterate_items("/v1/vms"))
+        if output.print_if_json(vms):
             return
-        columns = [Column(head) for head in ("name", "host", "scope", "fd", "ud", "power", "asks")]
-        output.table(
+        columns = [Column(head) for head in ("name", "host", "scope", "fd", "ud", "power", "enabled")]
+        output.print_table(
             [*columns, Column("addresses", is_whole=False)],
             [
                 (
@@ -53,12 +53,12 @@ def add_vm(app: typer.Typer) -> None:
         )
 
     @command(noun, "show", "forewarn vm show WestNO_0")
-    def show(name: _Name, connection: Connection, output: Output) -> None:
+    def show(name: _Name, connection: ControlConnection, output: Output) -> None:
         """Show one VM, and the events that name it."""
-        vm = connection.get(f"/v1/vms/{segment(name)}")
-        if output.show(vm):
+        vm = connection.get(f"/v1/vms/{quote_segment(name)}")
+        if output.print_if_json(vm):
             return
-        output.fields(
+        output.print_fields(
             [
                 ("name", vm["name"]),
                 ("host", vm["host"]),
@@ -69,15 +69,17 @@ def add_vm(app: typer.Typer) -> None:
                 ("priority", vm["priority"]),
                 ("size", vm["size"]),
                 (
-                    "asks",
-                    f"yes, incarnation {vm['incarnation']}" if vm["enabled"] else "no: its scope has not asked yet",
+                    "enabled",
+                    f"yes, incarnation {vm['incarnation']}"
+                    if vm["enabled"]
+                    else "no: its scope has not asked for events",
                 ),
             ]
         )
-        events = [event for event in connection.pages("/v1/events") if vm["name"] in event["resources"]]
+        events = [event for event in connection.iterate_items("/v1/events") if vm["name"] in event["resources"]]
         if events:
-            output.heading("Events")
-            events_table(output, connection, events)
+            output.print_heading("Events")
+            print_events(output, connection, events)
 
     _add_history(noun)
     _add_operation(noun, "restart", "Restart the VM, as its user: a Reboot event.", "restart WestNO_0")
@@ -87,27 +89,27 @@ def add_vm(app: typer.Typer) -> None:
     _add_final_operation(
         noun,
         "reimage",
-        "Reimage the VM: a Reboot event where its scale set opted in.",
+        "Reimage the VM: a Reboot event if its scale set opted in.",
         "reimage web_0",
-        "gets a new image and loses what is on its system disk",
+        "gets a new image and loses the data on its system disk",
     )
     _add_final_operation(
-        noun, "evict", "Take a Spot VM back: a Preempt event.", "evict spot_3", "is stopped and its capacity taken back"
+        noun, "evict", "Evict a Spot VM: a Preempt event.", "evict spot_3", "is stopped and its capacity reclaimed"
     )
     _add_final_operation(
         noun,
         "delete",
-        "Delete the VM: a Terminate event where its scale set opted in.",
+        "Delete the VM: a Terminate event if its scale set opted in.",
         "delete web_0",
         "is deleted",
     )
 
     @command(noun, "update-model", "forewarn vm update-model web_0")
-    def update_model(name: _Name, connection: Connection, output: Output) -> None:
+    def update_model(name: _Name, connection: ControlConnection, output: Output) -> None:
         """Update the VM to the latest model of its scale set, and so to its delete notification."""
-        vm = connection.change("POST", f"/v1/vms/{segment(name)}/update-model")
-        if not output.show(vm):
-            output.line(f"vm {vm['name']} follows the latest model of {vm['scope'] or 'its scope'}")
+        vm = connection.send_change("POST", f"/v1/vms/{quote_segment(name)}/update-model")
+        if not output.print_if_json(vm):
+            output.print_line(f"vm {vm['name']} follows the latest model of {vm['scope'] or 'its scope'}")
 
 
 def _add_history(noun: typer.Typer) -> None:
@@ -120,33 +122,37 @@ def _add_history(noun: typer.Typer) -> None:
     )
     def history(
         name: _Name,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
         since: Annotated[
-            str | None, typer.Option(metavar="TIME", help="What was not over then: a span ago like 30d, or RFC 3339.")
+            str | None,
+            typer.Option(
+                metavar="TIME", help="Only maintenance that ended later: RFC 3339, or a span ago such as 30d."
+            ),
         ] = None,
         until: Annotated[
-            str | None, typer.Option(metavar="TIME", help="What was made before: a span ago like 30d, or RFC 3339.")
+            str | None,
+            typer.Option(metavar="TIME", help="Only maintenance created earlier: RFC 3339, or a span ago such as 30d."),
         ] = None,
-        limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="The newest so many.")] = 20,
+        limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Number of newest entries.")] = 20,
     ) -> None:
         """Show the history of a VM: causes, approvals, notice periods, and times away.
 
         The VM may no longer be declared.
         """
-        params = Choice(since=since, until=until).params(connection)
-        found = list(connection.pages(f"/v1/vms/{segment(name)}/history", limit + 1, **params))
-        if output.show(found[:limit]):
+        params = HistoryFilter(since=since, until=until).to_query_params(connection)
+        found = list(connection.iterate_items(f"/v1/vms/{quote_segment(name)}/history", limit + 1, **params))
+        if output.print_if_json(found[:limit]):
             return
-        for number, told in enumerate(found[:limit]):
+        for number, episode in enumerate(found[:limit]):
             if number:
-                output.line()
-            for line in story(told):
-                output.line(line)
+                output.print_line()
+            for line in format_episode(episode):
+                output.print_line(line)
         if not found:
-            output.notice(f"nothing has happened to vm {name}" + (" in that time" if since or until else ""))
+            output.print_notice(f"nothing has happened to vm {name}" + (" in that time" if since or until else ""))
         if len(found) > limit:
-            output.notice(f"there is more: --limit {limit * 10}")
+            output.print_notice(f"there is more: use --limit {limit * 10}")
 
 
 def _add_final_operation(noun: typer.Typer, verb: str, summary: str, example: str, effect: str) -> None:
@@ -154,28 +160,28 @@ def _add_final_operation(noun: typer.Typer, verb: str, summary: str, example: st
 
     def operate(
         name: _Name,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
         notice: Notice = None,
         force: Force = False,
         reason: Reason = None,
         yes: Yes = False,
     ) -> None:
-        body = {"notice_s": as_span_s(notice, "--notice")} | forced(force=force, reason=reason)
-        path = f"/v1/vms/{segment(name)}"
+        body = {"notice_s": as_span_s(notice, "--notice")} | build_force_body(force=force, reason=reason)
+        path = f"/v1/vms/{quote_segment(name)}"
 
         def describe() -> str:
             vm = connection.get(path)
             whose = f" of scope {vm['scope']}" if vm["scope"] else ""
             where = f" on {vm['host']}" if vm["host"] else ""
-            return f"VM {vm['name']}{whose}{where} {effect}. This cannot be taken back once it has started."
+            return f"VM {vm['name']}{whose}{where} {effect}. This cannot be undone once it has started."
 
         confirm(output, describe, yes=yes)
         if verb == "delete":
-            made = connection.change("DELETE", path, body)
+            made = connection.send_change("DELETE", path, body)
         else:
-            made = connection.change("POST", f"{path}/{verb}", body)
-        show_made(output, connection, made["items"])
+            made = connection.send_change("POST", f"{path}/{verb}", body)
+        print_created(output, connection, made["items"])
 
     operate.__doc__ = f"{summary} Asks first; --yes confirms."
     command(
@@ -191,15 +197,15 @@ def _add_final_operation(noun: typer.Typer, verb: str, summary: str, example: st
 def _add_operation(noun: typer.Typer, verb: str, summary: str, example: str) -> None:
     def operate(
         name: _Name,
-        connection: Connection,
+        connection: ControlConnection,
         output: Output,
         notice: Notice = None,
         force: Force = False,
         reason: Reason = None,
     ) -> None:
-        body = {"notice_s": as_span_s(notice, "--notice")} | forced(force=force, reason=reason)
-        made = connection.change("POST", f"/v1/vms/{segment(name)}/{verb}", body)
-        show_made(output, connection, made["items"])
+        body = {"notice_s": as_span_s(notice, "--notice")} | build_force_body(force=force, reason=reason)
+        made = connection.send_change("POST", f"/v1/vms/{quote_segment(name)}/{verb}", body)
+        print_created(output, connection, made["items"])
 
     operate.__doc__ = summary
     command(

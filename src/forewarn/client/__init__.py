@@ -7,8 +7,8 @@ imported.
 from __future__ import annotations
 
 from forewarn.client.change import Change, ChangeKind, diff
-from forewarn.client.client import AsyncClient, Client, Stop
-from forewarn.client.flow import API_VERSIONS, Missed, Seen
+from forewarn.client.client import AsyncClient, Client, StopSignal
+from forewarn.client.flow import API_VERSIONS, PollAnswered, PollFailed
 from forewarn.client.pace import Pace
 from forewarn.client.transport import DEFAULT_URL
 from forewarn.errors import BadAnswer, EndpointError, EndpointRefused, EndpointUnreachable
@@ -27,9 +27,9 @@ __all__ = [
     "EndpointRefused",
     "EndpointUnreachable",
     "Event",
-    "Missed",
     "Pace",
-    "Seen",
-    "Stop",
+    "PollAnswered",
+    "PollFailed",
+    "StopSignal",
     "diff",
 ]

@@ -55,6 +55,7 @@ def diff(previous: Document | None, current: Document) -> tuple[Change, ...]:
         previous: Document before; None for the first document ever: all its events are new.
         current: Document after it.
     """
+    # Compared by key, the canonical form of the id, since endpoints differ in how they write the same id.
     before = {event.key: event for event in previous.events} if previous else {}
     after = {event.key for event in current.events}
     ended = [
@@ -70,17 +71,18 @@ def diff(previous: Document | None, current: Document) -> tuple[Change, ...]:
     present = [
         Change(kind=kind, event=event, previous=before.get(event.key), document=current)
         for event in current.events
-        if (kind := _kind(before.get(event.key), event)) is not None
+        if (kind := _classify_change(before.get(event.key), event)) is not None
     ]
     return (*ended, *present)
 
 
-def _kind(before: Event | None, now: Event) -> ChangeKind | None:
+def _classify_change(before: Event | None, now: Event) -> ChangeKind | None:
+    # An event may be missed before its start, or start between two polls: both count as started.
     if now.is_started:
         has_just_started = before is None or not before.is_started
-        return ChangeKind.STARTED if has_just_started else _updated(before, now)
-    return ChangeKind.PREPARE if before is None else _updated(before, now)
+        return ChangeKind.STARTED if has_just_started else _classify_update(before, now)
+    return ChangeKind.PREPARE if before is None else _classify_update(before, now)
 
 
-def _updated(before: Event | None, now: Event) -> ChangeKind | None:
+def _classify_update(before: Event | None, now: Event) -> ChangeKind | None:
     return None if before == now else ChangeKind.UPDATED

@@ -10,40 +10,42 @@ from collections.abc import Callable, Iterable
 
 import httpcore
 
-__all__ = ["LOOK_S", "Deadline", "DeadlineBackend", "never"]
+__all__ = ["LOOK_S", "Deadline", "DeadlineBackend", "never_cancelled"]
 
 LOOK_S = 0.2
 """Interval at which a waiting thread checks for cancellation. Nothing else interrupts a read on every system."""
 
 
-def never() -> bool:
+def never_cancelled() -> bool:
     """Return False: the request is never cancelled."""
     return False
 
 
+# Thread-local, because several threads may use one client, and httpcore hands no request to its network backend.
 class Deadline(threading.local):
     """Deadline of the current thread's request.
 
     Attributes:
         at_s: Deadline on the clock of `time.perf_counter`.
-        is_given_up: Callback that returns True to cancel the running request.
+        is_cancelled: Callback that returns True to cancel the running request.
     """
 
     at_s = math.inf
-    is_given_up: Callable[[], bool] = staticmethod(never)
+    is_cancelled: Callable[[], bool] = staticmethod(never_cancelled)
 
-    def limit(self, timeout_s: float | None) -> float:
+    def limit_timeout(self, timeout_s: float | None) -> float:
         """Return the time-out of the request's next step.
 
         Raises:
             ReadTimeout: The deadline has passed, or the request is cancelled.
         """
-        if self.is_given_up():
-            msg = "the request was given up"
+        # httpcore closes the connection on a read time-out, which is what a cancelled request needs, too.
+        if self.is_cancelled():
+            msg = "the request was cancelled"
             raise httpcore.ReadTimeout(msg)
         left_s = self.at_s - time.perf_counter()
         if left_s <= 0:
-            msg = "the time is over"
+            msg = "the deadline has passed"
             raise httpcore.ReadTimeout(msg)
         return left_s if timeout_s is None else min(timeout_s, left_s)
 
@@ -64,11 +66,13 @@ class DeadlineBackend(httpcore.NetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
         """Connect within the deadline."""
-        stream = self._sockets.connect_tcp(host, port, self._deadline.limit(timeout), local_address, socket_options)
-        return _Stream(stream, self._deadline)
+        stream = self._sockets.connect_tcp(
+            host, port, self._deadline.limit_timeout(timeout), local_address, socket_options
+        )
+        return _DeadlineStream(stream, self._deadline)
 
 
-class _Stream(httpcore.NetworkStream):
+class _DeadlineStream(httpcore.NetworkStream):
     """A connection with a deadline; see `DeadlineBackend`."""
 
     def __init__(self, stream: httpcore.NetworkStream, deadline: Deadline) -> None:
@@ -78,17 +82,17 @@ class _Stream(httpcore.NetworkStream):
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Return received bytes, at least one."""
         # Read in short slices, so that a cancellation is noticed between them.
-        left_s = self._deadline.limit(timeout)
+        left_s = self._deadline.limit_timeout(timeout)
         while left_s > LOOK_S:
             try:
                 return self._stream.read(max_bytes, LOOK_S)
             except httpcore.ReadTimeout:
-                left_s = self._deadline.limit(left_s - LOOK_S)
+                left_s = self._deadline.limit_timeout(left_s - LOOK_S)
         return self._stream.read(max_bytes, left_s)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Send the whole buffer."""
-        self._stream.write(buffer, self._deadline.limit(timeout))
+        self._stream.write(buffer, self._deadline.limit_timeout(timeout))
 
     def close(self) -> None:
         """Close this end."""
@@ -98,8 +102,8 @@ class _Stream(httpcore.NetworkStream):
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
         """Start TLS."""
-        stream = self._stream.start_tls(ssl_context, server_hostname, self._deadline.limit(timeout))
-        return _Stream(stream, self._deadline)
+        stream = self._stream.start_tls(ssl_context, server_hostname, self._deadline.limit_timeout(timeout))
+        return _DeadlineStream(stream, self._deadline)
 
     def get_extra_info(self, info: str) -> object:
         """Return information about the socket for httpcore."""

@@ -86,6 +86,7 @@ def decode_offer(packet: bytes, xid: bytes) -> str | None:
     """
     is_ours = packet[_XID_AT : _XID_AT + _XID_SIZE_BYTES] == xid and packet[_COOKIE_AT:_OPTIONS_AT] == _COOKIE
     at = _OPTIONS_AT
+    # Anyone on the network can send such a packet, so damaged options must end the search without an exception.
     while is_ours and at < len(packet) and packet[at] != _END:
         if packet[at] == _PAD:
             at += 1
@@ -94,6 +95,7 @@ def decode_offer(packet: bytes, xid: bytes) -> str | None:
         value = packet[at + 2 : at + 2 + size]
         if packet[at] == _ENDPOINT and size == len(value) == _ADDRESS_SIZE_BYTES:
             address = ipaddress.IPv4Address(value)
+            # No server can have these, and a client with such an address would only time out.
             return None if address.is_unspecified or address.is_multicast or address.is_reserved else str(address)
         at += 2 + size
     return None
@@ -108,7 +110,7 @@ def endpoint_url(ip: str, port: int = 80) -> str:
     try:
         address = ipaddress.ip_address(ip.strip())
     except ValueError as error:
-        msg = f"{ip!r} is not the address of an endpoint: expected for example 168.63.129.16"
+        msg = f"{ip!r} is not an IP address: expected for example 168.63.129.16"
         raise ConfigError(msg) from error
     host = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - the versions of IP
     return f"http://{host}" if port == 80 else f"http://{host}:{port}"  # noqa: PLR2004 - HTTP's own port
@@ -162,28 +164,28 @@ async def discover_async(
     """Do the same as `discover`, in a task; may be cancelled."""
     left = os.environ.get(VARIABLE, "").strip() if use_environment else ""
     if left:
-        return _checked(left)
-    mac = mac or _mac(interface)
+        return _parse_address(left)
+    mac = mac or _find_mac(interface)
     tries = 0
-    trouble = "nobody answered"
+    trouble = "no answer"
     for wait_s in waits_s:
         await asyncio.sleep(wait_s)
         tries += 1
-        with _open(interface) as sock:
+        with _open_socket(interface) as sock:
             try:
-                return await _ask(sock, mac, timeout_s)
+                return await _request_address(sock, mac, timeout_s)
             except TimeoutError:
-                trouble = "nobody answered"
+                trouble = "no answer"
             except OSError as error:  # The network may still be coming up.
                 trouble = error.strerror or str(error)
     msg = (
-        f"no DHCP server said where the metadata endpoint is, in {tries} tries of {timeout_s:g} s ({trouble}): "
-        "in a virtual network it is at 169.254.169.254; elsewhere set its address yourself"
+        f"no DHCP server announced the metadata endpoint in {tries} tries of {timeout_s:g} s ({trouble}): "
+        "use 169.254.169.254 in a virtual network; elsewhere set the address of the endpoint"
     )
     raise EndpointUnreachable(msg)
 
 
-async def _ask(sock: socket.socket, mac: bytes, timeout_s: float) -> str:
+async def _request_address(sock: socket.socket, mac: bytes, timeout_s: float) -> str:
     """Broadcast a request, and return the first address in an answer to it.
 
     Raises:
@@ -201,7 +203,7 @@ async def _ask(sock: socket.socket, mac: bytes, timeout_s: float) -> str:
             await asyncio.sleep(0)  # Queued packets for others would keep the time-out from running.
 
 
-def _open(interface: str | None) -> socket.socket:
+def _open_socket(interface: str | None) -> socket.socket:
     """Return the socket of a DHCP client.
 
     Raises:
@@ -210,12 +212,13 @@ def _open(interface: str | None) -> socket.socket:
     """
     option: int | None = getattr(socket, "SO_BINDTODEVICE", None)
     if interface is not None and option is None:
-        msg = f"interface {interface!r} cannot be chosen on this system: leave it out"
+        msg = f"cannot choose interface {interface!r} on this system: leave it out"
         raise ConfigError(msg)
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         sock.settimeout(0)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        # The DHCP client of the system may listen on this port. Both then receive broadcasts.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if interface is not None and option is not None:
             sock.setsockopt(socket.SOL_SOCKET, option, interface.encode() + b"\0")
@@ -225,45 +228,47 @@ def _open(interface: str | None) -> socket.socket:
         where = "every interface" if interface is None else f"interface {interface}"
         msg = (
             f"cannot listen for DHCP answers on UDP port 68 of {where}: {error.strerror or error}; "
-            "it takes root or CAP_NET_BIND_SERVICE, and no other program that keeps the port to itself"
+            "run as root or with CAP_NET_BIND_SERVICE, and stop any other program that uses the port"
         )
         raise EndpointUnreachable(msg) from error
     return sock
 
 
-def _checked(left: str) -> str:
+def _parse_address(text: str) -> str:
     """Return the address that another program has discovered before.
 
     Raises:
         ConfigError: It is not an IP address.
     """
     try:
-        return str(ipaddress.ip_address(left))
+        return str(ipaddress.ip_address(text))
     except ValueError as error:
-        msg = f"the environment variable {VARIABLE} is {left!r}: expected an IP address, or nothing"
+        msg = f"environment variable {VARIABLE} is {text!r}: expected an IP address, or leave it empty"
         raise ConfigError(msg) from error
 
 
-def _mac(interface: str | None) -> bytes:
+def _find_mac(interface: str | None) -> bytes:
     """Return the MAC address of the network card that sends broadcasts.
 
     Raises:
         EndpointUnreachable: None could be found.
     """
-    name = interface or default_interface(_read(_ROUTES))
+    name = interface or default_interface(_read_text(_ROUTES))
     if name is not None:
-        digits = _read(_INTERFACES / name / "address").strip().replace(":", "")
+        digits = _read_text(_INTERFACES / name / "address").strip().replace(":", "")
+        # Loopback has the address zero, and some tunnels have one of another length.
         if len(digits) == 2 * _MAC_SIZE_BYTES and digits.strip("0"):
             return bytes.fromhex(digits)
     mac = uuid.getnode().to_bytes(_MAC_SIZE_BYTES, "big")
     if mac[0] & _IS_GROUP:  # getnode found none either, and made one up.
-        msg = "this machine has no network card whose address could be found: give its MAC"
+        msg = "cannot find a network card with a MAC address: specify the MAC address"
         raise EndpointUnreachable(msg)
     return mac
 
 
 def default_interface(routes: str) -> str | None:
     """Return the interface of the default route in Linux's routing table; None if it has none."""
+    # Destination and mask are both zero for a default route; `/proc` lists them in hexadecimal.
     names = [
         fields[0]
         for fields in (line.split() for line in routes.splitlines()[1:])
@@ -272,7 +277,7 @@ def default_interface(routes: str) -> str | None:
     return names[0] if names else None
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text()
     except OSError:

@@ -1,7 +1,7 @@
 """Messages between the flow and its driver: requests, answers, pauses.
 
-The flow is a generator. It yields a `Request` and is sent the `Answer`, or is thrown an `EndpointUnreachable`; it
-yields a `Pause` and is sent None once the time is over.
+The flow is a generator. It yields a `HttpRequest` and is sent the `HttpAnswer`, or is thrown an `EndpointUnreachable`;
+it yields a `FlowPause` and is sent None once the time is over.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Answer", "Pause", "Request"]
+__all__ = ["FlowPause", "HttpAnswer", "HttpRequest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class HttpRequest:
     """An HTTP request to send.
 
     Attributes:
@@ -29,7 +29,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HttpAnswer:
     """The response to a request.
 
     Attributes:
@@ -44,7 +44,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pause:
+class FlowPause:
     """A pause before the next request."""
 
     seconds: float

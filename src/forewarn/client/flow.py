@@ -17,17 +17,17 @@ from http import HTTPStatus
 from typing import TypeAlias, TypeVar
 
 from forewarn.client.change import Change, diff
-from forewarn.client.exchange import Answer, Pause, Request
+from forewarn.client.exchange import FlowPause, HttpAnswer, HttpRequest
 from forewarn.client.pace import Pace
-from forewarn.client.rhythm import Rhythm
+from forewarn.client.poll_timing import PollTiming
 from forewarn.errors import BadAnswer, EndpointError, EndpointRefused, EndpointUnreachable
 from forewarn.wire.document import Document, NoDocument, decode_document, decode_moment, encode_approval
 
-__all__ = ["API_VERSIONS", "Conversation", "Flow", "Missed", "Pace", "Seen", "Watching"]
+__all__ = ["API_VERSIONS", "Conversation", "Flow", "Pace", "PollAnswered", "PollFailed", "Watching"]
 
 T = TypeVar("T")
 
-Flow: TypeAlias = Generator[Request | Pause, Answer | None, T]
+Flow: TypeAlias = Generator[HttpRequest | FlowPause, HttpAnswer | None, T]
 """Generator that asks its driver for requests and pauses, and returns a `T`."""
 
 API_VERSIONS = ("2020-07-01", "2019-08-01", "2019-04-01", "2019-01-01", "2017-11-01", "2017-08-01", "2017-03-01")
@@ -37,14 +37,16 @@ _PATH = "/metadata/scheduledevents"
 _NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 _METADATA = {"Metadata": "true"}
 _NAME_LENGTH_MAX = 256
+# A captive portal or another service may answer with HTML or JSON, which is no name.
 _MARKUP = ("<", "{", "[")
+# Room for a sentence of the endpoint. A page of a proxy in between must not fill the log.
 _SAID_LENGTH_MAX = 300
 
 _log = logging.getLogger("forewarn.client")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class PollAnswered:
     """The endpoint answered.
 
     Attributes:
@@ -59,7 +61,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missed:
+class PollFailed:
     """The endpoint did not answer, or not with a document. The last known document remains valid.
 
     Attributes:
@@ -72,7 +74,7 @@ class Missed:
     retry_in_s: float
 
 
-Watching: TypeAlias = Generator[Request | Pause | Seen | Missed, Answer | None, None]
+Watching: TypeAlias = Generator[HttpRequest | FlowPause | PollAnswered | PollFailed, HttpAnswer | None, None]
 """Endless `Flow` that also yields its observations."""
 
 
@@ -90,11 +92,11 @@ class Conversation:
 
     def __init__(self, pace: Pace, versions: Iterable[str], chance: Callable[[], float]) -> None:
         self.pace = pace
-        self._wanted = (versions,) if isinstance(versions, str) else tuple(versions)
-        if not self._wanted:
+        self._all_versions = (versions,) if isinstance(versions, str) else tuple(versions)
+        if not self._all_versions:
             msg = "at least one api-version is needed"
             raise ValueError(msg)
-        self._versions = self._wanted
+        self._versions = self._all_versions
         self._chance = chance
         self._has_answered = False
         self._unanswered = 0
@@ -115,7 +117,7 @@ class Conversation:
         Raises:
             EndpointError: No document within `Pace.retry_for_s`.
         """
-        return (yield from self._persist(self._get))
+        return (yield from self._retry_until_done(self._get_document))
 
     def approve(self, event_ids: Iterable[str]) -> Flow[None]:
         """Approve events; an empty list sends nothing.
@@ -127,21 +129,23 @@ class Conversation:
         body = encode_approval(event_ids)
         if b"EventId" not in body:
             return
-        yield from self._persist(lambda: self._post(body))
+        yield from self._retry_until_done(lambda: self._post_approval(body))
 
     def approve_once(self, event_ids: Iterable[str]) -> Flow[None]:
         """Approve events without retries, for callers with their own retry policy."""
-        yield from self._post(encode_approval(event_ids))
+        yield from self._post_approval(encode_approval(event_ids))
 
-    def name(self) -> Flow[str]:
+    def fetch_name(self) -> Flow[str]:
         """Return this VM's name as in ``Resources`` (R106, W7, X3). One request, without retries.
 
         Raises:
             EndpointError: The endpoint does not provide it.
         """
-        answer = yield from self._ask(Request(method="GET", path=_NAME_PATH, headers=_METADATA, timeout_s=self._limit))
+        answer = yield from self._send_request(
+            HttpRequest(method="GET", path=_NAME_PATH, headers=_METADATA, timeout_s=self._timeout_s)
+        )
         if answer.status != HTTPStatus.OK:
-            raise _refused(answer, "its name")
+            raise _build_refusal(answer, "its name")
         name = answer.body.decode("utf-8-sig", "replace").strip().strip('"')
         if not name or len(name) > _NAME_LENGTH_MAX or not name.isprintable() or name.startswith(_MARKUP):
             msg = "the metadata endpoint answered without a name"
@@ -151,43 +155,44 @@ class Conversation:
     # Endless flows
 
     def follow(self) -> Watching:
-        """Ask again and again; yield `Seen` for each answer and `Missed` for each failure.
+        """Ask again and again; yield `PollAnswered` for each answer and `PollFailed` for each failure.
 
         Uses long polls where the endpoint supports them; otherwise polls at intervals (X1, R97).
         """
-        rhythm = Rhythm(self.pace)
+        rhythm = PollTiming(self.pace)
         known: Document | None = None
         failures = 0
         while True:
-            conditions = rhythm.conditions(None if failures else known)
+            # After a failure the document is requested without conditions, so that its changes are known at once.
+            conditions = rhythm.build_conditional_headers(None if failures else known)
             try:
                 answer, version = yield from self._get_answer(conditions)
                 if conditions and known is not None and answer.status == HTTPStatus.NOT_MODIFIED:
                     document = known
                 else:
-                    document = self._read(answer, version)
+                    document = self._decode_answer(answer, version)
             except EndpointError as error:
-                rhythm.missed(error)
+                rhythm.record_failure(error)
                 failures += 1
-                pause_s = self._retry_after(failures, error)
-                yield Missed(error=error, failures=failures, retry_in_s=pause_s)
+                pause_s = self._compute_pause_s(failures, error)
+                yield PollFailed(error=error, failures=failures, retry_in_s=pause_s)
             else:
                 is_changed = document != known
                 known, failures = document, 0
-                pause_s = rhythm.seen(answer, is_changed=is_changed)
+                pause_s = rhythm.record_answer(answer, is_changed=is_changed)
                 served_at = decode_moment(answer.headers.get("date", ""))
-                yield Seen(document=document, is_changed=is_changed, served_at=served_at)
+                yield PollAnswered(document=document, is_changed=is_changed, served_at=served_at)
             if pause_s > 0:
-                yield Pause(seconds=pause_s)
+                yield FlowPause(seconds=pause_s)
 
-    def watch(self) -> Generator[Request | Pause | Change, Answer | None, None]:
+    def watch(self) -> Generator[HttpRequest | FlowPause | Change, HttpAnswer | None, None]:
         """Yield the changes of events. Failures are retried; the log records their beginning and end."""
         previous: Document | None = None
         is_away = False
         following = self.follow()
         step = next(following)
         while True:
-            if isinstance(step, Seen):
+            if isinstance(step, PollAnswered):
                 if is_away:
                     _log.info("the metadata endpoint answers again")
                 is_away = False
@@ -195,13 +200,15 @@ class Conversation:
                     yield from diff(previous, step.document)
                     previous = step.document
                 step = next(following)
-            elif isinstance(step, Missed):
+            elif isinstance(step, PollFailed):
                 if not is_away:
-                    _log.warning("%s; asking again until it answers", step.error)
+                    _log.warning("%s; retrying until it answers", step.error)
                 is_away = True
                 step = next(following)
             else:
                 try:
+                    # Pass requests and pauses to the driver, as `yield from` would; it cannot be used, since
+                    # observations stay here.
                     came = yield step
                 except EndpointUnreachable as error:
                     step = following.throw(error)
@@ -211,25 +218,27 @@ class Conversation:
     # Internals
 
     @property
-    def _limit(self) -> float:
+    def _timeout_s(self) -> float:
+        # Until the first answer the endpoint may take two minutes to enable the service. Later, silence means an
+        # outage.
         return self.pace.timeout_after(self._unanswered) if self._has_answered else self.pace.first_timeout_s
 
-    def _retry_after(self, failures: int, error: EndpointError) -> float:
+    def _compute_pause_s(self, failures: int, error: EndpointError) -> float:
         return self.pace.retry_after(failures, error.details.get("headers", {}), self._chance())
 
-    def _ask(self, request: Request) -> Flow[Answer]:
+    def _send_request(self, request: HttpRequest) -> Flow[HttpAnswer]:
         try:
             answer = yield request
         except EndpointUnreachable:
             self._unanswered += 1
             # The endpoint may come back upgraded, so negotiation starts with the newest version again.
-            self._versions = self._wanted
+            self._versions = self._all_versions
             raise
         assert answer is not None  # noqa: S101 - a driver sends the answer to a request
         self._unanswered = 0
         return answer
 
-    def _persist(self, attempt: Callable[[], Flow[T]]) -> Flow[T]:
+    def _retry_until_done(self, attempt: Callable[[], Flow[T]]) -> Flow[T]:
         """Retry until it succeeds, is refused permanently, or `retry_for_s` is over."""
         spent_s = 0.0
         failures = 0
@@ -238,37 +247,38 @@ class Conversation:
                 return (yield from attempt())
             except EndpointError as error:
                 failures += 1
-                if not _is_passing(error):
+                if not _is_transient(error):
                     raise
-                pause_s = self._retry_after(failures, error)
+                pause_s = self._compute_pause_s(failures, error)
+                # Summed up instead of read from a clock, since a flow has none.
                 spent_s += error.details.get("elapsed_s", 0.0) + pause_s
                 if spent_s > self.pace.retry_for_s:
                     raise
-            yield Pause(seconds=pause_s)
+            yield FlowPause(seconds=pause_s)
 
-    def _get(self) -> Flow[Document]:
-        return self._read(*(yield from self._get_answer({})))
+    def _get_document(self) -> Flow[Document]:
+        return self._decode_answer(*(yield from self._get_answer({})))
 
-    def _get_answer(self, conditions: Mapping[str, str]) -> Flow[tuple[Answer, str]]:
+    def _get_answer(self, conditions: Mapping[str, str]) -> Flow[tuple[HttpAnswer, str]]:
         """Return the answer to a GET and its api-version: the newest that the endpoint accepts."""
         while True:
             version = self.version
-            answer = yield from self._ask(
-                Request(
+            answer = yield from self._send_request(
+                HttpRequest(
                     method="GET",
                     path=f"{_PATH}?api-version={version}",
                     headers={**_METADATA, **conditions},
-                    timeout_s=self._limit + (self.pace.hold_s if "Prefer" in conditions else 0.0),
+                    timeout_s=self._timeout_s + (self.pace.hold_s if "Prefer" in conditions else 0.0),
                 )
             )
-            if not self._negotiate(answer, version):
+            if not self._negotiate_version(answer, version):
                 return answer, version
 
-    def _post(self, body: bytes) -> Flow[None]:
+    def _post_approval(self, body: bytes) -> Flow[None]:
         while True:
             version = self.version
-            answer = yield from self._ask(
-                Request(
+            answer = yield from self._send_request(
+                HttpRequest(
                     method="POST",
                     path=f"{_PATH}?api-version={version}",
                     headers={**_METADATA, "Content-Type": "application/json"},
@@ -280,14 +290,14 @@ class Conversation:
             if answer.status in _ACCEPTED:
                 self._has_answered = True
                 return
-            if not self._negotiate(answer, version):
-                raise _refused(answer, "an approval")
+            if not self._negotiate_version(answer, version):
+                raise _build_refusal(answer, "an approval")
 
-    def _negotiate(self, answer: Answer, version: str) -> bool:
+    def _negotiate_version(self, answer: HttpAnswer, version: str) -> bool:
         """Return True if the endpoint refused the api-version and another one is left to try (R15, R64)."""
         if answer.status not in {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND}:
             return False
-        content = _json_object(answer.body)
+        content = _parse_json_object(answer.body)
         text = str(content.get("error", "")).lower()
         if "api-version" not in text and "invalid version" not in text:
             return False
@@ -295,12 +305,13 @@ class Conversation:
             return True  # Another flow has switched versions meanwhile.
         older = self._versions[1:]
         taken = content.get("newest-versions")
+        # Endpoints that list the versions they accept save a request for each version in between.
         named = [name for name in older if isinstance(taken, list) and name in taken]
         if older:
             self._versions = older[older.index(named[0]) :] if named else older
         return bool(older)
 
-    def _read(self, answer: Answer, version: str) -> Document:
+    def _decode_answer(self, answer: HttpAnswer, version: str) -> Document:
         """Return the document in the answer to a GET.
 
         Raises:
@@ -308,7 +319,7 @@ class Conversation:
             BadAnswer: It is a 200 without a valid document.
         """
         if answer.status != HTTPStatus.OK:
-            raise _refused(answer, "its document")
+            raise _build_refusal(answer, "its document")
         try:
             document = decode_document(answer.body, version)
         except NoDocument as error:
@@ -318,9 +329,9 @@ class Conversation:
         return document
 
 
-def _refused(answer: Answer, what: str) -> EndpointRefused:
-    said = " ".join(str(_json_object(answer.body).get("error", "")).split())[:_SAID_LENGTH_MAX]
-    text = f"the metadata endpoint answered {answer.status} for {what}"
+def _build_refusal(answer: HttpAnswer, subject: str) -> EndpointRefused:
+    said = " ".join(str(_parse_json_object(answer.body).get("error", "")).split())[:_SAID_LENGTH_MAX]
+    text = f"the metadata endpoint answered {answer.status} for {subject}"
     return EndpointRefused(
         f"{text}: {said}" if said else text,
         status=answer.status,
@@ -337,13 +348,13 @@ _GONE_FOR_GOOD = range(HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR)
 _PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.GONE, HTTPStatus.TOO_MANY_REQUESTS})
 
 
-def _is_passing(error: EndpointError) -> bool:
+def _is_transient(error: EndpointError) -> bool:
     """Return True if the same request may succeed later: 410, 429, 5xx, no answer, an empty one (R66, R104)."""
     status = error.details.get("status")
     return status is None or status in _PASSING or status not in _GONE_FOR_GOOD
 
 
-def _json_object(body: bytes) -> dict[str, object]:
+def _parse_json_object(body: bytes) -> dict[str, object]:
     try:
         content = json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError):

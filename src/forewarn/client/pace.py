@@ -9,7 +9,9 @@ from dataclasses import dataclass, fields
 __all__ = ["Pace"]
 
 _HOLD_MAX_S = 300.0
+# More digits exceed every limit of a pause, so such a `Retry-After` is ignored.
 _DIGITS_MAX = 6
+# After so many doublings every limit is exceeded; far more of them would overflow.
 _DOUBLINGS_MAX = 30
 _MAY_BE_ZERO = frozenset({"wait_s", "retry_for_s"})
 
@@ -50,10 +52,10 @@ class Pace:
         for field in fields(self):
             value = getattr(self, field.name)
             if not (math.isfinite(value) and (value > 0 or (value == 0 and field.name in _MAY_BE_ZERO))):
-                msg = f"{field.name} is {value}; expected a number of seconds {_expected(field.name)}"
+                msg = f"{field.name} is {value}: expected a finite time of {_describe_range(field.name)} s"
                 raise ValueError(msg)
         if self.wait_s > _HOLD_MAX_S:
-            msg = f"wait_s is {self.wait_s}; expected at most {_HOLD_MAX_S:g} s"
+            msg = f"wait_s is {self.wait_s}: expected at most {_HOLD_MAX_S:g} s"
             raise ValueError(msg)
 
     @property
@@ -83,8 +85,9 @@ class Pace:
         if asked.isdecimal() and len(asked) < _DIGITS_MAX:
             return min(max(float(asked), self.retry_min_s), longest_s)
         pause_s = min(math.ldexp(self.retry_min_s, min(failures - 1, _DOUBLINGS_MAX)), longest_s)
+        # Never less than half: with full jitter, some clients would return at once after an outage.
         return pause_s * (0.5 + 0.5 * chance)
 
 
-def _expected(name: str) -> str:
-    return "from 0 on" if name in _MAY_BE_ZERO else "above 0"
+def _describe_range(name: str) -> str:
+    return "at least 0" if name in _MAY_BE_ZERO else "more than 0"

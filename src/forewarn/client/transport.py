@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import httpcore
 
 from forewarn import __version__
-from forewarn.client.deadline import Deadline, DeadlineBackend, never
-from forewarn.client.exchange import Answer, Request
+from forewarn.client.deadline import Deadline, DeadlineBackend, never_cancelled
+from forewarn.client.exchange import HttpAnswer, HttpRequest
 from forewarn.errors import ConfigError, EndpointUnreachable
 
-__all__ = ["DEFAULT_URL", "AsyncHttp", "AsyncTransport", "Http", "Transport", "check_url"]
+__all__ = ["DEFAULT_URL", "AsyncHttpTransport", "AsyncTransport", "HttpTransport", "Transport", "check_url"]
 
 DEFAULT_URL = "http://169.254.169.254"
 """URL of the endpoint in a virtual network (R1)."""
@@ -28,8 +28,10 @@ DEFAULT_URL = "http://169.254.169.254"
 CONNECT_TIMEOUT_S = 5.0
 """Time limit for a new connection."""
 
+# Less than the idle time-out of our endpoint (300 s), so that a request rarely meets a connection that is being closed.
 _KEEPALIVE_S = 60.0
 _CONNECTIONS_MAX = 8
+# Far above any document. A broken endpoint must not use up the memory of a small VM.
 _BODY_SIZE_BYTES_MAX = 16 << 20
 _PROBES = {"TCP_KEEPIDLE": 5, "TCP_KEEPALIVE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 """TCP keepalive options: seconds until and between probes, and their number. No system has all of these names.
@@ -56,12 +58,12 @@ _RESET = AttributeError
 class Transport(Protocol):
     """Sends requests, sequentially or from several threads."""
 
-    def send(self, request: Request, is_given_up: Callable[[], bool] = never) -> Answer:
+    def send(self, request: HttpRequest, is_cancelled: Callable[[], bool] = never_cancelled) -> HttpAnswer:
         """Send a request and return the answer.
 
         Args:
             request: Request to send.
-            is_given_up: Called several times a second while waiting; True ends the wait.
+            is_cancelled: Called several times a second while waiting; True ends the wait.
 
         Raises:
             EndpointUnreachable: No complete answer, or the request was cancelled.
@@ -76,7 +78,7 @@ class Transport(Protocol):
 class AsyncTransport(Protocol):
     """Sends requests, also concurrently."""
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: HttpRequest) -> HttpAnswer:
         """Send a request and return the answer; may be cancelled.
 
         Raises:
@@ -111,7 +113,7 @@ def _is_address(url: str) -> bool:
         return False
 
 
-class Http:
+class HttpTransport:
     """`Transport` over sockets, with persistent connections.
 
     Args:
@@ -138,16 +140,16 @@ class Http:
             max_connections=_CONNECTIONS_MAX,
             keepalive_expiry=_KEEPALIVE_S,
             network_backend=DeadlineBackend(self._deadline),
-            socket_options=_probing(),
+            socket_options=_list_keepalive_options(),
         )
 
-    def send(self, request: Request, is_given_up: Callable[[], bool] = never) -> Answer:
-        """Send one request. `is_given_up` is not called while connecting."""
+    def send(self, request: HttpRequest, is_cancelled: Callable[[], bool] = never_cancelled) -> HttpAnswer:
+        """Send one request. `is_cancelled` is not called while connecting."""
         began_s = time.perf_counter()
-        self._deadline.is_given_up = is_given_up
+        self._deadline.is_cancelled = is_cancelled
         self._deadline.at_s = began_s + request.timeout_s + self._connect_timeout_s
         try:
-            response = self._pool.handle_request(_encode(self._url, request, self._connect_timeout_s))
+            response = self._pool.handle_request(_encode_request(self._url, request, self._connect_timeout_s))
             try:
                 body = bytearray()
                 assert isinstance(response.stream, Iterable)  # noqa: S101 - httpcore's sync pool streams so
@@ -155,18 +157,18 @@ class Http:
                     body += chunk
                     _check_size(body)
             finally:
-                response.close()
+                response.close()  # also after a failure, or the pool would count the connection for ever
         except _FAILURES as error:
-            raise _unreachable(self._url, error, time.perf_counter() - began_s) from error
-        return _decode(response, bytes(body), time.perf_counter() - began_s)
+            raise _build_unreachable(self._url, error, time.perf_counter() - began_s) from error
+        return _decode_response(response, bytes(body), time.perf_counter() - began_s)
 
     def close(self) -> None:
         """Close all connections."""
         self._pool.close()
 
 
-class AsyncHttp:
-    """`AsyncTransport` over sockets, with persistent connections; see `Http`."""
+class AsyncHttpTransport:
+    """`AsyncTransport` over sockets, with persistent connections; see `HttpTransport`."""
 
     def __init__(
         self,
@@ -181,16 +183,18 @@ class AsyncHttp:
             local_address=source_address,
             max_connections=_CONNECTIONS_MAX,
             keepalive_expiry=_KEEPALIVE_S,
-            socket_options=_probing(),
+            socket_options=_list_keepalive_options(),
         )
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: HttpRequest) -> HttpAnswer:
         """Send one request."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
             async with asyncio.timeout(request.timeout_s + self._connect_timeout_s):
-                response = await self._pool.handle_async_request(_encode(self._url, request, self._connect_timeout_s))
+                response = await self._pool.handle_async_request(
+                    _encode_request(self._url, request, self._connect_timeout_s)
+                )
                 try:
                     body = bytearray()
                     async for chunk in response.aiter_stream():
@@ -199,15 +203,15 @@ class AsyncHttp:
                 finally:
                     await response.aclose()
         except (*_FAILURES, _RESET) as error:
-            raise _unreachable(self._url, error, loop.time() - began_s) from error
-        return _decode(response, bytes(body), loop.time() - began_s)
+            raise _build_unreachable(self._url, error, loop.time() - began_s) from error
+        return _decode_response(response, bytes(body), loop.time() - began_s)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._pool.aclose()
 
 
-def _probing() -> list[httpcore.SOCKET_OPTION]:
+def _list_keepalive_options() -> list[httpcore.SOCKET_OPTION]:
     """Return the socket options that detect a dead peer."""
     options: list[httpcore.SOCKET_OPTION] = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     numbers = ((getattr(socket, name, None), value) for name, value in _PROBES.items())
@@ -215,7 +219,7 @@ def _probing() -> list[httpcore.SOCKET_OPTION]:
     return options
 
 
-def _encode(url: str, request: Request, connect_timeout_s: float) -> httpcore.Request:
+def _encode_request(url: str, request: HttpRequest, connect_timeout_s: float) -> httpcore.Request:
     timeouts = {
         "connect": connect_timeout_s,
         "read": request.timeout_s,
@@ -226,6 +230,7 @@ def _encode(url: str, request: Request, connect_timeout_s: float) -> httpcore.Re
         "Host": urlsplit(url).netloc,
         "User-Agent": f"forewarn/{__version__}",
         "Accept": "application/json",
+        # httpcore does not add it, and h11 sends no body without it.
         **({"Content-Length": str(len(request.body))} if request.body else {}),
         **request.headers,
     }
@@ -238,9 +243,10 @@ def _encode(url: str, request: Request, connect_timeout_s: float) -> httpcore.Re
     )
 
 
-def _decode(response: httpcore.Response, body: bytes, elapsed_s: float) -> Answer:
+def _decode_response(response: httpcore.Response, body: bytes, elapsed_s: float) -> HttpAnswer:
+    # Latin-1 decodes every byte that a server may send in a header.
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-    return Answer(status=response.status, headers=headers, body=body, elapsed_s=elapsed_s)
+    return HttpAnswer(status=response.status, headers=headers, body=body, elapsed_s=elapsed_s)
 
 
 def _check_size(body: bytearray) -> None:
@@ -249,15 +255,15 @@ def _check_size(body: bytearray) -> None:
         raise httpcore.ProtocolError(msg)
 
 
-def _unreachable(url: str, error: Exception, elapsed_s: float) -> EndpointUnreachable:
+def _build_unreachable(url: str, error: Exception, elapsed_s: float) -> EndpointUnreachable:
     if isinstance(error, httpcore.ConnectTimeout):
         reason = f"no connection within {elapsed_s:.3g} s"
     elif isinstance(error, httpcore.TimeoutException | TimeoutError):
         reason = f"no answer within {elapsed_s:.3g} s"
     elif isinstance(error, _RESET):
-        reason = "the connection was reset when it was made"
+        reason = "the connection was reset right after it was made"
     else:
-        reason = _deepest(error)
+        reason = _find_root_message(error)
     return EndpointUnreachable(
         f"the metadata endpoint {url} does not answer: {reason}",
         url=url,
@@ -266,8 +272,9 @@ def _unreachable(url: str, error: Exception, elapsed_s: float) -> EndpointUnreac
     )
 
 
-def _deepest(error: BaseException) -> str:
+def _find_root_message(error: BaseException) -> str:
     """Return the message of the innermost error; the outer ones are less specific or empty."""
+    # anyio and httpcore wrap errors several times, mostly with an empty or less exact message.
     said = ""
     cause: BaseException | None = error
     while cause is not None:

@@ -16,7 +16,15 @@ from forewarn.errors import Forbidden, ForewarnError, TooManyFailures, Unauthori
 if TYPE_CHECKING:
     from forewarn.control.context import Context
 
-__all__ = ["ROUTES", "admit", "allowed_methods", "caller_of", "check_routes", "identify", "source_address"]
+__all__ = [
+    "ROUTES",
+    "authorize_request",
+    "caller_of",
+    "check_routes",
+    "identify_caller",
+    "list_allowed_methods",
+    "source_address",
+]
 
 _OPERATOR = frozenset({Role.OPERATOR})
 _READS = _OPERATOR | {Role.READ_ONLY}
@@ -137,12 +145,12 @@ def check_routes(routes: Iterable[object]) -> None:
             raise LookupError(msg)
 
 
-def allowed_methods(path: str) -> list[str]:
+def list_allowed_methods(path: str) -> list[str]:
     """Return every method of a path; Starlette itself names those of its first route only."""
     return sorted(method for method, pattern in _PATTERNS if pattern.match(path))
 
 
-async def admit(context: Context, request: Request) -> Principal:
+async def authorize_request(context: Context, request: Request) -> Principal:
     """Return the caller if their role may call this route.
 
     Raises:
@@ -150,15 +158,15 @@ async def admit(context: Context, request: Request) -> Principal:
         TooManyFailures: The caller is unknown, and their address has failed too often in this minute.
         Forbidden: The caller's role may not call the route, or the caller has no role.
     """
-    caller = await identify(context, request, request.headers.get("authorization"))
+    caller = await identify_caller(context, request, request.headers.get("authorization"))
     path = request.scope["route"].path
     if caller.role not in ROUTES[f"{request.method} {path}"]:
-        msg = f"{caller.actor} may not do this: it is not for the role {caller.role}"
+        msg = f"{caller.actor} may not do this: not allowed for role {caller.role}"
         raise Forbidden(msg, role=caller.role.value)
     return caller
 
 
-async def identify(context: Context, request: Request, header: str | None) -> Principal:
+async def identify_caller(context: Context, request: Request, header: str | None) -> Principal:
     """Return the caller that an ``Authorization`` header belongs to; looked up once for each request.
 
     Raises:
@@ -173,13 +181,15 @@ async def identify(context: Context, request: Request, header: str | None) -> Pr
         known: Principal = found
         return known
     try:
-        caller = await context.tokens.principal(header, context.engine.token, context.clock.now())
+        caller = await context.authenticator.authenticate(
+            header, context.engine.find_token_by_digest, context.clock.now()
+        )
     except Unauthorized as error:
-        wait_s = context.refusals.fail(source_address(request), uptime_s())
+        wait_s = context.refusal_counter.count_failure(source_address(request), uptime_s())
         if wait_s is None:
             raise
         # Checked only after the lookup, so that a valid token works even if others behind the same address fail.
-        msg = f"{error.message}; too many calls without a valid token came from {source_address(request)}"
+        msg = f"{error.message}; too many calls without a valid token from {source_address(request)}"
         raise TooManyFailures(msg, retry_after_s=max(1, round(wait_s))) from error
     request.state.caller = caller
     return caller

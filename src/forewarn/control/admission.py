@@ -19,15 +19,15 @@ from starlette.requests import Request
 
 from forewarn.clock import uptime_s
 from forewarn.control.access import source_address
-from forewarn.control.throttle import Throttle, credential_of, use_of
+from forewarn.control.throttle import Throttle, classify_request, credential_of
 from forewarn.core.access import Principal, Role
-from forewarn.core.budget import Account, Accounts, Exceeded, Use
+from forewarn.core.usage_limits import ExceededLimit, UsageAccount, UsageAccounts, UseKind
 from forewarn.errors import BudgetExceeded
-from forewarn.net.pool import counted_address
+from forewarn.net.pool import get_counting_key
 from forewarn.net.tally import Tally
 
 if TYPE_CHECKING:
-    from forewarn.control.listener import Connection
+    from forewarn.control.listener import ListenerConnection
 
 __all__ = ["Admission"]
 
@@ -35,13 +35,13 @@ _log = structlog.get_logger("forewarn.control")
 
 _LOOKUPS_MAX = 32
 _WORDS = {
-    Use.CONNECTIONS: "connections at a time",
-    Use.REQUESTS: "requests at a time",
-    Use.WATCHES: "watches at a time",
-    Use.LIVE_PAGES: "live pages at a time",
-    Use.BODY_BYTES: "bytes of request bodies at a time",
-    Use.CHANGES: "changes per minute",
-    Use.WATCH_STARTS: "watches begun per minute",
+    UseKind.CONNECTIONS: "connections at a time",
+    UseKind.REQUESTS: "requests at a time",
+    UseKind.WATCHES: "watches at a time",
+    UseKind.LIVE_PAGES: "live pages at a time",
+    UseKind.BODY_BYTES: "bytes of request bodies at a time",
+    UseKind.CHANGES: "changes per minute",
+    UseKind.WATCH_STARTS: "watches started per minute",
 }
 
 
@@ -56,18 +56,19 @@ class Admission:
         limited: Number of refusals for each limit.
     """
 
-    def __init__(self, accounts: Accounts, throttle: Throttle) -> None:
+    def __init__(self, accounts: UsageAccounts, throttle: Throttle) -> None:
         self.accounts = accounts
         self.throttle = throttle
-        self.limited: Counter[str] = Counter(dict.fromkeys(Use, 0))
+        self.limited: Counter[str] = Counter(dict.fromkeys(UseKind, 0))
         self._tally = Tally()
         self._lookups: dict[str, tuple[asyncio.Semaphore, list[None]]] = {}
 
     @asynccontextmanager
-    async def looking_up(self, address: str) -> AsyncIterator[None]:
+    async def limit_lookups(self, address: str) -> AsyncIterator[None]:
         """Wait until few other callers at that address are being looked up."""
-        key = counted_address(address)
+        key = get_counting_key(address)
         semaphore, users = self._lookups.setdefault(key, (asyncio.Semaphore(_LOOKUPS_MAX), []))
+        # Counts the callers that hold or await the semaphore, so that the last one can drop the entry.
         users.append(None)
         try:
             async with semaphore:
@@ -77,66 +78,69 @@ class Admission:
             if not users:
                 self._lookups.pop(key, None)
 
-    def admit(self, request: Request, caller: Principal, use: Use) -> Account:
+    def charge_request(self, request: Request, caller: Principal, use: UseKind) -> UsageAccount:
         """Charge a request, page or stream to its caller's account until its response has ended.
 
         Raises:
             BudgetExceeded: The account has no room for it.
         """
-        account = self.accounts.of(caller)
+        account = self.accounts.get_account(caller)
         credential = credential_of(request.scope["headers"])
         if credential is not None:
-            self.throttle.remember(credential, account)
-        connection: Connection | None = getattr(request.state, "connection", None)
+            self.throttle.remember_credential(credential, account)
+        connection: ListenerConnection | None = getattr(request.state, "connection", None)
         if connection is not None:
-            self._check(request, account, connection.admit(account))
-        if use is Use.WATCHES:
-            self._check(request, account, account.count(Use.WATCH_STARTS, uptime_s()))
+            self._raise_if_exceeded(request, account, connection.charge_account(account))
+        if use is UseKind.WATCHES:
+            # Counted before the oldest watch is replaced: a host that reconnects in a loop is still limited.
+            self._raise_if_exceeded(request, account, account.count_use(UseKind.WATCH_STARTS, uptime_s()))
             if caller.role is Role.HOST:
-                _replace_oldest(account)
-        self._check(request, account, account.take(use, uptime_s()))
-        holds = _holds(request)
-        holds.callback(account.give_back, use)
-        if use is Use.WATCHES and caller.role is Role.HOST and connection is not None:
+                _end_oldest_watch(account)
+        self._raise_if_exceeded(request, account, account.acquire(use, uptime_s()))
+        holds = _charges_of(request)
+        holds.callback(account.release, use)
+        if use is UseKind.WATCHES and caller.role is Role.HOST and connection is not None:
             # An endpoint that has lost its connection reconnects before we know that the old connection is dead.
-            account.watches[holds] = connection.end
+            account.watches[holds] = connection.close_gracefully
             holds.callback(account.watches.pop, holds, None)
         return account
 
-    def change(self, request: Request, account: Account) -> None:
+    def charge_change(self, request: Request, account: UsageAccount) -> None:
         """Count a change.
 
         Raises:
             BudgetExceeded: There were too many changes in the last minute.
         """
-        self._check(request, account, account.count(Use.CHANGES, uptime_s()))
+        self._raise_if_exceeded(request, account, account.count_use(UseKind.CHANGES, uptime_s()))
 
-    def hold_body(self, request: Request, account: Account, size_bytes: int) -> None:
+    def charge_body(self, request: Request, account: UsageAccount, size_bytes: int) -> None:
         """Charge more bytes of a request body to the account until the response has ended.
 
         Raises:
             BudgetExceeded: The account has no room for them.
         """
-        self._check(request, account, account.take(Use.BODY_BYTES, uptime_s(), size_bytes))
-        _holds(request).callback(account.give_back, Use.BODY_BYTES, size_bytes)
+        self._raise_if_exceeded(request, account, account.acquire(UseKind.BODY_BYTES, uptime_s(), size_bytes))
+        _charges_of(request).callback(account.release, UseKind.BODY_BYTES, size_bytes)
 
-    def tell(self, now_s: float) -> None:
+    def log_limits(self, now_s: float) -> None:
         """Log the callers that have met limits, at most one line per minute."""
-        told = self._tally.due(now_s)
+        told = self._tally.take_line(now_s)
         if told is not None:
             _log.warning(
-                "limits of the control API were met: see 'forewarn limit list'",
+                "callers reached limits of the control API: see 'forewarn limit list'",
                 count=told.count,
                 worst=told.worst,
                 worst_count=told.worst_count,
             )
 
-    def note_unknown(self, request: Request) -> None:
+    def count_unknown(self, request: Request) -> None:
         """Count a request from an unknown caller."""
         address = source_address(request)
-        self.throttle.note_unknown(credential_of(request.scope["headers"]), address, uptime_s())
+        self.throttle.count_unknown(credential_of(request.scope["headers"]), address, uptime_s())
 
-    def refuse_unread(self, headers: Iterable[tuple[bytes, bytes]], method: str, path: str, address: str) -> bool:
+    def should_refuse_unread(
+        self, headers: Iterable[tuple[bytes, bytes]], method: str, path: str, address: str
+    ) -> bool:
         """Return True if a request is to be refused unread because too many requests of its sender were refused.
 
         Args:
@@ -145,33 +149,35 @@ class Admission:
             path: Request path, without the query.
             address: Source address.
         """
-        who = self.throttle.refuse_unread(credential_of(headers), use_of(method, path), address, uptime_s())
+        who = self.throttle.refuse_unread(credential_of(headers), classify_request(method, path), address, uptime_s())
         if who is not None:
-            self._tally.note(f"{who}: refusals")
+            self._tally.count_occurrence(f"{who}: refusals")
         return who is not None
 
-    def _check(self, request: Request, account: Account, exceeded: Exceeded | None) -> None:
+    def _raise_if_exceeded(self, request: Request, account: UsageAccount, exceeded: ExceededLimit | None) -> None:
         if exceeded is None:
             return
-        account.note_refused(use_of(request.method, request.url.path), uptime_s())
+        account.record_refusal(classify_request(request.method, request.url.path), uptime_s())
         self.limited[exceeded.use] += 1
-        self._tally.note(f"{account.name}: {exceeded.use}")
-        msg = f"{account.name} has {exceeded.most} {_WORDS[exceeded.use]}, which is its limit: try again later"
+        self._tally.count_occurrence(f"{account.name}: {exceeded.use}")
+        msg = f"{account.name} has reached its limit of {exceeded.limit} {_WORDS[exceeded.use]}: try again later"
         raise BudgetExceeded(
-            msg, limit=exceeded.use.value, most=exceeded.most, retry_after_s=math.ceil(exceeded.retry_after_s)
+            msg, limit=exceeded.use.value, most=exceeded.limit, retry_after_s=math.ceil(exceeded.retry_after_s)
         )
 
 
-def _replace_oldest(account: Account) -> None:
+def _end_oldest_watch(account: UsageAccount) -> None:
     """Make room for another watch of a host by ending its oldest one, if that can be ended."""
-    if account.used[Use.WATCHES] >= account.budget.watches_max and account.watches:
+    if account.used[UseKind.WATCHES] >= account.budget.watches_max and account.watches:
         holds, end = account.watches.popitem(last=False)
-        assert isinstance(holds, ExitStack)  # noqa: S101 - see `Admission.admit`
+        assert isinstance(holds, ExitStack)  # noqa: S101 - see `Admission.charge_account`
+        # Give its charge back at once, since the old watch notices its end only later. Its own close then finds
+        # the stack empty.
         holds.close()
         end()
 
 
-def _holds(request: Request) -> ExitStack:
+def _charges_of(request: Request) -> ExitStack:
     """Return the stack of charges to give back when the response has ended; the gate closes it."""
     found: ExitStack = request.state.holds
     return found

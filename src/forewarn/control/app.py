@@ -16,12 +16,12 @@ from forewarn import __version__
 from forewarn.control import (
     audit_log,
     clock,
-    endpoint,
     event,
     fault,
     health,
     history,
     host,
+    host_endpoint,
     inventory,
     limit,
     login,
@@ -33,10 +33,10 @@ from forewarn.control import (
     verification,
     vm,
 )
-from forewarn.control.access import allowed_methods, check_routes
+from forewarn.control.access import check_routes, list_allowed_methods
 from forewarn.control.context import Context, check_caller
-from forewarn.control.error_answer import answer_error, error_answer
-from forewarn.control.gate import Gate
+from forewarn.control.error_response import make_error_response, respond_to_error
+from forewarn.control.gate import RequestGate
 from forewarn.errors import ForewarnError
 from forewarn.wire.control import ErrorOut
 
@@ -50,7 +50,7 @@ _log = structlog.get_logger("forewarn.control")
 _ROUTERS = (
     maintenance,
     rollout,
-    endpoint,
+    host_endpoint,
     event,
     vm,
     history,
@@ -95,16 +95,16 @@ def make_control_app(context: Context, telemetry: TelemetryConfig | None = None)
     for module in _ROUTERS:
         # Added here so that no route can omit it. Health routes check the caller themselves, except on loopback.
         app.include_router(module.router, dependencies=[] if module is health else [Depends(check_caller)])
-    app.add_exception_handler(ForewarnError, answer_error)  # type: ignore[arg-type] # the handler takes the subclass
-    app.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type] # as above
-    app.add_exception_handler(HTTPException, _http)  # type: ignore[arg-type] # as above
-    app.add_exception_handler(Exception, _unexpected)
-    app.add_middleware(Gate, context=context)
-    _add_description(app)
+    app.add_exception_handler(ForewarnError, respond_to_error)  # type: ignore[arg-type] # the handler takes the subclass
+    app.add_exception_handler(RequestValidationError, _answer_invalid_request)  # type: ignore[arg-type] # as above
+    app.add_exception_handler(HTTPException, _answer_http_error)  # type: ignore[arg-type] # as above
+    app.add_exception_handler(Exception, _answer_unexpected_error)
+    app.add_middleware(RequestGate, context=context)
+    _add_openapi_route(app)
     return app
 
 
-def _add_description(app: FastAPI) -> None:
+def _add_openapi_route(app: FastAPI) -> None:
     """Add the route of the OpenAPI document, which takes a second to build: once, and off the event loop."""
     making = asyncio.Lock()
 
@@ -116,26 +116,27 @@ def _add_description(app: FastAPI) -> None:
     app.add_route("/openapi.json", describe, include_in_schema=False)
 
 
-async def _invalid(_request: Request, error: RequestValidationError) -> Response:
+async def _answer_invalid_request(_request: Request, error: RequestValidationError) -> Response:
     faults = [
         {"where": ".".join(str(part) for part in fault["loc"]), "what": fault["msg"].removeprefix("Value error, ")}
         for fault in error.errors()
     ]
     first = faults[0]
     message = f"{first['where']}: {first['what']}"
-    return error_answer(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request", message, {"faults": faults[:20]})
+    return make_error_response(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request", message, {"faults": faults[:20]})
 
 
-async def _http(request: Request, error: HTTPException) -> Response:
+async def _answer_http_error(request: Request, error: HTTPException) -> Response:
     code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
     headers = dict(error.headers or {})
+    # Starlette names only the methods of the first route with this path.
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers["Allow"] = ", ".join(allowed_methods(request.url.path)) or headers.get("Allow", "")
-    return error_answer(error.status_code, code, str(error.detail), None, **headers)
+        headers["Allow"] = ", ".join(list_allowed_methods(request.url.path)) or headers.get("Allow", "")
+    return make_error_response(error.status_code, code, str(error.detail), None, **headers)
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
-    _log.error("a request raised", path=request.url.path, exc_info=error)
-    message = "an unexpected error; the log of the service has it"
+async def _answer_unexpected_error(request: Request, error: Exception) -> Response:
+    _log.error("unexpected error in a request", path=request.url.path, exc_info=error)
+    message = "unexpected error: see the log of the service"
     # Starlette raises the error again after this response, and uvicorn then ends the connection.
-    return error_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "server_error", message, connection="close")
+    return make_error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "server_error", message, connection="close")

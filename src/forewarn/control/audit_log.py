@@ -11,14 +11,14 @@ from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
 from forewarn.control.broadcast import EntryBroadcast, encode_entry
-from forewarn.control.context import Caller, Context, ContextOf, is_still_known
-from forewarn.control.maintenance import number
-from forewarn.control.selected import SelectionOf
+from forewarn.control.context import Caller, Context, ContextOf, is_still_valid
+from forewarn.control.maintenance import parse_after
+from forewarn.control.selection_query import SelectionOf
 from forewarn.core.access import Principal
-from forewarn.core.model import Entry
+from forewarn.core.model import AuditEntry
 from forewarn.core.selection import Selection
 from forewarn.store.contract import Page, Reader
-from forewarn.wire.control import EntryOut, PageOut
+from forewarn.wire.control import AuditEntryOut, PageOut
 
 __all__ = ["router"]
 
@@ -35,26 +35,28 @@ async def list_entries(  # noqa: PLR0913 - a query parameter each
     context: ContextOf,
     caller: Caller,
     chosen: SelectionOf,
-    after: Annotated[str | None, Query(max_length=32, description="`next` of the page before, or a sequence.")] = None,
-    before: Annotated[str | None, Query(max_length=32, description="Only smaller sequences.")] = None,
-    limit: Annotated[int, Query(ge=1)] = 100,
-    maintenance: Annotated[str | None, Query(max_length=64, description="Only of this maintenance.")] = None,
-    newest: Annotated[bool, Query(description="The last ones instead of the first.")] = False,  # noqa: FBT002 - a query
-) -> PageOut[EntryOut]:
+    after: Annotated[
+        str | None, Query(max_length=32, description="`next` of the previous page, or a sequence.")
+    ] = None,
+    before: Annotated[str | None, Query(max_length=32, description="Only entries with a smaller sequence.")] = None,
+    limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
+    maintenance: Annotated[str | None, Query(max_length=64, description="Only entries of this maintenance.")] = None,
+    newest: Annotated[bool, Query(description="Return the newest entries, not the oldest.")] = False,  # noqa: FBT002 - a query
+) -> PageOut[AuditEntryOut]:
     """List audit log entries, oldest first.
 
     With `newest` the first page holds the last entries, and `next` is the `before` of the page that precedes it. A page
     may hold fewer than `limit` entries, even none, although `next` is set; there may be more on the next page.
     """
     size = min(limit, context.page_size_max)
-    start, end = number(after) or 0, number(before)
+    start, end = parse_after(after) or 0, parse_after(before)
     selection = replace(chosen, maintenance_id=maintenance)
 
-    def read(reader: Reader) -> PageOut[EntryOut]:
-        page = reader.entries(
-            after=start, before=end, limit=size, newest=newest, selection=selection, owned=caller.owned
+    def read(reader: Reader) -> PageOut[AuditEntryOut]:
+        page = reader.list_entries(
+            after=start, before=end, limit=size, newest=newest, selection=selection, owned=caller.ownership
         )
-        shown = [EntryOut.of(caller.shown_entry(entry)) for entry in page.items]
+        shown = [AuditEntryOut.from_model(caller.redact_entry(entry)) for entry in page.items]
         return PageOut(items=shown, next=None if page.next is None else str(page.next))
 
     return await context.engine.read(read)
@@ -70,49 +72,54 @@ async def watch(
     context: ContextOf,
     caller: Caller,
     chosen: SelectionOf,
-    after: Annotated[str | None, Query(max_length=32, description="Begin after this sequence; default: now.")] = None,
-    last_event_id: Annotated[str | None, Header(max_length=32)] = None,
+    after: Annotated[str | None, Query(max_length=32, description="Start after this sequence; default: now.")] = None,
+    last_event_id: Annotated[
+        str | None, Header(max_length=32, description="Id of the last event received; overrides `after`.")
+    ] = None,
 ) -> StreamingResponse:
     """Stream audit log entries as they are written, as server-sent events; resumable by event id."""
-    position = number(last_event_id if last_event_id is not None else after)
+    position = parse_after(last_event_id if last_event_id is not None else after)
     if position is None:
-        newest = await context.engine.read(lambda reader: reader.entries(limit=1, newest=True))
+        newest = await context.engine.read(lambda reader: reader.list_entries(limit=1, newest=True))
         position = newest.items[-1].sequence if newest.items else 0
     headers = {"cache-control": "no-store"}
-    stream = _stream(context, caller, position, chosen)
+    stream = _stream_entries(context, caller, position, chosen)
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
-async def _stream(context: Context, caller: Principal, position: int, selection: Selection) -> AsyncIterator[str]:
-    entries = context.entries
-    entries.streams += 1
+async def _stream_entries(
+    context: Context, caller: Principal, position: int, selection: Selection
+) -> AsyncIterator[str]:
+    entries = context.entry_broadcast
+    entries.stream_count += 1
     try:
-        async for text in _texts(context, entries, caller, position, selection):
+        async for text in _follow_entries(context, entries, caller, position, selection):
             yield text
     finally:
-        entries.streams -= 1
+        entries.stream_count -= 1
 
 
-async def _texts(
+async def _follow_entries(
     context: Context, entries: EntryBroadcast, caller: Principal, position: int, selection: Selection
 ) -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
-    checked_at, revocations = loop.time(), entries.revocations
+    checked_at, revocations = loop.time(), entries.revocation_count
     yield ": watching\n\n"
     beat_s = loop.time() + _HEARTBEAT_S
     while not context.is_stopping.is_set():
+        # Taken before the read: a change during the read sets this event, and the wait below returns at once.
         changed = context.changed
-        await entries.refresh(changed)
+        await entries.read_new_entries(changed)
         has_expired = caller.expires_at is not None and context.clock.now() >= caller.expires_at
-        if has_expired or revocations != entries.revocations or loop.time() - checked_at >= _CHECK_S:
-            checked_at, revocations = loop.time(), entries.revocations
-            if not await is_still_known(context, caller):
+        if has_expired or revocations != entries.revocation_count or loop.time() - checked_at >= _CHECK_S:
+            checked_at, revocations = loop.time(), entries.revocation_count
+            if not await is_still_valid(context, caller):
                 return
-        shared = entries.since(position)
+        shared = entries.entries_after(position)
         if shared is None:
-            text, position, is_behind = await _catch_up(context, caller, position, selection)
+            text, position, is_behind = await _read_missed_entries(context, caller, position, selection)
         else:
-            text = "".join(e.encoded_for(caller) for e in shared if e.is_for(caller, selection, entries.find_vm))
+            text = "".join(e.encode_for(caller) for e in shared if e.is_visible_to(caller, selection, entries.find_vm))
             position, is_behind = max(position, entries.position), False
         if text:
             yield text
@@ -131,14 +138,17 @@ async def _texts(
             beat_s = loop.time() + _HEARTBEAT_S
 
 
-async def _catch_up(context: Context, caller: Principal, position: int, selection: Selection) -> tuple[str, int, bool]:
+async def _read_missed_entries(
+    context: Context, caller: Principal, position: int, selection: Selection
+) -> tuple[str, int, bool]:
     """Read entries no longer in memory; return their text, the position after them, and True if there may be more."""
 
-    def read(reader: Reader) -> tuple[Page[Entry], int]:
-        page = reader.entries(after=position, limit=_BATCH, selection=selection, owned=caller.owned)
-        return page, reader.position()
+    def read(reader: Reader) -> tuple[Page[AuditEntry], int]:
+        page = reader.list_entries(after=position, limit=_BATCH, selection=selection, owned=caller.ownership)
+        return page, reader.get_position()
 
-    async with context.entries.catching_up:
+    # A stream that is far behind must not occupy all readers of the store.
+    async with context.entry_broadcast.catching_up:
         page, last = await context.engine.read(read)
     text = "".join(encode_entry(caller, entry) for entry in page.items)
     # Continue after the last entry that was examined, even if none matched.

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from forewarn.core.access import Principal
-from forewarn.core.model import Entry, EntryKind, Maintenance, Scope, VirtualMachine
-from forewarn.core.selection import EVERYTHING, Selection, takes_entry
+from forewarn.core.model import AuditEntry, EntryKind, Maintenance, Scope, VirtualMachine
+from forewarn.core.selection import EVERYTHING, Selection, matches_entry
 from forewarn.engine.engine import Engine
 from forewarn.store.contract import Reader
-from forewarn.wire.control import EntryOut
+from forewarn.wire.control import AuditEntryOut
 
 __all__ = ["EntryBroadcast", "SharedEntry", "encode_entry"]
 
@@ -43,29 +43,30 @@ class SharedEntry:
         maintenance: The maintenance that it belongs to; None if it belongs to none.
     """
 
-    entry: Entry
+    entry: AuditEntry
     maintenance: Maintenance | None
     _encoded: dict[Principal | None, str] = field(default_factory=dict)
 
-    def is_for(self, caller: Principal, selection: Selection, find_vm: FindVm) -> bool:
+    def is_visible_to(self, caller: Principal, selection: Selection, find_vm: FindVm) -> bool:
         """Return True if the caller may see the entry and has asked for it."""
-        if selection != EVERYTHING and not takes_entry(selection, self.entry, self.maintenance):
+        if selection != EVERYTHING and not matches_entry(selection, self.entry, self.maintenance):
             return False
-        owned = caller.owned
+        owned = caller.ownership
         return owned is None or owned.has_entry(self.entry, self.maintenance, find_vm, selection)
 
-    def encoded_for(self, caller: Principal) -> str:
+    def encode_for(self, caller: Principal) -> str:
         """Return the entry as a server-sent event, without anything the caller may not see."""
-        viewer = None if caller.owned is None else caller
+        # Callers that see everything share one encoding; tenants need one each.
+        viewer = None if caller.ownership is None else caller
         encoded = self._encoded.get(viewer)
         if encoded is None:
             encoded = self._encoded[viewer] = encode_entry(caller, self.entry)
         return encoded
 
 
-def encode_entry(caller: Principal, entry: Entry) -> str:
+def encode_entry(caller: Principal, entry: AuditEntry) -> str:
     """Encode one entry as a server-sent event, without anything the caller may not see."""
-    shown = EntryOut.of(caller.shown_entry(entry))
+    shown = AuditEntryOut.from_model(caller.redact_entry(entry))
     return f"id: {entry.sequence}\nevent: {entry.kind}\ndata: {shown.model_dump_json()}\n\n"
 
 
@@ -77,88 +78,90 @@ class EntryBroadcast:
 
     Attributes:
         position: Sequence number up to which entries have been read; 0 before the first read.
-        revocations: Number of revoked tokens among them; when it grows, streams check their tokens.
-        reads: Number of reads of the store for new entries, for tests and measurements.
-        streams: Number of open streams.
+        revocation_count: Number of revoked tokens among them; when it grows, streams check their tokens.
+        read_count: Number of reads of the store for new entries, for tests and measurements.
+        stream_count: Number of open streams.
         catching_up: Limit on the streams that read the store themselves at the same time.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.position = 0
-        self.revocations = 0
-        self.reads = 0
-        self.streams = 0
+        self.revocation_count = 0
+        self.read_count = 0
+        self.stream_count = 0
         self.catching_up = asyncio.Semaphore(_CATCH_UPS_MAX)
         self._engine = engine
         self._lock = asyncio.Lock()
-        self._kept: deque[SharedEntry] = deque()
-        self._kept_from = 0
-        self._seen: asyncio.Event | None = None
+        self._recent: deque[SharedEntry] = deque()
+        self._recent_from = 0
+        self._last_hint: asyncio.Event | None = None
 
     @property
     def pause_s(self) -> float:
         """Time a stream waits after a change, so that changes in quick succession are sent together."""
-        return min(self.streams * _PAUSE_PER_STREAM_S, _PAUSE_S_MAX)
+        return min(self.stream_count * _PAUSE_PER_STREAM_S, _PAUSE_S_MAX)
 
     def find_vm(self, name: str) -> tuple[VirtualMachine, Scope | None] | None:
         """Return a declared VM and its scope; None if no VM has that name."""
-        caller = self._engine.identity.named(name)
+        caller = self._engine.identity.find_caller(name)
         return None if caller is None else (caller.vm, caller.scope)
 
-    async def refresh(self, changed: asyncio.Event) -> None:
+    async def read_new_entries(self, changed: asyncio.Event) -> None:
         """Read new entries, unless another caller has done so since that hint.
 
         Args:
             changed: The current hint (`Context.changed`).
         """
         async with self._lock:
-            if changed is self._seen:
+            if changed is self._last_hint:
                 return
-            is_over = await self._read_on(is_anew=self._seen is None)
+            is_over = await self._read_batch(is_anew=self._last_hint is None)
             for _ in range(_KEPT_ENTRIES_MAX // _BATCH_ENTRIES):
                 if is_over:
                     break
-                is_over = await self._read_on()
+                is_over = await self._read_batch()
             if not is_over:  # there were no followers for a long time: restart at the present
-                await self._read_on(is_anew=True)
-            self._seen = changed
+                await self._read_batch(is_anew=True)
+            # The hint from before the read: a change during the read has replaced it, so the next refresh reads again.
+            self._last_hint = changed
 
-    async def _read_on(self, *, is_anew: bool = False) -> bool:
+    async def _read_batch(self, *, is_anew: bool = False) -> bool:
         """Read the next entries, or restart at the present; return True if there are no more."""
         since = self.position
 
-        def read(reader: Reader) -> tuple[int, Sequence[Entry], dict[str, Maintenance], bool]:
-            newest = reader.position()
+        def read(reader: Reader) -> tuple[int, Sequence[AuditEntry], dict[str, Maintenance], bool]:
+            newest = reader.get_position()
             if is_anew or newest < since:  # a database that was restored may have an older position
                 return newest, (), {}, False
-            page = reader.entries(after=since, limit=_BATCH_ENTRIES)
+            page = reader.list_entries(after=since, limit=_BATCH_ENTRIES)
             ids = {entry.maintenance_id for entry in page.items if entry.maintenance_id is not None}
-            return newest, page.items, reader.maintenances_by_id(ids), page.next is None
+            return newest, page.items, reader.find_maintenances(ids), page.next is None
 
         newest, entries, maintenances, is_all = await self._engine.read(read)
-        self.reads += 1
+        self.read_count += 1
         if is_anew or newest < since:
-            self._restart(newest)
+            self._skip_to(newest)
             return True
         for entry in entries:
-            self._kept.append(SharedEntry(entry, maintenances.get(entry.maintenance_id or "")))
-            self.revocations += entry.kind in _REVOKING
-        while len(self._kept) > _KEPT_ENTRIES_MAX:
-            self._kept_from = self._kept.popleft().entry.sequence
+            self._recent.append(SharedEntry(entry, maintenances.get(entry.maintenance_id or "")))
+            self.revocation_count += entry.kind in _REVOKING
+        while len(self._recent) > _KEPT_ENTRIES_MAX:
+            self._recent_from = self._recent.popleft().entry.sequence
         self.position = max(newest, since) if is_all else entries[-1].sequence
         return is_all
 
-    def _restart(self, position: int) -> None:
-        self._kept.clear()
-        self.position = self._kept_from = position
-        self.revocations += 1  # tokens may have been revoked in the entries that were skipped
+    def _skip_to(self, position: int) -> None:
+        self._recent.clear()
+        self.position = self._recent_from = position
+        self.revocation_count += 1  # tokens may have been revoked in the entries that were skipped
 
-    def since(self, position: int) -> Iterator[SharedEntry] | None:
+    def entries_after(self, position: int) -> Iterator[SharedEntry] | None:
         """Return the entries after a position, oldest first; None if some of them are no longer kept."""
-        if position < self._kept_from:
+        if position < self._recent_from:
             return None
         found: list[SharedEntry] = []
-        for shared in reversed(self._kept):
+        # From the newest one: most streams are only a few entries behind.
+        for shared in reversed(self._recent):
             if shared.entry.sequence <= position:
                 break
             found.append(shared)

@@ -6,15 +6,15 @@ from datetime import timedelta
 
 from fastapi import APIRouter
 
-from forewarn.control.context import Actor, Context, ContextOf, IdempotencyKey
-from forewarn.wire.control import ClockConfirmationIn, ClockIn, ClockOut
+from forewarn.control.context import Actor, Context, ContextOf, IdempotencyHeader
+from forewarn.wire.control import ClockAdvanceIn, ClockConfirmationIn, ClockOut
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/clock", tags=["clock"])
 
 
-def _shown(context: Context) -> ClockOut:
+def _make_clock_out(context: Context) -> ClockOut:
     jump = context.engine.clock_guard.jump
     return ClockOut(
         clock="virtual" if context.clock.is_virtual else "real",
@@ -26,22 +26,23 @@ def _shown(context: Context) -> ClockOut:
 @router.get("")
 async def show(context: ContextOf, _actor: Actor) -> ClockOut:
     """Show the service's time."""
-    return _shown(context)
+    return _make_clock_out(context)
 
 
 @router.post("/confirm")
 async def confirm(context: ContextOf, actor: Actor, body: ClockConfirmationIn | None = None) -> ClockOut:
-    """Confirm a clock that has jumped: everything that is due at its present time starts."""
+    """Confirm the clock after a jump; everything that is due by it starts."""
     await context.engine.confirm_clock(actor=actor, reason=None if body is None else body.reason)
     context.scheduler.wake()
-    return _shown(context)
+    return _make_clock_out(context)
 
 
 @router.post("/advance")
-async def advance(context: ContextOf, actor: Actor, key: IdempotencyKey, body: ClockIn) -> ClockOut:
+async def advance(context: ContextOf, actor: Actor, key: IdempotencyHeader, body: ClockAdvanceIn) -> ClockOut:
     """Advance a virtual clock, carrying out every deadline on the way in order."""
     by = timedelta(seconds=body.by_s)
-    if not await context.engine.is_done(key):
-        await context.scheduler.advance(by)
+    # Checked first: a repeated request must not advance the clock a second time.
+    if not await context.engine.was_carried_out(key):
+        await context.scheduler.advance_clock(by)
         await context.engine.note_clock(by, actor=actor, key=key)
-    return _shown(context)
+    return _make_clock_out(context)

@@ -10,19 +10,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
-from forewarn.control.context import Context, missing
-from forewarn.core.access import Owned, Principal, Role
+from forewarn.control.context import Context, not_found_error
+from forewarn.core.access import Ownership, Principal, Role
 from forewarn.core.approval import Approver
 from forewarn.core.model import Maintenance
 from forewarn.core.selection import Selection
-from forewarn.engine.transaction import Key
+from forewarn.engine.transaction import IdempotencyKey
 from forewarn.errors import Forbidden, InvalidRequest, QuietHoursConflict
 from forewarn.store.contract import Reader
 
-__all__ = ["approve", "cancel", "defer", "extend"]
+__all__ = ["approve_events", "cancel_maintenance", "defer_maintenance", "extend_maintenance"]
 
 
-async def approve(context: Context, caller: Principal, event_ids: Iterable[str]) -> dict[str, str]:
+async def approve_events(context: Context, caller: Principal, event_ids: Iterable[str]) -> dict[str, str]:
     """Approve events for their VMs (X6).
 
     Approves as many as possible, even if others are unknown or a policy leaves their approval to another party.
@@ -32,9 +32,9 @@ async def approve(context: Context, caller: Principal, event_ids: Iterable[str])
     """
     wanted = list(dict.fromkeys(event_id.upper() for event_id in event_ids))
     outcomes: dict[str, str] = {}
-    owned = caller.owned
+    owned = caller.ownership
     if owned is not None:  # events of other tenants are answered exactly like events that never existed
-        known = await context.engine.read(lambda reader: reader.owned_events(wanted, owned))
+        known = await context.engine.read(lambda reader: reader.find_owned_events(wanted, owned))
         outcomes = dict.fromkeys((i for i in wanted if i not in known), "unknown")
     while len(outcomes) < len(wanted):
         left = [i for i in wanted if i not in outcomes]
@@ -45,8 +45,8 @@ async def approve(context: Context, caller: Principal, event_ids: Iterable[str])
     return {event_id: outcomes[event_id] for event_id in wanted}
 
 
-async def cancel(
-    context: Context, caller: Principal, maintenance_id: str, *, reason: str | None, key: Key | None = None
+async def cancel_maintenance(
+    context: Context, caller: Principal, maintenance_id: str, *, reason: str | None, key: IdempotencyKey | None = None
 ) -> Maintenance:
     """Cancel a queued or scheduled maintenance; tenants can cancel only those that a tenant requested.
 
@@ -55,12 +55,12 @@ async def cancel(
         Forbidden: The caller is a tenant and the maintenance is the platform's, or affects VMs of others too.
         Conflict: The state of the maintenance does not allow it.
     """
-    if caller.owned is not None:
-        await _check_asked_by_tenant(context, caller, maintenance_id)
+    if caller.ownership is not None:
+        await _check_requested_by_tenant(context, caller, maintenance_id)
     return await context.engine.cancel(maintenance_id, actor=caller.actor, reason=reason, key=key)
 
 
-async def defer(  # noqa: PLR0913 - the parameters of the engine's command
+async def defer_maintenance(  # noqa: PLR0913 - the parameters of the engine's command
     context: Context,
     caller: Principal,
     maintenance_id: str,
@@ -68,22 +68,22 @@ async def defer(  # noqa: PLR0913 - the parameters of the engine's command
     not_before: datetime | None = None,
     by: timedelta | None = None,
     reason: str | None = None,
-    key: Key | None = None,
+    key: IdempotencyKey | None = None,
 ) -> Maintenance:
-    """Defer a scheduled maintenance, up to its latest start; see `core.moving.defer` for further errors.
+    """Defer a scheduled maintenance, up to its latest start; see `core.moving.defer_maintenance` for further errors.
 
     Raises:
         NotFound: The maintenance affects none of the caller's VMs.
     """
-    if caller.owned is not None:
-        await _own_names(context, caller.owned, maintenance_id)
-    with _told_to(caller):
+    if caller.ownership is not None:
+        await _list_own_names(context, caller.ownership, maintenance_id)
+    with _hide_quiet_hours(caller):
         return await context.engine.defer(
             maintenance_id, actor=caller.actor, not_before=not_before, by=by, reason=reason, key=key
         )
 
 
-async def extend(  # noqa: PLR0913 - the parameters of the engine's command
+async def extend_maintenance(  # noqa: PLR0913 - the parameters of the engine's command
     context: Context,
     caller: Principal,
     maintenance_id: str,
@@ -91,23 +91,25 @@ async def extend(  # noqa: PLR0913 - the parameters of the engine's command
     *,
     tenant: str | None = None,
     reason: str | None = None,
-    key: Key | None = None,
+    key: IdempotencyKey | None = None,
 ) -> Maintenance:
-    """Give a tenant the extra time to prepare that its policy grants; see `core.moving.extend` for further errors.
+    """Give a tenant the extra time to prepare that its policy grants; see `postponement.extend_maintenance` for errors.
 
     Raises:
         NotFound: The maintenance affects none of the caller's VMs.
         InvalidRequest: The caller is a tenant and names another tenant, or has several names and gives none.
     """
-    if caller.owned is not None:
-        tenant = _own_name(tenant, await _own_names(context, caller.owned, maintenance_id), maintenance_id)
-    with _told_to(caller):
+    if caller.ownership is not None:
+        tenant = _choose_own_name(
+            tenant, await _list_own_names(context, caller.ownership, maintenance_id), maintenance_id
+        )
+    with _hide_quiet_hours(caller):
         return await context.engine.extend(
             maintenance_id, by, actor=caller.actor, tenant=tenant, reason=reason, key=key
         )
 
 
-async def _check_asked_by_tenant(context: Context, caller: Principal, maintenance_id: str) -> None:
+async def _check_requested_by_tenant(context: Context, caller: Principal, maintenance_id: str) -> None:
     """Check that a maintenance affects only the caller's VMs, and that a tenant, then their owner, requested it.
 
     Raises:
@@ -116,53 +118,54 @@ async def _check_asked_by_tenant(context: Context, caller: Principal, maintenanc
     """
 
     def read(reader: Reader) -> tuple[Maintenance | None, bool]:
-        found = reader.maintenance(maintenance_id, caller.owned)
+        found = reader.get_maintenance(maintenance_id, caller.ownership)
         if found is None:
             return None, False
-        first = reader.entries(selection=Selection(maintenance_id=maintenance_id), limit=1).items
+        # The first entry of a maintenance names the actor who requested it.
+        first = reader.list_entries(selection=Selection(maintenance_id=maintenance_id), limit=1).items
         return found, any(entry.actor.startswith(f"{Role.TENANT}:") for entry in first)
 
     found, is_asked_by_tenant = await context.engine.read(read)
     if found is None:
-        raise missing(maintenance_id, "maintenance")
-    if not (is_asked_by_tenant and caller.owns_all(found)):
-        msg = f"maintenance {maintenance_id!r} was not asked for by a tenant: only an operator may cancel it"
+        raise not_found_error(maintenance_id, "maintenance")
+    if not (is_asked_by_tenant and caller.owns_maintenance(found)):
+        msg = f"maintenance {maintenance_id!r} was not requested by a tenant: only an operator may cancel it"
         raise Forbidden(msg, id=maintenance_id)
 
 
-async def _own_names(context: Context, owned: Owned, maintenance_id: str) -> list[str]:
+async def _list_own_names(context: Context, owned: Ownership, maintenance_id: str) -> list[str]:
     """Return the names of the tenant's scopes and standalone VMs that a maintenance affects.
 
     Raises:
         NotFound: The maintenance affects none of them.
     """
-    found = await context.engine.read(lambda reader: reader.maintenance(maintenance_id, owned))
+    found = await context.engine.read(lambda reader: reader.get_maintenance(maintenance_id, owned))
     if found is None:
-        raise missing(maintenance_id, "maintenance")
-    return sorted({claim.scope or claim.vm for claim in owned.claims(found)})
+        raise not_found_error(maintenance_id, "maintenance")
+    return sorted({claim.scope or claim.vm for claim in owned.select_claims(found)})
 
 
-def _own_name(named: str | None, names: list[str], maintenance_id: str) -> str:
+def _choose_own_name(requested: str | None, names: list[str], maintenance_id: str) -> str:
     """Return the name for which a tenant asks.
 
     Raises:
         InvalidRequest: The name is not one of the tenant's, or it has several and gives none.
     """
-    if named is None and len(names) == 1:
+    if requested is None and len(names) == 1:
         return names[0]
-    if named is None or named not in names:
-        msg = f"maintenance {maintenance_id} is for {', '.join(names)} of yours: say which"
+    if requested is None or requested not in names:
+        msg = f"maintenance {maintenance_id} affects your {', '.join(names)}: name one of them"
         raise InvalidRequest(msg, id=maintenance_id)
-    return named
+    return requested
 
 
 @contextmanager
-def _told_to(caller: Principal) -> Iterator[None]:
+def _hide_quiet_hours(caller: Principal) -> Iterator[None]:
     """Hide from tenants whose quiet hours are in the way: they may be another tenant's."""
     try:
         yield
     except QuietHoursConflict:
-        if caller.owned is None:
+        if caller.ownership is None:
             raise
-        msg = "every moment that is left is in the quiet hours of somebody whom it hits: it stays where it is"
+        msg = "cannot move the maintenance: all remaining times are in the quiet hours of an affected tenant"
         raise QuietHoursConflict(msg) from None

@@ -13,26 +13,26 @@ from typing import Annotated
 from fastapi import Depends, Header, Request, Security
 from fastapi.security import HTTPBearer
 
-from forewarn.auth.authenticator import Tokens
-from forewarn.auth.rejections import Refusals
+from forewarn.auth.authenticator import Authenticator
+from forewarn.auth.refusal_counter import RefusalCounter
 from forewarn.clock import Clock
-from forewarn.control.access import admit
+from forewarn.control.access import authorize_request
 from forewarn.control.admission import Admission
 from forewarn.control.broadcast import EntryBroadcast
-from forewarn.control.parsing import InventoryParser
-from forewarn.control.refusal import RefusalLog
+from forewarn.control.inventory_parser import InventoryParser
+from forewarn.control.refusal_log import RefusalLog
 from forewarn.core.access import FILE_OPERATOR, Principal, Role
-from forewarn.core.decision import Changes
-from forewarn.core.difference import RemovalLimit
+from forewarn.core.decision import ChangeSet
+from forewarn.core.inventory_difference import RemovalLimit
 from forewarn.core.limit_log import LimitLog
 from forewarn.core.model import Event, Maintenance
-from forewarn.endpoint.request_journal import Journal
+from forewarn.endpoint.request_journal import RequestJournal
 from forewarn.engine.engine import Engine
-from forewarn.engine.transaction import Key
+from forewarn.engine.transaction import IdempotencyKey
 from forewarn.errors import Forbidden, InvalidRequest, NotFound
 from forewarn.notifications.notifier import Notifier
 from forewarn.observability.metrics import Metrics
-from forewarn.publishing.host_watch import Hub
+from forewarn.publishing.host_watch import HostWatches
 from forewarn.scheduling.scheduler import Scheduler
 from forewarn.store.contract import Reader
 from forewarn.wire.control import MaintenanceOut
@@ -45,19 +45,19 @@ __all__ = [
     "ContextOf",
     "HostActor",
     "HostCaller",
-    "IdempotencyKey",
+    "IdempotencyHeader",
     "check_caller",
-    "is_still_known",
-    "missing",
-    "reader_maintenances",
-    "show",
-    "show_all",
+    "is_still_valid",
+    "make_maintenances_out",
+    "not_found_error",
+    "read_maintenance_out",
+    "read_maintenances_out",
 ]
 
 _KEY_LENGTH_MAX = 200
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     """Do nothing: there is no other process to query."""
 
 
@@ -66,52 +66,53 @@ class Context:
     """Parts of the service that the control API uses.
 
     Attributes:
-        is_open: True if the control address is on loopback, where health routes need no token.
+        is_loopback: True if the control address is on loopback, where health routes need no token.
         admission: Limits on how much of the service each caller may use at a time.
         body_size_bytes_max: Maximum size of a request body.
         page_size_max: Maximum number of items in one page.
         request_vms_max: Maximum number of hosts and VMs in one request.
         journal: Recent requests of VMs.
         limits_met: Callers that met a limit of the metadata endpoint.
-        look: Fetches the counts and journal entries of the other process that answers VMs, if there is one.
+        refresh_endpoint_state: Fetches the counts and journal entries of the other process that answers VMs, if there
+            is one.
         notifier: Sends notifications to subscribers.
-        has_faults: True if operators may inject faults.
+        allows_faults: True if operators may inject faults.
         may_run_commands: True if a rollout may name a command that is run here.
-        refusals: Counts of refused calls.
-        refused: Writes refused calls into the audit log.
+        refusal_counter: Counts of refused calls.
+        refusal_log: Writes refused calls into the audit log.
         token_lifetime, token_lifetime_max: Default and maximum lifetime of a person's token.
         token_names_max: Maximum number of scopes and VMs of a token.
         session_lifetime: Maximum duration of a dashboard session.
-        removals: Limit on the VMs that an inventory may remove without confirmation.
+        removal_limit: Limit on the VMs that an inventory may remove without confirmation.
         is_stopping: Set when the service stops; streams then end.
-        verifying: Lock held while the audit log is verified: one verification at a time.
+        verification_lock: Lock held while the audit log is verified: one verification at a time.
         changed: Hint for streams, set and replaced at each change of the audit log.
-        entries: New audit log entries, read once for all streams.
-        parser: Reads inventories.
-        listing: Lock held while the request journal is listed.
+        entry_broadcast: New audit log entries, read once for all streams.
+        inventory_parser: Reads inventories.
+        listing_lock: Lock held while the request journal is listed.
     """
 
     engine: Engine
-    hub: Hub
+    hub: HostWatches
     scheduler: Scheduler
     clock: Clock
-    tokens: Tokens
+    authenticator: Authenticator
     metrics: Metrics
-    is_open: bool
+    is_loopback: bool
     check_ready: Callable[[], Awaitable[None]]
-    journal: Journal
-    refusals: Refusals
-    refused: RefusalLog
+    journal: RequestJournal
+    refusal_counter: RefusalCounter
+    refusal_log: RefusalLog
     notifier: Notifier
     admission: Admission
     limits_met: LimitLog = field(default_factory=LimitLog)
-    look: Callable[[], Awaitable[None]] = _nothing
+    refresh_endpoint_state: Callable[[], Awaitable[None]] = _do_nothing
     token_lifetime: timedelta = timedelta(days=90)
     token_lifetime_max: timedelta = timedelta(days=366)
     token_names_max: int = 1000
     session_lifetime: timedelta = timedelta(hours=12)
-    removals: RemovalLimit = field(default_factory=RemovalLimit)
-    has_faults: bool = False
+    removal_limit: RemovalLimit = field(default_factory=RemovalLimit)
+    allows_faults: bool = False
     may_run_commands: bool = False
     body_size_bytes_max: int = 1 << 20
     inventory_size_bytes_max: int = 64 << 20
@@ -119,38 +120,41 @@ class Context:
     request_vms_max: int = 10_000
     is_stopping: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    entries: EntryBroadcast = field(init=False)
-    parser: InventoryParser = field(default_factory=InventoryParser)
-    verifying: asyncio.Lock = field(default_factory=asyncio.Lock)
-    listing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    entry_broadcast: EntryBroadcast = field(init=False)
+    inventory_parser: InventoryParser = field(default_factory=InventoryParser)
+    verification_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    listing_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         """Create the parts that are derived from others."""
-        self.entries = EntryBroadcast(self.engine)
+        self.entry_broadcast = EntryBroadcast(self.engine)
 
-    def stop(self) -> None:
+    def end_streams(self) -> None:
         """End every stream because the service stops."""
         self.is_stopping.set()
         self.changed.set()
 
-    def notice(self, _changes: Changes | None = None) -> None:
+    def wake_streams(self, _changes: ChangeSet | None = None) -> None:
         """Wake every stream."""
+        # Replaced before it is set: a stream that wakes up must find the next event to wait for.
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
 
 
-async def _context(request: Request) -> Context:  # a coroutine, since FastAPI sends every other function to a thread
+async def _get_context(
+    request: Request,
+) -> Context:  # a coroutine, since FastAPI sends every other function to a thread
     context: Context = request.app.state.context
     return context
 
 
-ContextOf = Annotated[Context, Depends(_context)]
+ContextOf = Annotated[Context, Depends(_get_context)]
 
 
 BEARER = HTTPBearer(
     auto_error=False,
-    description="The operator's token, from the state folder of the service; or one that an operator has made; or, "
-    "where an issuer is set, one that it has signed.",
+    description="The operator's token from the service's state folder, a token created by an operator, or, if an "
+    "issuer is configured, a token signed by it.",
 )
 """Security scheme of the API in its OpenAPI document."""
 
@@ -159,105 +163,110 @@ async def check_caller(
     context: ContextOf, request: Request, _declared: Annotated[object, Security(BEARER)]
 ) -> Principal:
     """Return the caller if they may call the route; every route but the health routes depends on this."""
-    return await admit(context, request)
+    return await authorize_request(context, request)
 
 
 Caller = Annotated[Principal, Depends(check_caller)]
 
 
-async def _actor(caller: Caller) -> str:
+async def _get_actor(caller: Caller) -> str:
     return caller.actor
 
 
-Actor = Annotated[str, Depends(_actor)]
+Actor = Annotated[str, Depends(_get_actor)]
 
 
-async def _host_caller(caller: Caller, name: str) -> Principal:
+async def _check_host_caller(caller: Caller, name: str) -> Principal:
     """Return the caller; raise Forbidden if a host's token is used for another host."""
+    # The table of roles cannot express this: it knows the route, but not the host in the path.
     if caller.role is Role.HOST and caller.host != name:
-        msg = f"this token is that of host {caller.host!r}"
+        msg = f"this token belongs to host {caller.host!r}"
         raise Forbidden(msg)
     return caller
 
 
-HostCaller = Annotated[Principal, Depends(_host_caller)]
+HostCaller = Annotated[Principal, Depends(_check_host_caller)]
 """Caller of a route about one host, which that host's own token may call too."""
 
 
-async def _host_actor(caller: HostCaller) -> str:
+async def _get_host_actor(caller: HostCaller) -> str:
     return caller.actor
 
 
-HostActor = Annotated[str, Depends(_host_actor)]
+HostActor = Annotated[str, Depends(_get_host_actor)]
 
 
-async def _key(
+async def _read_idempotency_key(
     request: Request,
     actor: Actor,
     idempotency_key: Annotated[
         str | None,
-        Header(max_length=_KEY_LENGTH_MAX, description="Repeating a change under the same key does it once."),
+        Header(max_length=_KEY_LENGTH_MAX, description="A change repeated with the same key takes effect once."),
     ] = None,
-) -> Key | None:
+) -> IdempotencyKey | None:
     if idempotency_key is None:
         return None
     if not idempotency_key.strip():
         msg = "the Idempotency-Key is empty"
         raise InvalidRequest(msg)
+    # Starlette caches the body, so the route can read it again.
     asked = f"{actor}\n{request.method}\n{request.url.path}\n".encode() + await request.body()
-    return Key(key=f"{actor}/{idempotency_key}", fingerprint=hashlib.sha256(asked).hexdigest())
+    return IdempotencyKey(key=f"{actor}/{idempotency_key}", fingerprint=hashlib.sha256(asked).hexdigest())
 
 
-IdempotencyKey = Annotated[Key | None, Depends(_key)]
+IdempotencyHeader = Annotated[IdempotencyKey | None, Depends(_read_idempotency_key)]
 
 
-async def is_still_known(context: Context, caller: Principal) -> bool:
+async def is_still_valid(context: Context, caller: Principal) -> bool:
     """Return True if the token that a stream began with is neither revoked nor expired."""
     now = context.clock.now()
+    # A token from the table may be revoked; one of an issuer can only expire.
     if caller.token_id is not None:
-        return await context.engine.is_token_taken(caller.token_id, now)
+        return await context.engine.is_token_valid(caller.token_id, now)
     return caller.expires_at is None or now < caller.expires_at
 
 
-def missing(name: str, kind: str) -> NotFound:
+def not_found_error(name: str, kind: str) -> NotFound:
     """Return the NotFound error for a name; the same message if the object exists but belongs to others."""
     msg = f"{kind} {name!r} does not exist: see 'forewarn {kind} list'"
     return NotFound(msg, **{"id" if kind == "maintenance" else kind: name})
 
 
-def reader_maintenances(
+def make_maintenances_out(
     context: Context, reader: Reader, maintenances: list[Maintenance], caller: Principal = FILE_OPERATOR
 ) -> list[MaintenanceOut]:
     """Return maintenances with their events, as that caller may see them."""
-    return _shown(context, caller, maintenances, reader.events_of(m.id for m in maintenances))
+    return _to_maintenances_out(context, caller, maintenances, reader.find_events_of(m.id for m in maintenances))
 
 
-async def show_all(
+async def read_maintenances_out(
     context: Context, maintenances: list[Maintenance], caller: Principal = FILE_OPERATOR
 ) -> list[MaintenanceOut]:
     """Return the maintenances that a command returned, with their events."""
     ids = [m.id for m in maintenances]
 
     def read(reader: Reader) -> dict[str, list[Event]]:
-        return reader.events_of(ids)
+        return reader.find_events_of(ids)
 
-    return _shown(context, caller, maintenances, await context.engine.read(read))
+    return _to_maintenances_out(context, caller, maintenances, await context.engine.read(read))
 
 
-def _shown(
+def _to_maintenances_out(
     context: Context, caller: Principal, maintenances: list[Maintenance], events: Mapping[str, list[Event]]
 ) -> list[MaintenanceOut]:
     return [
-        MaintenanceOut.of(
-            caller.shown(m),
-            caller.shown_events(m, events.get(m.id, ())),
+        MaintenanceOut.from_model(
+            caller.redact_maintenance(m),
+            caller.redact_events(m, events.get(m.id, ())),
             partial(context.engine.would_warn, m.cause),
         )
         for m in maintenances
     ]
 
 
-async def show(context: Context, maintenance_id: str, caller: Principal = FILE_OPERATOR) -> MaintenanceOut:
+async def read_maintenance_out(
+    context: Context, maintenance_id: str, caller: Principal = FILE_OPERATOR
+) -> MaintenanceOut:
     """Return one maintenance in its current state.
 
     Raises:
@@ -265,10 +274,10 @@ async def show(context: Context, maintenance_id: str, caller: Principal = FILE_O
     """
 
     def read(reader: Reader) -> MaintenanceOut | None:
-        found = reader.maintenance(maintenance_id, caller.owned)
-        return None if found is None else reader_maintenances(context, reader, [found], caller)[0]
+        found = reader.get_maintenance(maintenance_id, caller.ownership)
+        return None if found is None else make_maintenances_out(context, reader, [found], caller)[0]
 
     shown = await context.engine.read(read)
     if shown is None:
-        raise missing(maintenance_id, "maintenance")
+        raise not_found_error(maintenance_id, "maintenance")
     return shown

@@ -9,13 +9,13 @@ from fastapi import APIRouter, Query, Response
 
 from forewarn.control import commands
 from forewarn.control.context import Caller, ContextOf
-from forewarn.control.maintenance import number
-from forewarn.control.selected import SelectionOf
+from forewarn.control.maintenance import parse_after
+from forewarn.control.selection_query import SelectionOf
 from forewarn.core.lifecycle import EVENT_STATUS
 from forewarn.core.model import ACTIVE_STATES, EventStatus, MaintenanceState
-from forewarn.core.selection import takes_event
+from forewarn.core.selection import matches_event
 from forewarn.store.contract import Reader
-from forewarn.wire.control import ApprovalIn, ApprovalOut, ApprovalsOut, EventOut, PageOut
+from forewarn.wire.control import ApprovalIn, ApprovalResultOut, ApprovalResultsOut, EventOut, PageOut
 
 __all__ = ["router"]
 
@@ -34,10 +34,12 @@ async def list_events(  # noqa: PLR0913 - a query parameter each
     context: ContextOf,
     caller: Caller,
     chosen: SelectionOf,
-    status: Annotated[list[EventStatus] | None, Query(description="Only these; finished ones too.")] = None,
-    all_states: Annotated[bool, Query(alias="all", description="Finished ones too.")] = False,  # noqa: FBT002 - a query
-    after: Annotated[str | None, Query(max_length=32)] = None,
-    limit: Annotated[int, Query(ge=1)] = 100,
+    status: Annotated[
+        list[EventStatus] | None, Query(description="Only events with these statuses, including finished ones.")
+    ] = None,
+    all_states: Annotated[bool, Query(alias="all", description="Include finished events.")] = False,  # noqa: FBT002 - a query
+    after: Annotated[str | None, Query(max_length=32, description="`next` of the previous page.")] = None,
+    limit: Annotated[int, Query(ge=1, description="Maximum number of maintenances.")] = 100,
 ) -> PageOut[EventOut]:
     """List events, newest maintenance first. A page holds the events of `limit` maintenances.
 
@@ -50,14 +52,15 @@ async def list_events(  # noqa: PLR0913 - a query parameter each
         states = set(ACTIVE_STATES)
     selection = replace(chosen, states=tuple(sorted(states)))
     wanted = set(status or EventStatus)
-    before = number(after)
+    before = parse_after(after)
     size = min(limit, context.page_size_max)
 
     def read(reader: Reader) -> PageOut[EventOut]:
-        page = reader.maintenances(before=before, limit=size, selection=selection, owned=caller.owned)
-        events = reader.events_of(m.id for m in page.items)
-        pairs = [(e, m) for m in page.items for e in caller.shown_events(m, events.get(m.id, ()))]
-        taken = [EventOut.of(event, m) for event, m in pairs if takes_event(selection, event, m)]
+        page = reader.list_maintenances(before=before, limit=size, selection=selection, owned=caller.ownership)
+        events = reader.find_events_of(m.id for m in page.items)
+        pairs = [(e, m) for m in page.items for e in caller.redact_events(m, events.get(m.id, ()))]
+        taken = [EventOut.from_model(event, m) for event, m in pairs if matches_event(selection, event, m)]
+        # The store selects maintenances by state, which is coarser than the status of an event.
         shown = [event for event in taken if event.status in wanted]
         return PageOut(items=shown, next=None if page.next is None else str(page.next))
 
@@ -65,20 +68,20 @@ async def list_events(  # noqa: PLR0913 - a query parameter each
 
 
 _RESULTS: dict[int | str, dict[str, Any]] = {
-    207: {"model": ApprovalsOut, "description": "They differ."},
-    404: {"model": ApprovalsOut, "description": "None of them is known."},
-    409: {"model": ApprovalsOut, "description": "Policies leave all of them to others."},
+    207: {"model": ApprovalResultsOut, "description": "The outcomes differ."},
+    404: {"model": ApprovalResultsOut, "description": "None of the events is known."},
+    409: {"model": ApprovalResultsOut, "description": "Policies leave all approvals to other parties."},
 }
 
 
 @router.post("/approve", responses=_RESULTS)
-async def approve(context: ContextOf, caller: Caller, body: ApprovalIn, response: Response) -> ApprovalsOut:
+async def approve(context: ContextOf, caller: Caller, body: ApprovalIn, response: Response) -> ApprovalResultsOut:
     """Approve events on behalf of their VMs (X6).
 
     Approves as many as possible, even if others are unknown or a policy leaves their approval to another party.
     """
-    outcomes = await commands.approve(context, caller, body.event_ids)
-    items = [ApprovalOut(event_id=i, status=_STATUSES.get(o, 200), outcome=o) for i, o in outcomes.items()]
+    outcomes = await commands.approve_events(context, caller, body.event_ids)
+    items = [ApprovalResultOut(event_id=i, status=_STATUSES.get(o, 200), outcome=o) for i, o in outcomes.items()]
     statuses = {item.status for item in items}
     response.status_code = _MULTI_STATUS if len(statuses) > 1 else statuses.pop()
-    return ApprovalsOut(items=items)
+    return ApprovalResultsOut(items=items)

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from forewarn.control.context import Actor, Context, ContextOf
 from forewarn.errors import Forbidden
-from forewarn.wire.control import ClearedOut, FaultIn, FaultOut, PageOut
+from forewarn.wire.control import ClearedFaultsOut, FaultIn, FaultOut, PageOut
 
 __all__ = ["router"]
 
@@ -17,15 +17,15 @@ router = APIRouter(prefix="/v1/faults", tags=["fault"])
 
 def _check_allowed(context: Context) -> None:
     """Raise Forbidden unless the service was started with fault injection, to protect VMs in production."""
-    if not context.has_faults:
-        msg = "this service injects no faults: start it with --fault-injection"
+    if not context.allows_faults:
+        msg = "fault injection is off: start the service with --fault-injection"
         raise Forbidden(msg)
 
 
 @router.get("")
 async def list_faults(context: ContextOf, _actor: Actor) -> PageOut[FaultOut]:
     """List the active faults, oldest first."""
-    return PageOut(items=[FaultOut.of(fault) for fault in context.engine.faults.all])
+    return PageOut(items=[FaultOut.from_model(fault) for fault in context.engine.faults.all])
 
 
 @router.post("", status_code=201)
@@ -42,16 +42,16 @@ async def inject(context: ContextOf, actor: Actor, body: FaultIn) -> FaultOut:
         lasts=None if body.lasts_s is None else timedelta(seconds=body.lasts_s),
         delay=None if body.delay_s is None else timedelta(seconds=body.delay_s),
     )
-    return FaultOut.of(fault)
+    return FaultOut.from_model(fault)
 
 
 @router.delete("/{fault_id}")
-async def clear(context: ContextOf, actor: Actor, fault_id: int) -> ClearedOut:
+async def clear(context: ContextOf, actor: Actor, fault_id: int) -> ClearedFaultsOut:
     """Clear one fault."""
-    return ClearedOut(count=await context.engine.clear_faults(fault_id, actor=actor))
+    return ClearedFaultsOut(count=await context.engine.clear_faults(fault_id, actor=actor))
 
 
 @router.delete("")
-async def clear_all(context: ContextOf, actor: Actor) -> ClearedOut:
+async def clear_all(context: ContextOf, actor: Actor) -> ClearedFaultsOut:
     """Clear all faults."""
-    return ClearedOut(count=await context.engine.clear_faults(actor=actor))
+    return ClearedFaultsOut(count=await context.engine.clear_faults(actor=actor))

@@ -17,17 +17,17 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from forewarn.control.access import identify, source_address
-from forewarn.control.error_answer import answer_error, error_answer
-from forewarn.control.throttle import credential_of, use_of
+from forewarn.control.access import identify_caller, source_address
+from forewarn.control.error_response import make_error_response, respond_to_error
+from forewarn.control.throttle import classify_request, credential_of
 from forewarn.core.access import Principal, Role
-from forewarn.core.budget import Account, Use
+from forewarn.core.usage_limits import UsageAccount, UseKind
 from forewarn.errors import Forbidden, ForewarnError
 
 if TYPE_CHECKING:
     from forewarn.control.context import Context
 
-__all__ = ["Gate", "is_cross_origin"]
+__all__ = ["RequestGate", "is_cross_origin"]
 
 _API = "/v1/"
 _HEALTH = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -41,10 +41,11 @@ _HSTS = (b"strict-transport-security", b"max-age=31536000")
 def is_cross_origin(headers: Headers) -> bool:
     """Return True if the browser reports that a page of another site sent this request."""
     origin = headers.get("origin")
+    # Programs send no Origin. A sandboxed page sends `null`, which has no network location and never matches.
     return origin is not None and urlsplit(origin).netloc != headers.get("host", "")
 
 
-class _TooLarge(Exception):
+class _BodyTooLarge(Exception):
     """The body exceeds its size limit."""
 
     def __init__(self, limit: int) -> None:
@@ -52,7 +53,7 @@ class _TooLarge(Exception):
         self.limit = limit
 
 
-class Gate:
+class RequestGate:
     """ASGI middleware in front of all routes of the control address.
 
     Args:
@@ -69,88 +70,98 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send)
+        exchange = _GuardedExchange(scope, receive, send)
         with ExitStack() as holds:
             scope.setdefault("state", {}).update(holds=holds, exchange=exchange)
             request = Request(scope)
             try:
                 if scope["path"].startswith(_API):
-                    await self._call(request, exchange)
+                    await self._handle_api_request(request, exchange)
                 else:
-                    await self._visit(request, exchange)
+                    await self._handle_page_request(request, exchange)
             except ForewarnError as error:
-                await (await answer_error(request, error))(scope, exchange.receive, exchange.send)
-            except _TooLarge as error:
+                await (await respond_to_error(request, error))(scope, exchange.receive, exchange.send)
+            except _BodyTooLarge as error:
                 message = f"the body is larger than {error.limit} bytes"
-                refusal = error_answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message, connection="close")
+                refusal = make_error_response(
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message, connection="close"
+                )
                 await refusal(scope, exchange.receive, exchange.send)
 
-    async def _call(self, request: Request, exchange: _Exchange) -> None:
+    async def _handle_api_request(self, request: Request, exchange: _GuardedExchange) -> None:
         """Handle a request to the API."""
         scope, admission = request.scope, self._context.admission
         _check_origin(request)
-        caller = await self._identify(request)
+        caller = await self._identify_caller(request)
         if caller is None:
-            admission.note_unknown(request)
+            admission.count_unknown(request)
             await self._app(scope, exchange.receive_nothing, exchange.send)
             return
+        # Worth reading more for a known caller, so that a large upload gets its error instead of a reset.
         exchange.drained_bytes_max = _DRAINED_BYTES_MAX
-        use = use_of(scope["method"], scope["path"])
-        account = admission.admit(request, caller, Use.WATCHES if use is Use.WATCHES else Use.REQUESTS)
-        if use is Use.CHANGES:
-            admission.change(request, account)
-        body = await self._read(request, exchange, account, self._limit(scope, caller))
-        await self._app(scope, exchange.replayed(body), exchange.send)
+        use = classify_request(scope["method"], scope["path"])
+        account = admission.charge_request(
+            request, caller, UseKind.WATCHES if use is UseKind.WATCHES else UseKind.REQUESTS
+        )
+        # A change is charged twice: while it is in progress, and to the number per minute.
+        if use is UseKind.CHANGES:
+            admission.charge_change(request, account)
+        body = await self._read_body(request, exchange, account, self._choose_body_limit(scope, caller))
+        await self._app(scope, exchange.replay_messages(body), exchange.send)
 
-    async def _visit(self, request: Request, exchange: _Exchange) -> None:
+    async def _handle_page_request(self, request: Request, exchange: _GuardedExchange) -> None:
         """Handle a request to the dashboard or a health route."""
         scope = request.scope
         exchange.size_bytes_max = _FORM_SIZE_BYTES_MAX
         admission = self._context.admission
         if not admission.throttle.is_known(credential_of(scope["headers"])):
-            admission.note_unknown(request)
+            admission.count_unknown(request)
+        # The dashboard looks its callers up by session. Health routes may look up a token, so the number of
+        # concurrent lookups is limited for them as for the API.
         if scope["path"] not in _HEALTH:
             await self._app(scope, exchange.receive, exchange.send)
             return
         _check_origin(request)
-        async with admission.looking_up(source_address(request)):
+        async with admission.limit_lookups(source_address(request)):
             await self._app(scope, exchange.receive, exchange.send)
 
-    async def _identify(self, request: Request) -> Principal | None:
+    async def _identify_caller(self, request: Request) -> Principal | None:
         """Return the caller; None if unknown, in which case the route raises the same error."""
         header = request.headers.get("authorization")
-        async with self._context.admission.looking_up(source_address(request)):
+        async with self._context.admission.limit_lookups(source_address(request)):
             try:
-                caller = await identify(self._context, request, header)
+                caller = await identify_caller(self._context, request, header)
             except ForewarnError as error:
                 request.state.identified = (header, error)
                 return None
         request.state.identified = (header, caller)
         return caller
 
-    def _limit(self, scope: Scope, caller: Principal) -> int:
+    def _choose_body_limit(self, scope: Scope, caller: Principal) -> int:
         is_inventory = scope["path"] in _INVENTORIES and caller.role is Role.OPERATOR
         return self._context.inventory_size_bytes_max if is_inventory else self._context.body_size_bytes_max
 
-    async def _read(self, request: Request, exchange: _Exchange, account: Account, limit: int) -> list[Message]:
+    async def _read_body(
+        self, request: Request, exchange: _GuardedExchange, account: UsageAccount, limit: int
+    ) -> list[Message]:
         exchange.size_bytes_max = limit
         body: list[Message] = []
         while exchange.has_body:
             message = await exchange.receive()
             size_bytes = len(message.get("body", b""))
             if size_bytes:
-                self._context.admission.hold_body(request, account, size_bytes)
+                self._context.admission.charge_body(request, account, size_bytes)
             body.append(message)
         return body
 
 
 def _check_origin(request: Request) -> None:
     if is_cross_origin(request.headers):
-        msg = "this request was sent from a page of another site"
+        msg = "cross-site request refused: it was sent from a page of another site"
         raise Forbidden(msg)
 
 
-class _Exchange:
+class _GuardedExchange:
     """A request and its response: limits the body, and adds headers to the response.
 
     Attributes:
@@ -177,24 +188,24 @@ class _Exchange:
         Raises:
             _TooLarge: The body exceeds its size limit.
         """
-        message = await self._next()
+        message = await self._receive_next()
         if self._received_bytes > self.size_bytes_max:
-            raise _TooLarge(self.size_bytes_max)
+            raise _BodyTooLarge(self.size_bytes_max)
         return message
 
     async def receive_nothing(self) -> Message:
         """Return an empty body if there is one to read, otherwise the next message."""
         if self.has_body:
             return {"type": "http.request", "body": b"", "more_body": False}
-        return await self._next()
+        return await self._receive_next()
 
-    def replayed(self, messages: list[Message]) -> Receive:
+    def replay_messages(self, messages: list[Message]) -> Receive:
         """Return a receive function that yields the messages already read, then the following ones."""
         waiting: Iterator[Message] = iter(messages)
 
         async def replay() -> Message:
             message = next(waiting, None)
-            return await self._next() if message is None else message
+            return await self._receive_next() if message is None else message
 
         return replay
 
@@ -202,28 +213,30 @@ class _Exchange:
         """Send a part of the response; drain an unread body before the last one."""
         if message["type"] == "http.response.start":
             more = [_HSTS] if self._is_secure else []
-            if self._has_more and all(name != b"connection" for name, _ in message.get("headers", ())):
+            if self._is_client_sending and all(name != b"connection" for name, _ in message.get("headers", ())):
                 more.append((b"connection", b"close"))
             message = {**message, "headers": [*message.get("headers", ()), *more]}
-        elif not message.get("more_body", False) and self._has_more:
+        elif not message.get("more_body", False) and self._is_client_sending:
+            # Send the content now, but end the response only after draining: ending it lets the server close, and
+            # closing with unread bytes resets the connection before the client has read the response.
             await self._send({**message, "more_body": True})
-            await self._drain()
+            await self._drain_body()
             message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
 
     @property
-    def _has_more(self) -> bool:
+    def _is_client_sending(self) -> bool:
         """True if the client is still sending a body."""
         return self.has_body and (self._connection is None or self._connection.is_receiving)
 
-    async def _next(self) -> Message:
+    async def _receive_next(self) -> Message:
         message = await self._receive()
         self._received_bytes += len(message.get("body", b""))
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             self.has_body = False
         return message
 
-    async def _drain(self) -> None:
+    async def _drain_body(self) -> None:
         most = self._received_bytes + self.drained_bytes_max
         while self.has_body and self._received_bytes <= most:
-            await self._next()
+            await self._receive_next()

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from forewarn.control.access import admit
+from forewarn.control.access import authorize_request
 from forewarn.control.context import ContextOf
 from forewarn.engine.clock_guard import describe_jump
 from forewarn.store.contract import Reader
@@ -14,12 +14,12 @@ from forewarn.store.contract import Reader
 __all__ = ["router"]
 
 
-async def _admit(context: ContextOf, request: Request) -> None:
-    if not context.is_open:
-        await admit(context, request)
+async def _authorize_unless_loopback(context: ContextOf, request: Request) -> None:
+    if not context.is_loopback:
+        await authorize_request(context, request)
 
 
-router = APIRouter(tags=["health"], dependencies=[Depends(_admit)])
+router = APIRouter(tags=["health"], dependencies=[Depends(_authorize_unless_loopback)])
 
 
 @router.get("/healthz")
@@ -50,10 +50,10 @@ async def metrics(context: ContextOf) -> Response:
     """Return metrics in the Prometheus text format."""
 
     def read(reader: Reader) -> None:
-        context.metrics.counts.update(reader.counts())
-        context.metrics.subscriptions = reader.subscriptions()
-        context.metrics.deliveries = reader.delivery_counts()
+        context.metrics.counts.update(reader.count_by_state())
+        context.metrics.subscriptions = reader.list_subscriptions()
+        context.metrics.deliveries = reader.count_deliveries()
 
     await context.engine.read(read)
-    await context.look()
-    return Response(context.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    await context.refresh_endpoint_state()
+    return Response(context.metrics.render_text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from forewarn.control.context import Actor, ContextOf, IdempotencyKey
-from forewarn.wire.control import InventoryOut
+from forewarn.control.context import Actor, ContextOf, IdempotencyHeader
+from forewarn.wire.control import InventoryChangeOut
 from forewarn.wire.inventory import (
     InventoryDifferenceOut,
     InventoryIn,
+    compute_fingerprint,
     encode_inventory,
-    fingerprint,
-    show_difference,
+    to_difference_out,
 )
 
 __all__ = ["RemoveMissing", "router"]
@@ -22,9 +22,10 @@ __all__ = ["RemoveMissing", "router"]
 router = APIRouter(prefix="/v1/inventory", tags=["inventory"])
 
 RemoveMissing = Annotated[
-    bool, Query(description="Remove what is missing, however much it is; VMs under maintenance aside.")
+    bool, Query(description="Remove everything missing, without limit; VMs under an active maintenance stay.")
 ]
 
+# Described by hand: the routes parse the file themselves, since FastAPI takes no YAML and parses on the event loop.
 _SCHEMA = InventoryIn.model_json_schema(ref_template="#/components/schemas/{model}")
 _FILE: dict[str, Any] = {
     "requestBody": {
@@ -39,29 +40,31 @@ _FILE: dict[str, Any] = {
 
 @router.put("", openapi_extra=_FILE)
 async def apply(
-    context: ContextOf, actor: Actor, key: IdempotencyKey, request: Request, *, remove_missing: RemoveMissing = False
-) -> InventoryOut:
+    context: ContextOf, actor: Actor, key: IdempotencyHeader, request: Request, *, remove_missing: RemoveMissing = False
+) -> InventoryChangeOut:
     """Replace the declared state with this file, YAML or JSON.
 
     A file that removes more than `inventory_removals_max` or `inventory_removals_share_max` allows is refused with
     `too_many_removals`, unless `remove_missing` is true. A VM under an active maintenance is never removed.
     """
     text = await request.body()
-    removals = None if remove_missing else context.removals
-    inventory = await context.parser.parse(text)
-    change = await context.engine.apply_inventory(inventory, fingerprint(text), actor=actor, key=key, removals=removals)
-    return InventoryOut.of(change)
+    removals = None if remove_missing else context.removal_limit
+    inventory = await context.inventory_parser.parse(text)
+    change = await context.engine.apply_inventory(
+        inventory, compute_fingerprint(text), actor=actor, key=key, removals=removals
+    )
+    return InventoryChangeOut.from_model(change)
 
 
 @router.post("/diff", openapi_extra=_FILE)
 async def diff(context: ContextOf, _actor: Actor, request: Request) -> InventoryDifferenceOut:
     """Preview what applying this file would change, and whether it would be refused."""
-    inventory = await context.parser.parse(await request.body())
-    return show_difference(*await context.engine.compare_inventory(inventory, context.removals))
+    inventory = await context.inventory_parser.parse(await request.body())
+    return to_difference_out(*await context.engine.compare_inventory(inventory, context.removal_limit))
 
 
 @router.get("", response_model=InventoryIn)
 async def show(context: ContextOf, _actor: Actor) -> Response:
     """Return the declared state, in the format of the inventory file."""
-    content = await context.engine.read_long(lambda reader: encode_inventory(reader.inventory()))
+    content = await context.engine.read_long(lambda reader: encode_inventory(reader.get_inventory()))
     return Response(content, media_type="application/json")

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query
 
 from forewarn.clock import uptime_s
 from forewarn.control.context import ContextOf
-from forewarn.core.budget import Account, Use
-from forewarn.core.limit_log import LimitsMet
+from forewarn.core.limit_log import CallerLimitHits
+from forewarn.core.usage_limits import UsageAccount, UseKind
 from forewarn.wire.access import AccountOut
 from forewarn.wire.control import PageOut
 
@@ -20,31 +20,33 @@ router = APIRouter(prefix="/v1/limits", tags=["limit"])
 
 
 @router.get("")
-async def list_accounts(context: ContextOf, limit: Annotated[int, Query(ge=1)] = 100) -> PageOut[AccountOut]:
+async def list_accounts(
+    context: ContextOf, limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100
+) -> PageOut[AccountOut]:
     """List callers with their use of their budgets and the limits they met; the latest to meet a limit come first.
 
     For the metadata endpoint, the last 1,000 VMs and the last 100 other addresses that met a limit are listed. Each
     replica counts separately. Endpoints on hosts are not included.
     """
-    await context.look()
+    await context.refresh_endpoint_state()
     now_s, now = uptime_s(), context.clock.now()
 
-    def limited_at(found: Account | LimitsMet) -> datetime | None:
-        if isinstance(found, LimitsMet):
+    def limited_at(found: UsageAccount | CallerLimitHits) -> datetime | None:
+        if isinstance(found, CallerLimitHits):
             return found.limited_at
         return None if found.limited_s is None else now - timedelta(seconds=now_s - found.limited_s)
 
-    def order(found: Account | LimitsMet) -> tuple[float, str]:
+    def order(found: UsageAccount | CallerLimitHits) -> tuple[float, str]:
         at = limited_at(found)
         return (0.0 if at is None else -at.timestamp()), found.name
 
-    def shown(found: Account | LimitsMet) -> AccountOut:
-        account = found if isinstance(found, Account) else None
+    def shown(found: UsageAccount | CallerLimitHits) -> AccountOut:
+        account = found if isinstance(found, UsageAccount) else None
         return AccountOut(
             name=found.name,
-            role=found.guest if isinstance(found, LimitsMet) else found.role,
-            used={} if account is None else {use: account.now_used(use, now_s) for use in Use},
-            most={} if account is None else {use: account.budget.most(use) for use in Use},
+            role=found.guest if isinstance(found, CallerLimitHits) else found.role,
+            used={} if account is None else {use: account.measure_use(use, now_s) for use in UseKind},
+            most={} if account is None else {use: account.budget.limit_of(use) for use in UseKind},
             limited={str(limit): count for limit, count in found.limited.items()},
             limited_at=limited_at(found),
         )

@@ -2,7 +2,7 @@
 
 A connection is counted when it is accepted. It is unknown until a request on it has shown a valid token or session.
 Until then little of what it sends is buffered, its first request has to arrive in time, and it may be closed to make
-room for others. From then on it is charged to the caller who showed the token (`Connection.admit`).
+room for others. From then on it is charged to the caller who showed the token (`Connection.charge_account`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import structlog
 import uvicorn
 
 from forewarn.clock import uptime_s
-from forewarn.core.budget import Account, Exceeded, Use
+from forewarn.core.usage_limits import ExceededLimit, UsageAccount, UseKind
 from forewarn.net.acceptor import Acceptor
-from forewarn.net.guarded import Fault, GuardedProtocol
+from forewarn.net.guarded_protocol import GuardedProtocol, RefusalReason
 from forewarn.net.pool import Pool, PoolLimits, Slot
 from forewarn.net.tally import Tally
 
-__all__ = ["Connection", "ControlServer", "ListenerLimits"]
+__all__ = ["ControlServer", "ListenerConnection", "ListenerLimits"]
 
 _log = structlog.get_logger("forewarn.control")
 
@@ -60,7 +60,7 @@ class ListenerLimits:
     pool: PoolLimits = field(default_factory=PoolLimits)
 
 
-def _refusal(status: HTTPStatus, code: str, message: str, *headers: str) -> bytes:
+def _encode_refusal(status: HTTPStatus, code: str, message: str, *headers: str) -> bytes:
     body = json.dumps({"error": {"code": code, "message": message, "details": {}}}, separators=(",", ":")).encode()
     lines = [
         f"HTTP/1.1 {status} {status.phrase}",
@@ -73,24 +73,26 @@ def _refusal(status: HTTPStatus, code: str, message: str, *headers: str) -> byte
 
 
 _REFUSALS = {
-    Fault.MALFORMED: _refusal(HTTPStatus.BAD_REQUEST, "bad_request", "this is not an HTTP request"),
-    Fault.TOO_LARGE: _refusal(
+    RefusalReason.MALFORMED: _encode_refusal(HTTPStatus.BAD_REQUEST, "bad_request", "this is not an HTTP request"),
+    RefusalReason.TOO_LARGE: _encode_refusal(
         HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", "request line and headers are too large"
     ),
-    Fault.TOO_SLOW: _refusal(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "the request did not arrive in time"),
-    Fault.BUSY: _refusal(
+    RefusalReason.TOO_SLOW: _encode_refusal(
+        HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "the request did not arrive in time"
+    ),
+    RefusalReason.BUSY: _encode_refusal(
         HTTPStatus.SERVICE_UNAVAILABLE, "too_many_connections", "too many connections", "retry-after: 5"
     ),
-    Fault.TOO_OFTEN: _refusal(
+    RefusalReason.TOO_OFTEN: _encode_refusal(
         HTTPStatus.TOO_MANY_REQUESTS,
         "too_many_refusals",
-        "too many requests were refused: wait as long as each refusal says",
+        "too many refused requests: wait as long as each response says",
         "retry-after: 5",
     ),
 }
 
 
-class Connection(GuardedProtocol):
+class ListenerConnection(GuardedProtocol):
     """One connection to the control address.
 
     Args:
@@ -106,7 +108,7 @@ class Connection(GuardedProtocol):
         self._limits = server.limits
         self._server = server
         self._slot = slot
-        self._account: Account | None = None
+        self._account: UsageAccount | None = None
         self._active_s = uptime_s()
         self._receiving_s: float | None = None
         self._body_bytes = 0
@@ -127,7 +129,7 @@ class Connection(GuardedProtocol):
         """Count the bytes that the connection buffers until its caller is known."""
         if not self._slot.is_released:
             super().data_received(data)
-            self._slot.hold(self.held_bytes)
+            self._slot.set_held_bytes(self.held_bytes)
 
     def resume_writing(self) -> None:
         """Resume reading: the client has taken what was written."""
@@ -140,7 +142,7 @@ class Connection(GuardedProtocol):
         """Release the slot and the account's connection."""
         self._slot.release()
         if self._account is not None:
-            self._account.give_back(Use.CONNECTIONS)
+            self._account.release(UseKind.CONNECTIONS)
             self._account = None
         super().connection_lost(exc)
 
@@ -156,6 +158,7 @@ class Connection(GuardedProtocol):
         """Pause reading before a body; the app asks for the body once it knows the caller."""
         super().on_headers_complete()
         has_body = any(name in {b"content-length", b"transfer-encoding"} for name, _ in self.headers)
+        # uvicorn has paused reading already for a request that waits behind another one.
         if has_body and not self.pipeline:
             self.flow.pause_reading()
 
@@ -172,53 +175,55 @@ class Connection(GuardedProtocol):
     def on_response_complete(self) -> None:
         """Start the idle time."""
         self._active_s = uptime_s()
-        self._slot.hold(0)
+        self._slot.set_held_bytes(0)
         super().on_response_complete()
 
     def is_throttled(self) -> bool:
         """Return True if the caller has had so many refusals that the request is to be refused unread."""
-        if self._server.throttled is None:
+        if self._server.should_refuse_unread is None:
             return False
         path, _, _ = self.url.partition(b"?")
         address = self.client[0] if self.client else ""
         method = self.parser.get_method().decode("ascii")
-        return self._server.throttled(self.headers, method, path.decode("latin-1"), address)
+        return self._server.should_refuse_unread(self.headers, method, path.decode("latin-1"), address)
 
-    def refuse(self, fault: Fault) -> None:
+    def send_refusal(self, reason: RefusalReason) -> None:
         """Send the response for a fault, and close."""
-        self.transport.write(_REFUSALS[fault])
+        self.transport.write(_REFUSALS[reason])
         self.transport.close()
 
     # Called by the app
 
-    def admit(self, account: Account) -> Exceeded | None:
+    def charge_account(self, account: UsageAccount) -> ExceededLimit | None:
         """Charge the connection to the account that sends requests on it; return the exceeded limit, or None."""
         if account is self._account or self._slot.is_released:
             return None
-        exceeded = account.take(Use.CONNECTIONS, uptime_s())
+        exceeded = account.acquire(UseKind.CONNECTIONS, uptime_s())
         if exceeded is None:
             if self._account is not None:  # a proxy sends requests of several callers on one connection
-                self._account.give_back(Use.CONNECTIONS)
+                self._account.release(UseKind.CONNECTIONS)
             self._account = account
             self._slot.make_known()
         return exceeded
 
-    def end(self) -> None:
+    def close_gracefully(self) -> None:
         """Close the connection once everything is written."""
         self.transport.close()
 
     # Called by the server
 
-    def sweep(self, now_s: float) -> None:
+    def close_if_overdue(self, now_s: float) -> None:
         """Close the connection if a request is overdue, a response is not taken, or it was idle for too long."""
         limits = self._limits
+        # Checked first, and aborted: a close would wait for the client to take the rest, which it does not do.
         if self._is_stuck(now_s):
             self.transport.abort()
         elif self._receiving_s is not None:
             longest_s = limits.request_timeout_s + self._body_bytes / _RATE_BYTES_MIN
             if now_s - self._receiving_s > longest_s:
-                self._give_up()
+                self._refuse_slow_request()
         elif not self.is_idle:
+            # A response in progress counts as activity, however long it lasts: a watch may be silent for a while.
             self._active_s = now_s
         elif now_s - self._active_s > (limits.idle_timeout_s if self._slot.is_known else limits.request_timeout_s):
             self.transport.close()
@@ -226,16 +231,18 @@ class Connection(GuardedProtocol):
     def _is_stuck(self, now_s: float) -> bool:
         """Return True if the client takes what is written too slowly, or not at all."""
         waiting_bytes = self.transport.get_write_buffer_size()
+        # A connection that is closing counts, too: it may wait for a client that does not end the TLS session.
         if not waiting_bytes and not self.transport.is_closing():
             self._stuck_s = None
+        # Only real progress restarts the time: a client that takes a byte now and then would hold its buffer forever.
         elif self._stuck_s is None or waiting_bytes <= self._stuck_bytes - _TAKEN_BYTES_MIN:
             self._stuck_s = now_s
         self._stuck_bytes = waiting_bytes
         return self._stuck_s is not None and now_s - self._stuck_s > self._limits.request_timeout_s
 
-    def _give_up(self) -> None:
+    def _refuse_slow_request(self) -> None:
         if not self.transport.is_closing() and self.is_answerable:
-            self.refuse(Fault.TOO_SLOW)
+            self.send_refusal(RefusalReason.TOO_SLOW)
         else:
             self.transport.close()
 
@@ -250,9 +257,9 @@ class ControlServer(uvicorn.Server):
     Attributes:
         pool: Pool of connections.
         tick_s: Interval between sweeps for overdue connections, in seconds.
-        tellers: Functions called after each sweep, with the uptime in seconds, to write log lines that are due.
-        throttled: Function of headers, method, path and source address; True if the request is to be refused unread.
-            None if no request is.
+        log_callbacks: Functions called after each sweep, with the uptime in seconds, to write log lines that are due.
+        should_refuse_unread: Function of headers, method, path and source address; True if the request is to be refused
+            unread. None if no request is.
     """
 
     def __init__(self, config: uvicorn.Config, limits: ListenerLimits) -> None:
@@ -260,11 +267,11 @@ class ControlServer(uvicorn.Server):
         self.limits = limits
         self.pool = Pool(limits.pool)
         self.tick_s = 1.0
-        self.tellers: list[Callable[[float], None]] = []
-        self.throttled: Callable[[list[tuple[bytes, bytes]], str, str, str], bool] | None = None
+        self.log_callbacks: list[Callable[[float], None]] = []
+        self.should_refuse_unread: Callable[[list[tuple[bytes, bytes]], str, str, str], bool] | None = None
         self._refused = Tally()
         self._exhausted = Tally()
-        self._ticking: asyncio.Task[None] | None = None
+        self._sweep_task: asyncio.Task[None] | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -272,13 +279,14 @@ class ControlServer(uvicorn.Server):
         yield
 
     @property
-    def open(self) -> list[Connection]:
+    def open_connections(self) -> list[ListenerConnection]:
         """Connections that have begun."""
-        return [each for each in self.server_state.connections if isinstance(each, Connection)]
+        return [each for each in self.server_state.connections if isinstance(each, ListenerConnection)]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections on these sockets."""
         await self.lifespan.startup()
+        # uvicorn's shutdown closes whatever is in `servers`, so it also closes the acceptors.
         self.servers: list[Any] = []
         for sock in sockets or ():
             # Connections inherit both. By default, the kernel would buffer megabytes for each.
@@ -289,59 +297,60 @@ class ControlServer(uvicorn.Server):
                 Acceptor(
                     sock,
                     self.pool,
-                    lambda slot: Connection(slot, self),
-                    refusal=_REFUSALS[Fault.BUSY],
+                    lambda slot: ListenerConnection(slot, self),
+                    refusal=_REFUSALS[RefusalReason.BUSY],
                     tls=self.config.ssl,
                     handshake_timeout_s=self.limits.request_timeout_s,
                     refused=self._refused,
                     exhausted=self._exhausted,
                 )
             )
-        self._ticking = asyncio.create_task(self._tick())
+        self._sweep_task = asyncio.create_task(self._sweep_periodically())
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, wait a while for responses in progress, then drop what is left."""
-        if self._ticking is not None:
-            self._ticking.cancel()
+        if self._sweep_task is not None:
+            self._sweep_task.cancel()
         await super().shutdown(sockets)
-        for connection in self.open:
+        for connection in self.open_connections:
             connection.transport.abort()
 
-    async def _tick(self) -> None:
+    async def _sweep_periodically(self) -> None:
         while True:
             await asyncio.sleep(self.tick_s)
-            await self._sweep()
-            self._tell(uptime_s())
+            await self._sweep_connections()
+            self._log_conditions(uptime_s())
 
-    async def _sweep(self) -> None:
-        connections = self.open
+    async def _sweep_connections(self) -> None:
+        connections = self.open_connections
         for first in range(0, len(connections), _SWEPT_AT_ONCE):
             now_s = uptime_s()
             for connection in connections[first : first + _SWEPT_AT_ONCE]:
-                connection.sweep(now_s)
+                connection.close_if_overdue(now_s)
+            # With thousands of connections, requests are handled between two chunks.
             await asyncio.sleep(0)
 
-    def _tell(self, now_s: float) -> None:
+    def _log_conditions(self, now_s: float) -> None:
         """Log frequent conditions, at most one line per minute each."""
         if _has_no_descriptor():
-            self._exhausted.note("no file descriptor is left")
-        told = self._exhausted.due(now_s)
+            self._exhausted.count_occurrence("no file descriptors left")
+        told = self._exhausted.take_line(now_s)
         if told is not None:
             _log.error(
-                "connections cannot be accepted: raise the limit of open files (LimitNOFILE, ulimit -n)",
+                "cannot accept connections: raise the limit of open files (LimitNOFILE, ulimit -n)",
                 reason=told.worst,
                 count=told.count,
             )
-        told = self._refused.due(now_s)
+        told = self._refused.take_line(now_s)
         if told is not None:
             _log.warning(
-                "connections to the control address were refused: too many",
+                "too many connections to the control address: some were refused",
                 count=told.count,
                 worst_address=told.worst,
                 worst_count=told.worst_count,
             )
-        for tell in self.tellers:
+        for tell in self.log_callbacks:
             tell(now_s)
 
 

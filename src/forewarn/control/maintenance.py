@@ -13,26 +13,26 @@ from forewarn.control.context import (
     Caller,
     Context,
     ContextOf,
-    IdempotencyKey,
-    reader_maintenances,
-    show,
-    show_all,
+    IdempotencyHeader,
+    make_maintenances_out,
+    read_maintenance_out,
+    read_maintenances_out,
 )
-from forewarn.control.selected import SelectionOf
+from forewarn.control.selection_query import SelectionOf
 from forewarn.core.access import FILE_OPERATOR, Principal
 from forewarn.core.model import Maintenance, MaintenanceState
 from forewarn.errors import InvalidRequest, LimitExceeded
 from forewarn.store.contract import Reader
 from forewarn.wire.control import (
     DeferralIn,
+    ExtendIn,
+    ForcedStartIn,
     ImpactIn,
     MaintenanceIn,
     MaintenanceOut,
-    MoreTimeIn,
     PageOut,
-    PlannedOut,
+    PlannedMaintenanceOut,
     ReasonIn,
-    StartIn,
 )
 
 __all__ = ["router"]
@@ -45,7 +45,7 @@ router = APIRouter(prefix="/v1/maintenance", tags=["maintenance"])
 
 @router.post("", status_code=201)
 async def schedule(
-    context: ContextOf, actor: Actor, key: IdempotencyKey, body: MaintenanceIn
+    context: ContextOf, actor: Actor, key: IdempotencyHeader, body: MaintenanceIn
 ) -> PageOut[MaintenanceOut]:
     """Schedule a maintenance.
 
@@ -54,15 +54,17 @@ async def schedule(
     """
     _check_size(context, body)
     made = await context.engine.schedule(body.to_request(), actor=actor, key=key)
-    return PageOut(items=await show_all(context, made))
+    return PageOut(items=await read_maintenances_out(context, made))
 
 
 @router.post("/plan")
-async def plan(context: ContextOf, actor: Actor, body: MaintenanceIn) -> PageOut[PlannedOut]:
+async def plan(context: ContextOf, actor: Actor, body: MaintenanceIn) -> PageOut[PlannedMaintenanceOut]:
     """Preview the maintenances and events that scheduling this would create now, and the VMs it would not warn."""
     _check_size(context, body)
-    found = await context.engine.rehearse(body.to_request(), actor=actor)
-    return PageOut(items=[PlannedOut.of(each.maintenance, each.events, each.unwarned_vms) for each in found])
+    found = await context.engine.preview_maintenances(body.to_request(), actor=actor)
+    return PageOut(
+        items=[PlannedMaintenanceOut.from_model(each.maintenance, each.events, each.unwarned_vms) for each in found]
+    )
 
 
 def _check_size(context: Context, body: MaintenanceIn) -> None:
@@ -78,22 +80,22 @@ async def list_maintenances(  # noqa: PLR0913 - a query parameter each
     context: ContextOf,
     caller: Caller,
     chosen: SelectionOf,
-    state: Annotated[list[MaintenanceState] | None, Query(description="Only these states.")] = None,
-    after: Annotated[str | None, Query(max_length=32, description="`next` of the page before.")] = None,
-    limit: Annotated[int, Query(ge=1)] = 100,
+    state: Annotated[list[MaintenanceState] | None, Query(description="Only maintenances in these states.")] = None,
+    after: Annotated[str | None, Query(max_length=32, description="`next` of the previous page.")] = None,
+    limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
 ) -> PageOut[MaintenanceOut]:
     """List maintenances, newest first; `since` and `until` select by time of creation.
 
     A page may hold fewer than `limit`, even none, although `next` is set; there may be more on the next page.
     """
     size = min(limit, context.page_size_max)
-    before = number(after)
+    before = parse_after(after)
     selection = replace(chosen, states=tuple(dict.fromkeys(state or ())))
 
     def read(reader: Reader) -> PageOut[MaintenanceOut]:
-        page = reader.maintenances(before=before, limit=size, selection=selection, owned=caller.owned)
+        page = reader.list_maintenances(before=before, limit=size, selection=selection, owned=caller.ownership)
         following = None if page.next is None else str(page.next)
-        return PageOut(items=reader_maintenances(context, reader, page.items, caller), next=following)
+        return PageOut(items=make_maintenances_out(context, reader, page.items, caller), next=following)
 
     return await context.engine.read(read)
 
@@ -101,69 +103,73 @@ async def list_maintenances(  # noqa: PLR0913 - a query parameter each
 @router.get("/{maintenance_id}")
 async def show_maintenance(context: ContextOf, caller: Caller, maintenance_id: str) -> MaintenanceOut:
     """Show one maintenance."""
-    return await show(context, maintenance_id, caller)
+    return await read_maintenance_out(context, maintenance_id, caller)
 
 
 @router.post("/{maintenance_id}/cancel")
 async def cancel(
-    context: ContextOf, caller: Caller, key: IdempotencyKey, maintenance_id: str, body: ReasonIn | None = None
+    context: ContextOf, caller: Caller, key: IdempotencyHeader, maintenance_id: str, body: ReasonIn | None = None
 ) -> MaintenanceOut:
     """Cancel a queued or scheduled maintenance; tenants can cancel only those that a tenant requested."""
     reason = None if body is None else body.reason
-    changed = await commands.cancel(context, caller, maintenance_id, reason=reason, key=key)
-    return await _shown(context, changed, caller)
+    changed = await commands.cancel_maintenance(context, caller, maintenance_id, reason=reason, key=key)
+    return await _make_maintenance_out(context, changed, caller)
 
 
 @router.post("/{maintenance_id}/start")
 async def start(
-    context: ContextOf, actor: Actor, key: IdempotencyKey, maintenance_id: str, body: StartIn
+    context: ContextOf, actor: Actor, key: IdempotencyHeader, maintenance_id: str, body: ForcedStartIn
 ) -> MaintenanceOut:
     """Start a scheduled maintenance without waiting for approvals or NotBefore."""
-    return await _shown(context, await context.engine.start(maintenance_id, actor=actor, reason=body.reason, key=key))
+    return await _make_maintenance_out(
+        context, await context.engine.start(maintenance_id, actor=actor, reason=body.reason, key=key)
+    )
 
 
 @router.post("/{maintenance_id}/defer")
 async def defer(
-    context: ContextOf, caller: Caller, key: IdempotencyKey, maintenance_id: str, body: DeferralIn
+    context: ContextOf, caller: Caller, key: IdempotencyHeader, maintenance_id: str, body: DeferralIn
 ) -> MaintenanceOut:
     """Defer a scheduled maintenance, up to its latest start."""
-    changed = await commands.defer(
+    changed = await commands.defer_maintenance(
         context, caller, maintenance_id, not_before=body.not_before, by=body.by, reason=body.reason, key=key
     )
-    return await _shown(context, changed, caller)
+    return await _make_maintenance_out(context, changed, caller)
 
 
 @router.post("/{maintenance_id}/extend")
 async def extend(
-    context: ContextOf, caller: Caller, key: IdempotencyKey, maintenance_id: str, body: MoreTimeIn
+    context: ContextOf, caller: Caller, key: IdempotencyHeader, maintenance_id: str, body: ExtendIn
 ) -> MaintenanceOut:
     """Give a tenant the extra time to prepare for a scheduled maintenance that its policy grants."""
-    changed = await commands.extend(
+    changed = await commands.extend_maintenance(
         context, caller, maintenance_id, body.by, tenant=body.scope, reason=body.reason, key=key
     )
-    return await _shown(context, changed, caller)
+    return await _make_maintenance_out(context, changed, caller)
 
 
 @router.post("/{maintenance_id}/complete")
-async def complete(context: ContextOf, actor: Actor, key: IdempotencyKey, maintenance_id: str) -> MaintenanceOut:
+async def complete(context: ContextOf, actor: Actor, key: IdempotencyHeader, maintenance_id: str) -> MaintenanceOut:
     """Report that a started maintenance is over."""
-    return await _shown(context, await context.engine.complete(maintenance_id, actor=actor, key=key))
+    return await _make_maintenance_out(context, await context.engine.complete(maintenance_id, actor=actor, key=key))
 
 
 @router.post("/{maintenance_id}/impact")
 async def impact(
-    context: ContextOf, actor: Actor, key: IdempotencyKey, maintenance_id: str, body: ImpactIn
+    context: ContextOf, actor: Actor, key: IdempotencyHeader, maintenance_id: str, body: ImpactIn
 ) -> MaintenanceOut:
     """Record another impact of a started maintenance; no document changes."""
     changed = await context.engine.impact(maintenance_id, body.duration_s, actor=actor, key=key)
-    return await _shown(context, changed)
+    return await _make_maintenance_out(context, changed)
 
 
-async def _shown(context: Context, maintenance: Maintenance, caller: Principal = FILE_OPERATOR) -> MaintenanceOut:
-    return (await show_all(context, [maintenance], caller))[0]
+async def _make_maintenance_out(
+    context: Context, maintenance: Maintenance, caller: Principal = FILE_OPERATOR
+) -> MaintenanceOut:
+    return (await read_maintenances_out(context, [maintenance], caller))[0]
 
 
-def number(text: str | None) -> int | None:
+def parse_after(text: str | None) -> int | None:
     """Return the number in a page's ``after``; None if there is no ``after``.
 
     Raises:
@@ -171,7 +177,8 @@ def number(text: str | None) -> int | None:
     """
     if text is None:
         return None
+    # `isdecimal` alone accepts digits of other scripts.
     if not text.isascii() or not text.isdecimal() or int(text) > _SEQUENCE_MAX:
-        msg = "after is expected to be the `next` of the page before"
+        msg = "after must be the `next` of the previous page"
         raise InvalidRequest(msg)
     return int(text)

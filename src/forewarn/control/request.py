@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from forewarn.control.context import Caller, ContextOf
-from forewarn.control.maintenance import number
-from forewarn.wire.advice import advise_all
+from forewarn.control.maintenance import parse_after
+from forewarn.wire.advice import find_advice_for_all
 from forewarn.wire.control import ExchangeOut, PageOut
 
 __all__ = ["router"]
@@ -23,30 +23,31 @@ async def list_requests(
     context: ContextOf,
     caller: Caller,
     after: Annotated[str | None, Query(max_length=32, description="Only requests after this number.")] = None,
-    vm: Annotated[str, Query(max_length=128, description="Only those of this VM.")] = "",
-    limit: Annotated[int, Query(ge=1)] = 100,
+    vm: Annotated[str, Query(max_length=128, description="Only requests of this VM.")] = "",
+    limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
 ) -> Response:
     """List the newest requests that are kept, oldest first, with warnings where a client makes unsafe assumptions."""
     size = min(limit, context.page_size_max)
-    since = number(after) or 0
+    since = parse_after(after) or 0
 
     def is_own(name: str) -> bool:
-        found = context.engine.identity.named(name)
-        return found is not None and caller.owns(found.vm, found.scope)
+        found = context.engine.identity.find_caller(name)
+        return found is not None and caller.owns_vm(found.vm, found.scope)
 
-    if caller.owned is not None and vm and not is_own(vm):
+    if caller.ownership is not None and vm and not is_own(vm):
         return Response(
             b'{"items":[],"next":null}', media_type="application/json"
         )  # before anything is read, since the time taken would reveal whether such a VM exists
-    await context.look()
+    await context.refresh_endpoint_state()
 
     def encode() -> bytes:
         # All of the VM's exchanges are needed: warnings depend on its earlier requests and answers.
-        kept = context.journal.exchanges(vm=vm, is_shown=None if caller.owned is None else is_own)
+        kept = context.journal.list_exchanges(vm=vm, is_visible=None if caller.ownership is None else is_own)
+        # `find_advice_for_all` returns the newest ones, so `after` is turned into a number of exchanges.
         wanted = min(size, sum(exchange.number > since for exchange in kept))
-        items = (ExchangeOut.of(exchange, advice) for exchange, advice in advise_all(kept, wanted))
+        items = (ExchangeOut.from_exchange(exchange, advice) for exchange, advice in find_advice_for_all(kept, wanted))
         return b'{"items":[' + b",".join(item.model_dump_json().encode() for item in items) + b'],"next":null}'
 
-    async with context.listing:  # one at a time and on a thread, since encoding 1,000 requests takes a while
+    async with context.listing_lock:  # one at a time and on a thread, since encoding 1,000 requests takes a while
         content = await asyncio.to_thread(encode)
     return Response(content, media_type="application/json")

@@ -7,62 +7,62 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from forewarn.control.context import Actor, Context, ContextOf, IdempotencyKey
-from forewarn.control.maintenance import number
+from forewarn.control.context import Actor, Context, ContextOf, IdempotencyHeader
+from forewarn.control.maintenance import parse_after
 from forewarn.core import rollout_commands
 from forewarn.errors import Forbidden
 from forewarn.wire.control import PageOut
-from forewarn.wire.rollout import PlanOut, RolloutHostOut, RolloutIn, RolloutOut, decode_rollout
+from forewarn.wire.rollout import RolloutHostOut, RolloutIn, RolloutOut, RolloutPlanOut, decode_rollout
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/rollouts", tags=["rollout"])
 
 
-class ReasonIn(BaseModel):
+class RolloutReasonIn(BaseModel):
     """Reason for a pause or an abort."""
 
     model_config = ConfigDict(extra="forbid")
-    reason: Annotated[str, Field(max_length=1000)] | None = None
+    reason: Annotated[str, Field(max_length=1000, description="Reason, shown with the rollout.")] | None = None
 
 
-class ResumeIn(BaseModel):
+class RolloutResumeIn(BaseModel):
     """Options for resuming a rollout."""
 
     model_config = ConfigDict(extra="forbid")
-    accept_health: bool = Field(default=False, description="As if the last health check had passed.")
+    accept_health: bool = Field(default=False, description="Treat the last health check as passed.")
 
 
 @router.post("/plan")
-async def plan(context: ContextOf, _actor: Actor, body: RolloutIn) -> PlanOut:
+async def plan(context: ContextOf, _actor: Actor, body: RolloutIn) -> RolloutPlanOut:
     """Preview a rollout: its batches, with estimated times."""
-    return PlanOut.of(await context.engine.plan_rollout(body.to_spec()))
+    return RolloutPlanOut.from_model(await context.engine.plan_rollout(body.to_spec()))
 
 
 @router.post("", status_code=201)
-async def start(context: ContextOf, actor: Actor, key: IdempotencyKey, body: RolloutIn) -> RolloutOut:
+async def start(context: ContextOf, actor: Actor, key: IdempotencyHeader, body: RolloutIn) -> RolloutOut:
     """Plan a rollout and start it."""
     spec = body.to_spec()
     if spec.health is not None and not context.may_run_commands:
-        msg = "this service runs no commands: allow health checks with the setting health_commands"
+        msg = "this service runs no health commands: allow them with the setting health_commands"
         raise Forbidden(msg, setting="health_commands")
-    return RolloutOut.of(await context.engine.create_rollout(spec, actor=actor, key=key))
+    return RolloutOut.from_model(await context.engine.create_rollout(spec, actor=actor, key=key))
 
 
 @router.get("")
 async def list_rollouts(
-    context: ContextOf, _actor: Actor, limit: Annotated[int, Query(ge=1)] = 100
+    context: ContextOf, _actor: Actor, limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100
 ) -> PageOut[RolloutOut]:
     """List the newest rollouts, newest first."""
     size = min(limit, context.page_size_max)
-    found = await context.engine.read(lambda reader: reader.rollouts(limit=size))
-    return PageOut(items=[RolloutOut.of(decode_rollout(each.content)) for each in found], next=None)
+    found = await context.engine.read(lambda reader: reader.list_rollouts(limit=size))
+    return PageOut(items=[RolloutOut.from_model(decode_rollout(each.content)) for each in found], next=None)
 
 
 @router.get("/{rollout_id}")
 async def show(context: ContextOf, _actor: Actor, rollout_id: str) -> RolloutOut:
     """Show one rollout, and what it is waiting for."""
-    return await _shown(context, rollout_id)
+    return await _read_rollout_out(context, rollout_id)
 
 
 @router.get("/{rollout_id}/hosts")
@@ -70,50 +70,58 @@ async def list_hosts(
     context: ContextOf,
     _actor: Actor,
     rollout_id: str,
-    after: Annotated[str | None, Query(max_length=32, description="`next` of the page before.")] = None,
-    limit: Annotated[int, Query(ge=1)] = 100,
+    after: Annotated[str | None, Query(max_length=32, description="`next` of the previous page.")] = None,
+    limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
 ) -> PageOut[RolloutHostOut]:
     """List the hosts of a rollout, in batch order."""
-    begin, size = number(after) or 0, min(limit, context.page_size_max)
-    rollout, _ = await context.engine.rollout(rollout_id)
+    begin, size = parse_after(after) or 0, min(limit, context.page_size_max)
+    rollout, _ = await context.engine.read_rollout(rollout_id)
     hosts = rollout.hosts[begin : begin + size]
     is_more = begin + size < len(rollout.hosts)
-    return PageOut(items=[RolloutHostOut.of(host) for host in hosts], next=str(begin + size) if is_more else None)
+    return PageOut(
+        items=[RolloutHostOut.from_model(host) for host in hosts], next=str(begin + size) if is_more else None
+    )
 
 
 @router.post("/{rollout_id}/pause")
-async def pause(context: ContextOf, actor: Actor, rollout_id: str, body: ReasonIn | None = None) -> RolloutOut:
+async def pause(context: ContextOf, actor: Actor, rollout_id: str, body: RolloutReasonIn | None = None) -> RolloutOut:
     """Pause a rollout: no further host begins; hosts in progress finish."""
     reason = None if body is None else body.reason
     await context.engine.change_rollout(
-        rollout_id, lambda rollout, now: rollout_commands.pause(rollout, now, reason=reason), "paused", actor=actor
+        rollout_id,
+        lambda rollout, now: rollout_commands.pause_rollout(rollout, now, reason=reason),
+        "paused",
+        actor=actor,
     )
-    return await _shown(context, rollout_id)
+    return await _read_rollout_out(context, rollout_id)
 
 
 @router.post("/{rollout_id}/resume")
-async def resume(context: ContextOf, actor: Actor, rollout_id: str, body: ResumeIn | None = None) -> RolloutOut:
+async def resume(context: ContextOf, actor: Actor, rollout_id: str, body: RolloutResumeIn | None = None) -> RolloutOut:
     """Resume a paused rollout; earlier failures no longer count."""
     accept_health = body is not None and body.accept_health
     await context.engine.change_rollout(
         rollout_id,
-        lambda rollout, now: rollout_commands.resume(rollout, now, accept_health=accept_health),
+        lambda rollout, now: rollout_commands.resume_rollout(rollout, now, accept_health=accept_health),
         "resumed",
         actor=actor,
     )
-    return await _shown(context, rollout_id)
+    return await _read_rollout_out(context, rollout_id)
 
 
 @router.post("/{rollout_id}/abort")
-async def abort(context: ContextOf, actor: Actor, rollout_id: str, body: ReasonIn | None = None) -> RolloutOut:
+async def abort(context: ContextOf, actor: Actor, rollout_id: str, body: RolloutReasonIn | None = None) -> RolloutOut:
     """Abort a rollout: no further host begins; maintenances not yet started are canceled; started ones finish."""
     reason = None if body is None else body.reason
     await context.engine.change_rollout(
-        rollout_id, lambda rollout, now: rollout_commands.abort(rollout, now, reason=reason), "aborted", actor=actor
+        rollout_id,
+        lambda rollout, now: rollout_commands.abort_rollout(rollout, now, reason=reason),
+        "aborted",
+        actor=actor,
     )
-    return await _shown(context, rollout_id)
+    return await _read_rollout_out(context, rollout_id)
 
 
-async def _shown(context: Context, rollout_id: str) -> RolloutOut:
-    rollout, wait = await context.engine.rollout(rollout_id)
-    return RolloutOut.of(rollout, wait)
+async def _read_rollout_out(context: Context, rollout_id: str) -> RolloutOut:
+    rollout, wait = await context.engine.read_rollout(rollout_id)
+    return RolloutOut.from_model(rollout, wait)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Settling"]
+__all__ = ["SettlingMiddleware"]
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class Settling:
+class SettlingMiddleware:
     """Holds the responses to requests that may have changed something.
 
     Args:
@@ -25,9 +25,9 @@ class Settling:
         settled: Returns when VMs are shown everything published so far, or after a bounded time.
     """
 
-    def __init__(self, app: ASGIApp, settled: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, app: ASGIApp, wait_until_settled: Callable[[], Awaitable[None]]) -> None:
         self._app = app
-        self._settled = settled
+        self._wait_until_settled = wait_until_settled
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -36,8 +36,9 @@ class Settling:
             return
 
         async def hold(message: Message) -> None:
+            # Only the headers wait: the change is committed by then, and later parts follow at once.
             if message["type"] == "http.response.start":
-                await self._settled()
+                await self._wait_until_settled()
             await send(message)
 
         await self._app(scope, receive, hold)

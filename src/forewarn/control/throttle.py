@@ -14,15 +14,15 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from forewarn.core.budget import Account, Bucket, Use
-from forewarn.net.pool import counted_address, is_among
+from forewarn.core.usage_limits import LeakyBucket, UsageAccount, UseKind
+from forewarn.net.pool import get_counting_key, is_in_networks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from forewarn.net.pool import Network
 
-__all__ = ["UNKNOWN", "Credential", "Throttle", "credential_of", "use_of"]
+__all__ = ["UNKNOWN", "Credential", "Throttle", "classify_request", "credential_of"]
 
 _KNOWN_MAX = 20_000
 _ADDRESSES_MAX = 20_000
@@ -39,6 +39,7 @@ _NAMES = frozenset({b"authorization", b"cookie", b"host"})
 Credential = bytes
 """Digest of the token or session that a request shows."""
 
+# Random for each process, so that no caller can compute which tokens share a digest, or find a token from one.
 _KEY = secrets.token_bytes(16)
 
 
@@ -50,15 +51,17 @@ def credential_of(headers: Iterable[tuple[bytes, bytes]]) -> Credential | None:
     shown: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in _NAMES:
+            # The first of several equal headers, as Starlette reads them: otherwise a caller could show one token here
+            # and another one to the route.
             shown.setdefault(name, value)
     if b"authorization" in shown:
         word = shown[b"authorization"].partition(b" ")[2].strip()
     else:
-        word = _session(shown.get(b"cookie", b""), shown.get(b"host", b""))
+        word = _read_session_cookie(shown.get(b"cookie", b""), shown.get(b"host", b""))
     return blake2b(word, digest_size=16, key=_KEY).digest() if word else None
 
 
-def _session(cookies: bytes, host: bytes) -> bytes:
+def _read_session_cookie(cookies: bytes, host: bytes) -> bytes:
     """Return the value of the dashboard's cookie, whose name ends with the port; empty if there is none."""
     port = host.rpartition(b":")[2]
     name = b"forewarn-" + (port if port.isdigit() else b"0")
@@ -66,17 +69,17 @@ def _session(cookies: bytes, host: bytes) -> bytes:
     return found.get(name) or found.get(b"__Host-" + name) or b""
 
 
-def use_of(method: str, path: str) -> Use:
+def classify_request(method: str, path: str) -> UseKind:
     """Return the kind of a request: a watch, a live page, a change or a read."""
     if method not in _READS:
-        return Use.CHANGES
+        return UseKind.CHANGES
     if path.startswith("/live/"):
-        return Use.LIVE_PAGES
-    return Use.WATCHES if path.endswith("/watch") else Use.REQUESTS
+        return UseKind.LIVE_PAGES
+    return UseKind.WATCHES if path.endswith("/watch") else UseKind.REQUESTS
 
 
-def _bucket(per_minute_max: int, burst_s: float) -> Bucket:
-    return Bucket(per_minute_max, max(1.0, per_minute_max * burst_s / 60))
+def _make_bucket(per_minute_max: int, burst_s: float) -> LeakyBucket:
+    return LeakyBucket(per_minute_max, max(1.0, per_minute_max * burst_s / 60))
 
 
 class Throttle:
@@ -92,54 +95,56 @@ class Throttle:
     """
 
     def __init__(self, *, per_address_max: int, unknown_max: int, proxies: Sequence[Network] = ()) -> None:
-        self.refused: Counter[str] = Counter({Use.REFUSALS.value: 0, UNKNOWN: 0})
+        self.refused: Counter[str] = Counter({UseKind.REFUSALS.value: 0, UNKNOWN: 0})
         self._per_address_max = per_address_max
         self._proxies = proxies
-        self._unknown = _bucket(unknown_max, _UNKNOWN_BURST_S)
-        self._addresses: OrderedDict[str, Bucket] = OrderedDict()
-        self._known: OrderedDict[Credential, Account] = OrderedDict()
+        self._unknown = _make_bucket(unknown_max, _UNKNOWN_BURST_S)
+        self._addresses: OrderedDict[str, LeakyBucket] = OrderedDict()
+        self._known: OrderedDict[Credential, UsageAccount] = OrderedDict()
 
-    def remember(self, credential: Credential, account: Account) -> None:
+    def remember_credential(self, credential: Credential, account: UsageAccount) -> None:
         """Remember the account that a valid credential belongs to."""
         self._known[credential] = account
         self._known.move_to_end(credential)
         if len(self._known) > _KNOWN_MAX:
             self._known.popitem(last=False)
 
-    def note_unknown(self, credential: Credential | None, address: str, now_s: float) -> None:
+    def count_unknown(self, credential: Credential | None, address: str, now_s: float) -> None:
         """Count a request from an unknown caller."""
         if credential is not None:
             self._known.pop(credential, None)  # its token was revoked, or has expired
-        self._unknown.add(now_s)
-        if not is_among(address, self._proxies):
-            self._address(address).add(now_s)
+        self._unknown.count_one(now_s)
+        if not is_in_networks(address, self._proxies):
+            self._get_bucket(address).count_one(now_s)
 
     def is_known(self, credential: Credential | None) -> bool:
         """Return True if the credential was valid when it was last looked up."""
         return credential is not None and credential in self._known
 
-    def refuse_unread(self, credential: Credential | None, use: Use, address: str, now_s: float) -> str | None:
+    def refuse_unread(self, credential: Credential | None, use: UseKind, address: str, now_s: float) -> str | None:
         """Count a request that is to be refused unread and return its sender; None if it is to be read."""
         account = None if credential is None else self._known.get(credential)
         if account is not None:
             if account.refuse_unread(use, now_s) is None:
                 return None
-            self.refused[Use.REFUSALS.value] += 1
+            self.refused[UseKind.REFUSALS.value] += 1
             return account.name
+        # Only compared here. A request is counted by `count_unknown`, once its credential turns out to be unknown.
         is_over = self._unknown.wait_s(now_s) > 0
-        if not is_among(address, self._proxies):
-            is_over = is_over or self._address(address).wait_s(now_s) > 0
+        if not is_in_networks(address, self._proxies):
+            is_over = is_over or self._get_bucket(address).wait_s(now_s) > 0
         if not is_over:
             return None
         self.refused[UNKNOWN] += 1
         return f"unknown callers at {address}"
 
-    def _address(self, address: str) -> Bucket:
-        key = counted_address(address)
+    def _get_bucket(self, address: str) -> LeakyBucket:
+        key = get_counting_key(address)
         bucket = self._addresses.get(key)
         if bucket is None:
+            # A sender with very many addresses evicts only counts; the limit on all unknown callers still applies.
             if len(self._addresses) >= _ADDRESSES_MAX:
                 self._addresses.popitem(last=False)
-            bucket = self._addresses[key] = _bucket(self._per_address_max, _ADDRESS_BURST_S)
+            bucket = self._addresses[key] = _make_bucket(self._per_address_max, _ADDRESS_BURST_S)
         self._addresses.move_to_end(key)
         return bucket

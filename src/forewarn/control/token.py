@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from forewarn.control.context import Actor, Caller, ContextOf
-from forewarn.control.maintenance import number
+from forewarn.control.maintenance import parse_after
 from forewarn.engine.tokens import TokenRequest
 from forewarn.errors import InvalidRequest, LimitExceeded
 from forewarn.wire.access import AccessTokenIn, AccessTokenOut, PrincipalOut
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1", tags=["token"])
 @router.get("/whoami")
 async def whoami(caller: Caller) -> PrincipalOut:
     """Show the caller, with their role and what they own."""
-    return PrincipalOut.of(caller)
+    return PrincipalOut.from_model(caller)
 
 
 @router.post("/tokens", status_code=201)
@@ -34,27 +34,29 @@ async def create(context: ContextOf, actor: Actor, body: AccessTokenIn) -> Acces
         raise LimitExceeded(msg)
     lasts = context.token_lifetime if body.expires_in_s is None else timedelta(seconds=body.expires_in_s)
     if lasts > context.token_lifetime_max:
-        msg = f"a token may last {context.token_lifetime_max.days} days at most (token_lifetime_max)"
+        msg = f"the maximum token lifetime is {context.token_lifetime_max.days} days (token_lifetime_max)"
         raise InvalidRequest(msg)
-    wanted = TokenRequest(name=body.name, role=body.role, scopes=tuple(body.scopes), vms=tuple(body.vms), lasts=lasts)
+    wanted = TokenRequest(
+        name=body.name, role=body.role, scopes=tuple(body.scopes), vms=tuple(body.vms), lifetime=lasts
+    )
     token, word = await context.engine.create_token(wanted, actor=actor)
-    return AccessTokenOut.of(token, word)
+    return AccessTokenOut.from_model(token, word)
 
 
 @router.get("/tokens")
 async def list_tokens(
     context: ContextOf,
-    after: Annotated[str | None, Query(max_length=32, description="`next` of the page before.")] = None,
-    limit: Annotated[int, Query(ge=1)] = 100,
+    after: Annotated[str | None, Query(max_length=32, description="`next` of the previous page.")] = None,
+    limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
 ) -> PageOut[AccessTokenOut]:
     """List the tokens of people and programs, oldest first, including revoked and expired ones."""
-    begin, size = number(after) or 0, min(limit, context.page_size_max)
-    found = await context.engine.read(lambda reader: reader.tokens())
-    shown = [AccessTokenOut.of(token) for token in found[begin : begin + size]]
+    begin, size = parse_after(after) or 0, min(limit, context.page_size_max)
+    found = await context.engine.read(lambda reader: reader.list_tokens())
+    shown = [AccessTokenOut.from_model(token) for token in found[begin : begin + size]]
     return PageOut(items=shown, next=str(begin + size) if begin + size < len(found) else None)
 
 
 @router.delete("/tokens/{token_id}")
 async def revoke(context: ContextOf, actor: Actor, token_id: str) -> AccessTokenOut:
     """Revoke a token; streams that began with it end."""
-    return AccessTokenOut.of(await context.engine.revoke_token(token_id, actor=actor))
+    return AccessTokenOut.from_model(await context.engine.revoke_token(token_id, actor=actor))

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
 from forewarn.control.context import Context, ContextOf
-from forewarn.core.chain import Chain, Head, Verifier
+from forewarn.core.audit_chain import Chain, ChainHead, ChainVerifier
 from forewarn.errors import LimitExceeded
 from forewarn.store.contract import Reader
-from forewarn.wire.verification import HeadsOut, VerificationOut, parse_noted
+from forewarn.wire.verification import HeadsOut, VerificationOut, parse_noted_heads
 
 __all__ = ["router"]
 
@@ -28,7 +28,7 @@ _BUSY_S = 60
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
-        "description": "Lines of JSON: `progress` now and then, at last one `result`.",
+        "description": "JSON lines: `progress` at intervals, then one `result`.",
     }
 }
 
@@ -38,7 +38,7 @@ async def show_heads(context: ContextOf) -> HeadsOut:
     """Show the heads of both hash chains. Record them outside this service to compare later."""
 
     def read(reader: Reader) -> HeadsOut:
-        return HeadsOut.of(reader.links(reader.position(), 1).heads)
+        return HeadsOut.from_model(reader.get_link_page(reader.get_position(), 1).heads)
 
     return await context.engine.read(read)
 
@@ -47,34 +47,36 @@ async def show_heads(context: ContextOf) -> HeadsOut:
 async def verify(
     context: ContextOf,
     head: Annotated[
-        list[str] | None, Query(max_length=_HEADS_MAX, description="A head noted earlier; repeatable.")
+        list[str] | None, Query(max_length=_HEADS_MAX, description="Head recorded earlier; repeatable.")
     ] = None,
 ) -> StreamingResponse:
     """Verify both hash chains from the beginning, in pieces; only one verification runs at a time."""
-    noted = parse_noted(head or [])
-    if context.verifying.locked():
-        msg = "the audit log is being verified already: try again later"
+    noted = parse_noted_heads(head or [])
+    # Requests that pass this check at the same moment run one after the other: the stream takes the lock.
+    if context.verification_lock.locked():
+        msg = "a verification of the audit log is already running: try again later"
         raise LimitExceeded(msg, retry_after_s=_BUSY_S)
     headers = {"cache-control": "no-store"}
-    return StreamingResponse(_lines(context, noted), media_type="application/x-ndjson", headers=headers)
+    return StreamingResponse(_verify_in_pieces(context, noted), media_type="application/x-ndjson", headers=headers)
 
 
-async def _lines(context: Context, noted: dict[Chain, list[Head]]) -> AsyncIterator[str]:
-    verifier = Verifier(noted)
+async def _verify_in_pieces(context: Context, noted_heads: dict[Chain, list[ChainHead]]) -> AsyncIterator[str]:
+    verifier = ChainVerifier(noted_heads)
     after: int | None = None
     pieces = 0
     yield '{"progress":0}\n'
-    async with context.verifying:
+    async with context.verification_lock:
         while not context.is_stopping.is_set():
 
             def take(reader: Reader, after: int | None = after) -> int | None:
-                page = reader.links(after, _PIECE)
-                verifier.take(page)
+                page = reader.get_link_page(after, _PIECE)
+                # Hashed here, on the reader's thread, to keep the event loop free.
+                verifier.verify_page(page)
                 return page.next
 
             after = await context.engine.read(take)
             if after is None:
-                yield f'{{"result":{VerificationOut.of(verifier).model_dump_json()}}}\n'
+                yield f'{{"result":{VerificationOut.from_verifier(verifier).model_dump_json()}}}\n'
                 return
             pieces += 1
             if pieces % _TOLD_EVERY == 0:

@@ -6,11 +6,19 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from forewarn.control.context import Actor, Caller, Context, ContextOf, IdempotencyKey, missing, show_all
+from forewarn.control.context import (
+    Actor,
+    Caller,
+    Context,
+    ContextOf,
+    IdempotencyHeader,
+    not_found_error,
+    read_maintenances_out,
+)
 from forewarn.core.access import FILE_OPERATOR, Principal
-from forewarn.core.model import Source, VirtualMachine, audience_key
-from forewarn.core.request import Request
-from forewarn.engine.transaction import Key
+from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.model import EventSource, VirtualMachine, audience_key
+from forewarn.engine.transaction import IdempotencyKey
 from forewarn.errors import Forbidden
 from forewarn.store.contract import Reader
 from forewarn.wire.control import MaintenanceOut, OperationIn, PageOut, VmOut
@@ -20,15 +28,15 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/vms", tags=["vm"])
 
 
-def _shown(reader: Reader, vms: list[VirtualMachine], caller: Principal = FILE_OPERATOR) -> list[VmOut]:
-    scopes = reader.scopes({vm.scope for vm in vms if vm.scope is not None})
+def _make_vms_out(reader: Reader, vms: list[VirtualMachine], caller: Principal = FILE_OPERATOR) -> list[VmOut]:
+    scopes = reader.find_scopes({vm.scope for vm in vms if vm.scope is not None})
     keys = {vm.name: audience_key(vm, scopes.get(vm.scope or "")) for vm in vms}
-    audiences = reader.audiences(keys.values())
+    audiences = reader.find_audiences(keys.values())
     shown = []
     for vm in vms:
         audience = audiences.get(keys[vm.name])
         incarnation = None if audience is None or audience.enabled_at is None else audience.incarnation
-        shown.append(VmOut.of(vm, scopes.get(vm.scope or ""), incarnation, has_host=caller.owned is None))
+        shown.append(VmOut.from_model(vm, scopes.get(vm.scope or ""), incarnation, has_host=caller.ownership is None))
     return shown
 
 
@@ -36,16 +44,16 @@ def _shown(reader: Reader, vms: list[VirtualMachine], caller: Principal = FILE_O
 async def list_vms(
     context: ContextOf,
     caller: Caller,
-    after: Annotated[str | None, Query(max_length=128, description="`next` of the page before.")] = None,
-    limit: Annotated[int, Query(ge=1)] = 100,
+    after: Annotated[str | None, Query(max_length=128, description="`next` of the previous page.")] = None,
+    limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
 ) -> PageOut[VmOut]:
     """List VMs, by name."""
     size = min(limit, context.page_size_max)
 
     def read(reader: Reader) -> PageOut[VmOut]:
-        found = reader.vm_page(after, size + 1, caller.owned)
+        found = reader.get_vm_page(after, size + 1, caller.ownership)
         following = found[size - 1].name if len(found) > size else None
-        return PageOut(items=_shown(reader, found[:size], caller), next=following)
+        return PageOut(items=_make_vms_out(reader, found[:size], caller), next=following)
 
     return await context.engine.read(read)
 
@@ -53,20 +61,24 @@ async def list_vms(
 @router.get("/{name}")
 async def show_vm(context: ContextOf, caller: Caller, name: str) -> VmOut:
     """Show one VM."""
-    found = await context.engine.read(lambda reader: _shown(reader, reader.vms(name=name, owned=caller.owned), caller))
+    found = await context.engine.read(
+        lambda reader: _make_vms_out(reader, reader.list_vms(name=name, owned=caller.ownership), caller)
+    )
     if not found:
-        raise missing(name, "vm")
+        raise not_found_error(name, "vm")
     return found[0]
 
 
-async def _operate(context: Context, caller: Principal, key: Key | None, request: Request) -> PageOut[MaintenanceOut]:
-    if caller.owned is not None:
-        _check_tenant(context, caller, request)
-    made = await context.engine.schedule(request, actor=caller.actor, key=key, owned=caller.owned)
-    return PageOut(items=await show_all(context, made, caller))
+async def _schedule_operation(
+    context: Context, caller: Principal, key: IdempotencyKey | None, request: MaintenanceRequest
+) -> PageOut[MaintenanceOut]:
+    if caller.ownership is not None:
+        _check_tenant_request(context, caller, request)
+    made = await context.engine.schedule(request, actor=caller.actor, key=key, owned=caller.ownership)
+    return PageOut(items=await read_maintenances_out(context, made, caller))
 
 
-def _check_tenant(context: Context, caller: Principal, request: Request) -> None:
+def _check_tenant_request(context: Context, caller: Principal, request: MaintenanceRequest) -> None:
     """Check that a tenant may request this operation.
 
     The VM is looked up in memory, so that the time taken does not reveal whether another tenant has a VM of that name.
@@ -77,59 +89,59 @@ def _check_tenant(context: Context, caller: Principal, request: Request) -> None
         Forbidden: The request forces a shorter notice, or names the platform as its source.
     """
     for name in request.vms:
-        found = context.engine.identity.named(name)
-        if found is None or not caller.owns(found.vm, found.scope):
-            raise missing(name, "vm")
+        found = context.engine.identity.find_caller(name)
+        if found is None or not caller.owns_vm(found.vm, found.scope):
+            raise not_found_error(name, "vm")
     if request.force_reason is not None:
-        msg = "a tenant gives the notice that is promised: only an operator may force less"
+        msg = "a tenant may not shorten the notice: only an operator may force it"
         raise Forbidden(msg)
-    if request.source is Source.PLATFORM:
-        msg = "a tenant asks as a user: only an operator may name Platform as the source"
+    if request.source is EventSource.PLATFORM:
+        msg = "a tenant's source is User: only an operator may use Platform"
         raise Forbidden(msg)
 
 
 @router.post("/{name}/restart", status_code=201)
 async def restart(
-    context: ContextOf, caller: Caller, key: IdempotencyKey, name: str, body: OperationIn | None = None
+    context: ContextOf, caller: Caller, key: IdempotencyHeader, name: str, body: OperationIn | None = None
 ) -> PageOut[MaintenanceOut]:
     """Restart a VM for a user, with a Reboot event (R87)."""
-    return await _operate(context, caller, key, (body or OperationIn()).to_request("user-restart", name))
+    return await _schedule_operation(context, caller, key, (body or OperationIn()).to_request("user-restart", name))
 
 
 @router.post("/{name}/redeploy", status_code=201)
 async def redeploy(
-    context: ContextOf, caller: Caller, key: IdempotencyKey, name: str, body: OperationIn | None = None
+    context: ContextOf, caller: Caller, key: IdempotencyHeader, name: str, body: OperationIn | None = None
 ) -> PageOut[MaintenanceOut]:
     """Redeploy a VM for a user, with a Redeploy event (R87)."""
-    return await _operate(context, caller, key, (body or OperationIn()).to_request("user-redeploy", name))
+    return await _schedule_operation(context, caller, key, (body or OperationIn()).to_request("user-redeploy", name))
 
 
 @router.post("/{name}/reimage", status_code=201)
 async def reimage(
-    context: ContextOf, caller: Caller, key: IdempotencyKey, name: str, body: OperationIn | None = None
+    context: ContextOf, caller: Caller, key: IdempotencyHeader, name: str, body: OperationIn | None = None
 ) -> PageOut[MaintenanceOut]:
     """Reimage a VM for a user, with a Reboot event if the scale set opted in (R93)."""
-    return await _operate(context, caller, key, (body or OperationIn()).to_request("reimage", name))
+    return await _schedule_operation(context, caller, key, (body or OperationIn()).to_request("reimage", name))
 
 
 @router.post("/{name}/evict", status_code=201)
 async def evict(
-    context: ContextOf, caller: Caller, key: IdempotencyKey, name: str, body: OperationIn | None = None
+    context: ContextOf, caller: Caller, key: IdempotencyHeader, name: str, body: OperationIn | None = None
 ) -> PageOut[MaintenanceOut]:
     """Evict a Spot VM for the platform, with a Preempt event (R90)."""
-    return await _operate(context, caller, key, (body or OperationIn()).to_request("spot-eviction", name))
+    return await _schedule_operation(context, caller, key, (body or OperationIn()).to_request("spot-eviction", name))
 
 
 @router.delete("/{name}", status_code=201)
 async def delete(
-    context: ContextOf, caller: Caller, key: IdempotencyKey, name: str, body: OperationIn | None = None
+    context: ContextOf, caller: Caller, key: IdempotencyHeader, name: str, body: OperationIn | None = None
 ) -> PageOut[MaintenanceOut]:
     """Delete a VM, with a Terminate event if the scale set opted in (R91)."""
-    return await _operate(context, caller, key, (body or OperationIn()).to_request("scale-set-delete", name))
+    return await _schedule_operation(context, caller, key, (body or OperationIn()).to_request("scale-set-delete", name))
 
 
 @router.post("/{name}/update-model")
 async def update_model(context: ContextOf, actor: Actor, name: str) -> VmOut:
     """Update a VM to its scale set's latest model, including its delete notification setting (R91)."""
     await context.engine.update_model(name, actor=actor)
-    return (await context.engine.read(lambda reader: _shown(reader, reader.vms(name=name))))[0]
+    return (await context.engine.read(lambda reader: _make_vms_out(reader, reader.list_vms(name=name))))[0]

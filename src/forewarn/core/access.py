@@ -1,8 +1,8 @@
 """Access rules: roles, tokens, the ownership of a tenant, and the view that each caller gets.
 
 A tenant owns scopes, and VMs that belong to no scope. Anything else does not exist for it. Therefore every value shown
-to a tenant goes through `Principal.shown` and its siblings, and every list for a tenant is filtered by its `Owned` in
-the query.
+to a tenant goes through `Principal.redact_maintenance` and its siblings, and every list for a tenant is filtered by its
+`Ownership` in the query.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hashlib import sha256
 
 import msgspec
 
-from forewarn.core.model import Claim, Entry, EntryKind, Event, Maintenance, Scope, ScopeKind, VirtualMachine
+from forewarn.core.fast_replace import replace
+from forewarn.core.model import AuditEntry, Claim, EntryKind, Event, Maintenance, Scope, ScopeKind, VirtualMachine
 from forewarn.core.selection import EVERYTHING, Selection
-from forewarn.core.value import replace
 
-__all__ = ["FILE_OPERATOR", "Owned", "Principal", "Revocation", "Role", "Token"]
+__all__ = ["FILE_OPERATOR", "Ownership", "Principal", "Revocation", "Role", "Token"]
 
 
 class Role(StrEnum):
@@ -39,7 +39,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owned:
+class Ownership:
     """Scopes and VMs owned by a tenant.
 
     Attributes:
@@ -53,6 +53,7 @@ class Owned:
     @property
     def key(self) -> str:
         """Digest of the names. All tokens of one tenant have the same key, and so share limits."""
+        # Sorted, because two tokens of one tenant may list the same names in a different order.
         return sha256(msgspec.json.encode((sorted(self.scopes), sorted(self.vms)))).hexdigest()
 
     def has_vm(self, vm: VirtualMachine, scope: Scope | None = None) -> bool:
@@ -64,14 +65,16 @@ class Owned:
         """
         if vm.scope in self.scopes:
             return True
+        # A VM that joined a scope belongs to the owner of the scope, even if an older token still names the VM.
         is_alone = vm.scope is None or (scope is not None and scope.kind is ScopeKind.STANDALONE)
         return is_alone and vm.name in self.vms
 
     def has_claim(self, claim: Claim) -> bool:
         """Return True if the claim is for a VM of the tenant."""
+        # A claim on a VM of a standalone scope has no scope, so None means that the VM is owned by name.
         return claim.vm in self.vms if claim.scope is None else claim.scope in self.scopes
 
-    def claims(self, maintenance: Maintenance) -> tuple[Claim, ...]:
+    def select_claims(self, maintenance: Maintenance) -> tuple[Claim, ...]:
         """Return the claims of a maintenance that are for VMs of the tenant."""
         return tuple(claim for claim in maintenance.claims if self.has_claim(claim))
 
@@ -80,11 +83,11 @@ class Owned:
 
         All resources of an event have the same owner, because an event has one audience.
         """
-        return any(claim.vm in event.resources for claim in self.claims(maintenance))
+        return any(claim.vm in event.resources for claim in self.select_claims(maintenance))
 
     def has_entry(
         self,
-        entry: Entry,
+        entry: AuditEntry,
         maintenance: Maintenance | None,
         find_vm: Callable[[str], tuple[VirtualMachine, Scope | None] | None],
         selection: Selection = EVERYTHING,
@@ -101,18 +104,21 @@ class Owned:
             selection: Place at which the claim that makes the entry the tenant's must be.
         """
         if entry.maintenance_id is not None:
-            claims = () if maintenance is None else self.claims(maintenance)
-            return any(selection.takes_claim(claim) and _is_about(entry, claim) for claim in claims)
+            # Without the maintenance the owner at that time is unknown, and hiding an entry is safer than leaking it.
+            claims = () if maintenance is None else self.select_claims(maintenance)
+            return any(selection.matches_claim(claim) and _is_about(entry, claim) for claim in claims)
         kind, _, name = (entry.audience or "").partition(":")
         if kind == "scope" and name in self.scopes:
             return True
+        # An entry may name a VM directly, by its audience, or both.
         names = {name for name in (entry.vm, name if kind == "vm" else None) if name is not None}
         return any(self.has_vm(*found) for name in names if (found := find_vm(name)) is not None)
 
 
-def _is_about(entry: Entry, claim: Claim) -> bool:
+def _is_about(entry: AuditEntry, claim: Claim) -> bool:
     if entry.audience is not None:
         return entry.audience in {f"vm:{claim.vm}", None if claim.scope is None else f"scope:{claim.scope}"}
+    # Without an audience, an entry about an event cannot be attributed to one tenant.
     return entry.event_id is None and entry.vm in {None, claim.vm}
 
 
@@ -144,11 +150,11 @@ class Token:
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
 
-    def is_taken(self, now: datetime) -> bool:
+    def is_valid(self, now: datetime) -> bool:
         """Return True if the token is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
-    def principal(self) -> Principal:
+    def to_principal(self) -> Principal:
         """Return the principal that the token authenticates."""
         return Principal(
             actor=f"{self.role}:{self.host or self.name}",
@@ -202,59 +208,63 @@ class Principal:
     expires_at: datetime | None = None
 
     @property
-    def owned(self) -> Owned | None:
+    def ownership(self) -> Ownership | None:
         """Ownership that limits the caller; None if it may see everything."""
         if self.role in {Role.OPERATOR, Role.READ_ONLY}:
             return None
-        return Owned(scopes=self.scopes, vms=self.vms)
+        # A host gets here too: it owns nothing, so it sees nothing through the views for tenants.
+        return Ownership(scopes=self.scopes, vms=self.vms)
 
-    def owns(self, vm: VirtualMachine, scope: Scope | None = None) -> bool:
+    def owns_vm(self, vm: VirtualMachine, scope: Scope | None = None) -> bool:
         """Return True if the VM exists for the caller; see `Owned.has_vm`."""
-        return self.owned is None or self.owned.has_vm(vm, scope)
+        return self.ownership is None or self.ownership.has_vm(vm, scope)
 
-    def owns_all(self, maintenance: Maintenance) -> bool:
+    def owns_maintenance(self, maintenance: Maintenance) -> bool:
         """Return True if the maintenance affects only VMs of the caller."""
-        return self.owned is None or len(self.owned.claims(maintenance)) == len(maintenance.claims)
+        return self.ownership is None or len(self.ownership.select_claims(maintenance)) == len(maintenance.claims)
 
     # Views for the caller
 
-    def shown(self, maintenance: Maintenance) -> Maintenance:
+    def redact_maintenance(self, maintenance: Maintenance) -> Maintenance:
         """Return the maintenance without what is hidden from tenants: hosts, VMs of others, the operator's reasons."""
-        if self.owned is None:
+        if self.ownership is None:
             return maintenance
-        claims = tuple(replace(claim, host="") for claim in self.owned.claims(maintenance))
+        # Host names would show a tenant which of its VMs share a host.
+        claims = tuple(replace(claim, host="") for claim in self.ownership.select_claims(maintenance))
         moved_by = tuple(name for name in maintenance.moved_by if name in self.scopes or name in self.vms)
         return replace(maintenance, claims=claims, hosts=(), force_reason=None, moved_by=moved_by)
 
-    def shown_events(self, maintenance: Maintenance, events: Iterable[Event]) -> list[Event]:
+    def redact_events(self, maintenance: Maintenance, events: Iterable[Event]) -> list[Event]:
         """Return the events of a maintenance that the caller may see.
 
         An approver other than the tenant's own VMs is shown by role only.
         """
-        owned = self.owned
+        owned = self.ownership
         if owned is None:
             return list(events)
-        vms = {claim.vm for claim in owned.claims(maintenance)}  # once, as there may be a thousand of both
+        vms = {claim.vm for claim in owned.select_claims(maintenance)}  # once, as there may be a thousand of both
         seen = [event for event in events if vms.intersection(event.resources)]
         return [
-            replace(e, approved_by=None if e.approved_by is None else self._shown_actor(e.approved_by, is_own=True))
+            replace(
+                e, approved_by=None if e.approved_by is None else self._redact_actor(e.approved_by, is_own_event=True)
+            )
             for e in seen
         ]
 
-    def shown_entry(self, entry: Entry) -> Entry:
+    def redact_entry(self, entry: AuditEntry) -> AuditEntry:
         """Return an audit log entry that concerns the caller, without names and reasons of others."""
-        if self.owned is None:
+        if self.ownership is None:
             return entry
-        is_told = entry.actor == self.actor or entry.kind in _OPEN_REASONS
+        keeps_reason = entry.actor == self.actor or entry.kind in _OPEN_REASONS
         # Of all VMs, only the tenant's own can approve its events. A change of the whole maintenance may be
         # caused by a VM of any tenant; it is named only if the caller owns it.
-        actor = self._shown_actor(entry.actor, is_own=entry.kind is EntryKind.APPROVED)
-        return replace(entry, actor=actor, reason=entry.reason if is_told else None)
+        actor = self._redact_actor(entry.actor, is_own_event=entry.kind is EntryKind.APPROVED)
+        return replace(entry, actor=actor, reason=entry.reason if keeps_reason else None)
 
-    def _shown_actor(self, actor: str, *, is_own: bool) -> str:
+    def _redact_actor(self, actor: str, *, is_own_event: bool) -> str:
         """Reduce ``operator:NAME`` to ``operator``; the caller and its own VMs keep their names."""
         kind, _, name = actor.partition(":")
-        is_named = actor == self.actor or (kind == "vm" and (is_own or name in self.vms))
+        is_named = actor == self.actor or (kind == "vm" and (is_own_event or name in self.vms))
         return actor if is_named else kind
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from forewarn.core.decision import Draft
+from forewarn.core.fast_replace import replace
 from forewarn.core.model import EntryKind, MaintenanceState
-from forewarn.core.tenancy import tenant_of
-from forewarn.core.value import replace
+from forewarn.core.tenancy import get_tenant
 
-__all__ = ["Approval", "Approver", "approve"]
+__all__ = ["ApprovalResult", "Approver", "approve_events"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Approver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Approval:
+class ApprovalResult:
     """Result of an approval, by event id.
 
     Attributes:
@@ -47,7 +47,7 @@ class Approval:
     refused: tuple[str, ...] = ()
 
 
-def approve(draft: Draft, event_ids: Iterable[str], approver: Approver) -> Approval:
+def approve_events(draft: Draft, event_ids: Iterable[str], approver: Approver) -> ApprovalResult:
     """Approve all events, or none if one of them is unknown to the approver or reserved for another.
 
     Args:
@@ -58,39 +58,41 @@ def approve(draft: Draft, event_ids: Iterable[str], approver: Approver) -> Appro
     Spec: R49 to R57a, R85, X6
     """
     ids = list(dict.fromkeys(event_ids))
+    # An event of another audience counts as unknown, so that a VM cannot probe for events of others.
     known = [i for i in ids if i in draft.events and approver.audience in (None, draft.events[i].audience)]
     if len(known) < len(ids):
-        return Approval(unknown=tuple(i for i in ids if i not in set(known)))
-    refused = tuple(i for i in known if _is_refused(draft, i, approver))
+        return ApprovalResult(unknown=tuple(i for i in ids if i not in set(known)))
+    # All ids are checked before the first is approved, because an approval is all or nothing.
+    refused = tuple(i for i in known if _is_reserved(draft, i, approver))
     if refused:
-        return Approval(refused=refused)
-    approved = [i for i in known if _approve_one(draft, i, approver)]
-    return Approval(approved=tuple(approved), unchanged=tuple(i for i in known if i not in set(approved)))
+        return ApprovalResult(refused=refused)
+    approved = [i for i in known if _approve_event(draft, i, approver)]
+    return ApprovalResult(approved=tuple(approved), unchanged=tuple(i for i in known if i not in set(approved)))
 
 
-def _is_open(draft: Draft, event_id: str) -> bool:
+def _can_be_approved(draft: Draft, event_id: str) -> bool:
     """Return True if approving the event changes anything."""
     event = draft.events[event_id]
     is_waiting = draft.maintenances[event.maintenance_id].state is MaintenanceState.SCHEDULED
     return is_waiting and event.is_listed and not event.is_settled
 
 
-def _is_refused(draft: Draft, event_id: str, approver: Approver) -> bool:
+def _is_reserved(draft: Draft, event_id: str, approver: Approver) -> bool:
     """Return True if the tenant's policy reserves the approval for others. A settled event is never refused."""
     event = draft.events[event_id]
-    if not _is_open(draft, event_id):
+    if not _can_be_approved(draft, event_id):
         return False
-    _, policy = tenant_of(draft, event, draft.maintenances[event.maintenance_id])
-    return not policy.takes_approval_of(approver.actor)
+    _, policy = get_tenant(draft, event, draft.maintenances[event.maintenance_id])
+    return not policy.accepts_approval_of(approver.actor)
 
 
-def _approve_one(draft: Draft, event_id: str, approver: Approver) -> bool:
+def _approve_event(draft: Draft, event_id: str, approver: Approver) -> bool:
     event = draft.events[event_id]
     maintenance = draft.maintenances[event.maintenance_id]
-    if not _is_open(draft, event_id):
+    if not _can_be_approved(draft, event_id):
         return False
     draft.put(replace(event, approved_at=draft.now, approved_by=approver.actor))
-    draft.note(
+    draft.record(
         EntryKind.APPROVED,
         actor=approver.actor,
         maintenance_id=maintenance.id,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from forewarn.core.model import EventType, Source
+from forewarn.core.model import EventSource, EventType
 
 HARDWARE_FAILURE = "hardware-failure"
 """Cause of maintenance for a failed host."""
@@ -23,7 +23,7 @@ __all__ = [
     "TERMINATE_NOTICE_MAX",
     "TERMINATE_NOTICE_MIN",
     "Cause",
-    "Profile",
+    "OptInProfile",
 ]
 
 MINIMUM_NOTICE = {
@@ -42,7 +42,7 @@ OS_IMAGE_SERIES_EXCLUDED = ("G", "M", "N", "H")
 """Size families for which OS image changes make no events (R93)."""
 
 
-class Profile:
+class OptInProfile:
     """Names of the opt-in profiles that a cause may need before it makes events."""
 
     TERMINATE = "terminate"
@@ -66,7 +66,7 @@ class Cause:
 
     name: str
     type: EventType
-    source: Source
+    source: EventSource
     duration_s: int
     description: str
     is_routine: bool = False
@@ -83,7 +83,7 @@ _ROWS = (
     Cause(
         name="live-migration",
         type=EventType.FREEZE,
-        source=Source.PLATFORM,
+        source=EventSource.PLATFORM,
         duration_s=5,
         description="Virtual machine is being paused because of a memory-preserving Live Migration operation.",
         is_routine=True,
@@ -91,7 +91,7 @@ _ROWS = (
     Cause(
         name="host-maintenance",
         type=EventType.FREEZE,
-        source=Source.PLATFORM,
+        source=EventSource.PLATFORM,
         duration_s=9,
         description="Host server is undergoing maintenance.",
         is_routine=True,
@@ -100,7 +100,7 @@ _ROWS = (
     Cause(
         name="platform-redeploy",
         type=EventType.REDEPLOY,
-        source=Source.PLATFORM,
+        source=EventSource.PLATFORM,
         duration_s=-1,
         description="Virtual machine has encountered a failure.",
         is_routine=True,
@@ -108,7 +108,7 @@ _ROWS = (
     Cause(
         name="predicted-failure",
         type=EventType.REDEPLOY,
-        source=Source.PLATFORM,
+        source=EventSource.PLATFORM,
         duration_s=-1,
         description="Virtual machine has encountered a failure.",
         is_per_vm=True,
@@ -119,7 +119,7 @@ _ROWS = (
     Cause(
         name=HARDWARE_FAILURE,
         type=EventType.REBOOT,
-        source=Source.PLATFORM,
+        source=EventSource.PLATFORM,
         duration_s=-1,
         description="Host server is undergoing an emergency repair.",
         is_immediate=True,
@@ -128,7 +128,7 @@ _ROWS = (
     Cause(
         name="user-restart",
         type=EventType.REBOOT,
-        source=Source.USER,
+        source=EventSource.USER,
         duration_s=-1,
         description="Virtual machine is going to be restarted as requested by authorized user.",
         is_per_vm=True,
@@ -136,7 +136,7 @@ _ROWS = (
     Cause(
         name="user-redeploy",
         type=EventType.REDEPLOY,
-        source=Source.USER,
+        source=EventSource.USER,
         duration_s=-1,
         description="Virtual machine is going to be redeployed as requested by authorized user.",
         is_per_vm=True,
@@ -144,7 +144,7 @@ _ROWS = (
     Cause(
         name="spot-eviction",
         type=EventType.PREEMPT,
-        source=Source.PLATFORM,
+        source=EventSource.PLATFORM,
         duration_s=-1,
         description="",
         is_per_vm=True,
@@ -154,30 +154,30 @@ _ROWS = (
     Cause(
         name="scale-set-delete",
         type=EventType.TERMINATE,
-        source=Source.USER,
+        source=EventSource.USER,
         duration_s=-1,
         description="",
         is_per_vm=True,
-        profile=Profile.TERMINATE,
+        profile=OptInProfile.TERMINATE,
         is_fixed=True,
     ),
     Cause(
         name="os-upgrade",
         type=EventType.REBOOT,
-        source=Source.PLATFORM,
+        source=EventSource.PLATFORM,
         duration_s=-1,
         description="",
         is_routine=True,
-        profile=Profile.OS_IMAGE,
+        profile=OptInProfile.OS_IMAGE,
     ),
     Cause(
         name="reimage",
         type=EventType.REBOOT,
-        source=Source.USER,
+        source=EventSource.USER,
         duration_s=-1,
         description="",
         is_per_vm=True,
-        profile=Profile.OS_IMAGE,
+        profile=OptInProfile.OS_IMAGE,
     ),
 )
 
@@ -185,15 +185,15 @@ CAUSES = {row.name: row for row in _ROWS}
 """All causes by name."""
 
 DEFAULT_CAUSE = {
-    (EventType.FREEZE, Source.PLATFORM): "live-migration",
-    (EventType.REBOOT, Source.PLATFORM): "host-maintenance",
-    (EventType.REDEPLOY, Source.PLATFORM): "platform-redeploy",
-    (EventType.PREEMPT, Source.PLATFORM): "spot-eviction",
-    (EventType.TERMINATE, Source.PLATFORM): "scale-set-delete",
-    (EventType.FREEZE, Source.USER): "host-maintenance",
-    (EventType.REBOOT, Source.USER): "user-restart",
-    (EventType.REDEPLOY, Source.USER): "user-redeploy",
-    (EventType.PREEMPT, Source.USER): "spot-eviction",
-    (EventType.TERMINATE, Source.USER): "scale-set-delete",
+    (EventType.FREEZE, EventSource.PLATFORM): "live-migration",
+    (EventType.REBOOT, EventSource.PLATFORM): "host-maintenance",
+    (EventType.REDEPLOY, EventSource.PLATFORM): "platform-redeploy",
+    (EventType.PREEMPT, EventSource.PLATFORM): "spot-eviction",
+    (EventType.TERMINATE, EventSource.PLATFORM): "scale-set-delete",
+    (EventType.FREEZE, EventSource.USER): "host-maintenance",
+    (EventType.REBOOT, EventSource.USER): "user-restart",
+    (EventType.REDEPLOY, EventSource.USER): "user-redeploy",
+    (EventType.PREEMPT, EventSource.USER): "spot-eviction",
+    (EventType.TERMINATE, EventSource.USER): "scale-set-delete",
 }
 """Cause assumed when an operator names only type and source."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from forewarn.core.subscription import Backoff
+from forewarn.core.subscription import DeliveryBackoff
 
 __all__ = ["CircuitBreaker"]
 
@@ -28,7 +28,7 @@ class CircuitBreaker:
         open_until: Time before which nothing is sent; None if requests may be sent now.
     """
 
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: DeliveryBackoff = field(default_factory=DeliveryBackoff)
     failures: int = 0
     open_until: datetime | None = None
 
@@ -56,10 +56,11 @@ class CircuitBreaker:
         """
         self.failures += 1
         if retry_after is not None:
+            # A receiver that names a pause means all requests, so there is no need to wait for more failures.
             self.failures = max(self.failures, _OPEN_AFTER)
         if self.is_open:
-            pause = min(self.backoff.pause(self.failures - _OPEN_AFTER + 1, jitter), _OPEN_MAX)
+            pause = min(self.backoff.compute_pause(self.failures - _OPEN_AFTER + 1, jitter), _OPEN_MAX)
             if retry_after is not None:
-                pause = max(pause, min(retry_after, self.backoff.longest))
+                pause = max(pause, min(retry_after, self.backoff.pause_max))
             # A request sent before the circuit opened may fail late; it must not shorten a longer pause.
             self.open_until = max(now + pause, self.open_until or now)

@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-__all__ = ["Jump", "Steadiness", "observe"]
+__all__ = ["ClockComparison", "ClockJump", "compare_clocks"]
 
 _SLEW_MAX = 0.1
 """Maximum rate at which slewing gains or loses time; chrony's default is 0.083."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Jump:
+class ClockJump:
     """A step of the wall clock.
 
     Attributes:
@@ -30,7 +30,7 @@ class Jump:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steadiness:
+class ClockComparison:
     """State of the clock comparison after a reading.
 
     Attributes:
@@ -42,16 +42,16 @@ class Steadiness:
     uptime_s: float
 
 
-def observe(
-    known: Steadiness | None, now: datetime, uptime_s: float, jump_max: timedelta
-) -> tuple[Steadiness, Jump | None]:
+def compare_clocks(
+    previous: ClockComparison | None, now: datetime, uptime_s: float, jump_max: timedelta
+) -> tuple[ClockComparison, ClockJump | None]:
     """Compare a reading of both clocks with the earlier ones.
 
     Small steps add up, unless they are slow enough to be slewing. Therefore neither many small steps nor one long
     interval between two readings hides a jump.
 
     Args:
-        known: Result of the previous reading; None for the first.
+        previous: Result of the previous reading; None for the first.
         now: The wall clock.
         uptime_s: Seconds since some fixed moment, from a clock that no one sets.
         jump_max: Maximum step that is not a jump.
@@ -60,11 +60,12 @@ def observe(
         The new state, and the jump, if there was one: the new time is trusted from then on.
     """
     start = now - timedelta(seconds=uptime_s)
-    if known is None:
-        return Steadiness(start=start, uptime_s=uptime_s), None
-    by = start - known.start
+    if previous is None:
+        return ClockComparison(start=start, uptime_s=uptime_s), None
+    by = start - previous.start
     if abs(by) > jump_max:
-        return Steadiness(start=start, uptime_s=uptime_s), Jump(by=by, at=now)
-    slewed = min(timedelta(seconds=_SLEW_MAX * max(uptime_s - known.uptime_s, 0.0)), jump_max)
+        return ClockComparison(start=start, uptime_s=uptime_s), ClockJump(by=by, at=now)
+    # Only this part of the difference can be slewing. The rest is kept, so that small steps add up to a jump.
+    slewed = min(timedelta(seconds=_SLEW_MAX * max(uptime_s - previous.uptime_s, 0.0)), jump_max)
     followed = min(max(by, -slewed), slewed)
-    return Steadiness(start=known.start + followed, uptime_s=uptime_s), None
+    return ClockComparison(start=previous.start + followed, uptime_s=uptime_s), None

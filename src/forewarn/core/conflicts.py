@@ -8,7 +8,7 @@ There are two different waits:
   on one of its VMs. Two impacts at once on one VM would be one that was never announced.
 
 User operations never queue: a restart must not wait seven days behind a predicted failure. The same operation twice on
-one VM is refused instead (`duplicate_of`).
+one VM is refused instead (`find_duplicate`).
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from forewarn.core.causes import CAUSES
-from forewarn.core.model import EventType, Maintenance, MaintenanceState, Source
+from forewarn.core.model import EventSource, EventType, Maintenance, MaintenanceState
 
-__all__ = ["duplicate_of", "excludes", "is_held", "is_routine", "must_queue"]
+__all__ = ["cannot_overlap", "find_duplicate", "is_held", "is_routine", "must_queue"]
 
 
 def is_routine(maintenance: Maintenance) -> bool:
     """Return True if the platform planned it, so it is serialised (R61 exempts failures and user operations)."""
-    return CAUSES[maintenance.cause].is_routine and maintenance.source is Source.PLATFORM
+    return CAUSES[maintenance.cause].is_routine and maintenance.source is EventSource.PLATFORM
 
 
 def _shares_vm(one: Maintenance, other: Maintenance) -> bool:
     return not set(one.vms).isdisjoint(other.vms)
 
 
-def excludes(one: Maintenance, other: Maintenance) -> bool:
+def cannot_overlap(one: Maintenance, other: Maintenance) -> bool:
     """Return True if the two may not be announced at the same time.
 
     Spec: R61
@@ -39,6 +39,7 @@ def excludes(one: Maintenance, other: Maintenance) -> bool:
         return False
     if _shares_vm(one, other):
         return True
+    # Both may touch the same scope if they stay within one fault domain of it.
     domains = {(c.scope, c.fault_domain) for c in one.claims if c.scope is not None}
     scopes = {scope for scope, _ in domains}
     return any(c.scope in scopes and any(d != c.fault_domain for s, d in domains if s == c.scope) for c in other.claims)
@@ -46,7 +47,8 @@ def excludes(one: Maintenance, other: Maintenance) -> bool:
 
 def must_queue(maintenance: Maintenance, active: Iterable[Maintenance]) -> bool:
     """Return True if an older active maintenance excludes it. The queue is first come, first served."""
-    return any(other.sequence < maintenance.sequence and excludes(maintenance, other) for other in active)
+    # Waiting only for older ones ensures that no two maintenances wait for each other.
+    return any(other.sequence < maintenance.sequence and cannot_overlap(maintenance, other) for other in active)
 
 
 def is_held(maintenance: Maintenance, active: Iterable[Maintenance]) -> bool:
@@ -57,8 +59,9 @@ def is_held(maintenance: Maintenance, active: Iterable[Maintenance]) -> bool:
     )
 
 
-def duplicate_of(maintenance: Maintenance, active: Iterable[Maintenance]) -> Maintenance | None:
+def find_duplicate(maintenance: Maintenance, active: Iterable[Maintenance]) -> Maintenance | None:
     """Return an active maintenance for the same cause on one of the same VMs; the caller refuses the second one."""
+    # A second routine maintenance queues instead of being refused.
     if is_routine(maintenance):
         return None
     for other in active:
@@ -68,7 +71,9 @@ def duplicate_of(maintenance: Maintenance, active: Iterable[Maintenance]) -> Mai
     return None
 
 
-def coupled_deletes(maintenance: Maintenance, active: Iterable[Maintenance], scopes: set[str]) -> list[Maintenance]:
+def find_coupled_deletes(
+    maintenance: Maintenance, active: Iterable[Maintenance], scopes: set[str]
+) -> list[Maintenance]:
     """Return the pending Terminates of the same coupled scope, which its start waits for.
 
     Args:

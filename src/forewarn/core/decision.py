@@ -1,8 +1,8 @@
 """Working set of one decision, and the changes that the decision makes.
 
-A command loads what it needs into a `State`, opens a `Draft` over it, and lets the functions of this package change
-the draft. The result is a `Changes`: everything that the engine must commit in one transaction, computed without any
-I/O.
+A command loads what it needs into a `WorkingSet`, opens a `Draft` over it, and lets the functions of this package
+change the draft. The result is a `ChangeSet`: everything that the engine must commit in one transaction, computed
+without any I/O.
 
 `Draft.finish` compares each audience's array of events before and after. Where it differs, the incarnation grows by
 exactly one, however many events changed: R42 and R43 hold by construction.
@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from forewarn.core.lifecycle import AUDIT_LOG_KIND, EVENT_STATUS, Trigger, step
-from forewarn.core.look import AlertThresholds, Look, look_after
+from forewarn.core.alert_schedule import AlertCheck, AlertThresholds, get_next_check
+from forewarn.core.fast_replace import replace
+from forewarn.core.lifecycle import AUDIT_LOG_KIND, EVENT_STATUS, Trigger, apply_trigger
 from forewarn.core.model import (
     Audience,
-    Entry,
+    AuditEntry,
     EntryKind,
     Event,
     EventStatus,
@@ -28,13 +29,12 @@ from forewarn.core.model import (
     Scope,
     VirtualMachine,
 )
-from forewarn.core.value import replace
 
-__all__ = ["Changes", "Document", "Draft", "Rules", "State"]
+__all__ = ["AudienceDocument", "ChangeSet", "DecisionRules", "Draft", "WorkingSet"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class DecisionRules:
     """Settings that decisions depend on.
 
     Attributes:
@@ -69,7 +69,7 @@ class Rules:
 
 
 @dataclass(slots=True, kw_only=True)
-class State:
+class WorkingSet:
     """Loaded working set, complete for the maintenances in `focus`: all that share a VM or scope with them are loaded.
 
     Attributes:
@@ -87,7 +87,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class AudienceDocument:
     """Content of one audience's document: listed events with their maintenances, in order of creation (R27, R29)."""
 
     audience: Audience
@@ -95,14 +95,14 @@ class Document:
 
 
 @dataclass(slots=True, kw_only=True)
-class Changes:
+class ChangeSet:
     """Values to commit: new objects by key, new audit log entries, and the documents that changed.
 
     Attributes:
         created: Ids of the maintenances and events that did not exist before.
-        forgotten_maintenances: Number of maintenances deleted since the previous change that deleted some.
-        forgotten_entries: Number of audit log entries deleted, counted in the same way.
-        looks: Next check of each maintenance, by its id; None to cancel the check.
+        pruned_maintenances: Number of maintenances deleted since the previous change that deleted some.
+        pruned_entries: Number of audit log entries deleted, counted in the same way.
+        alert_checks: Next check of each maintenance, by its id; None to cancel the check.
     """
 
     hosts: dict[str, Host] = field(default_factory=dict)
@@ -111,11 +111,11 @@ class Changes:
     maintenances: dict[str, Maintenance] = field(default_factory=dict)
     events: dict[str, Event] = field(default_factory=dict)
     created: set[str] = field(default_factory=set)
-    entries: list[Entry] = field(default_factory=list)
-    documents: list[Document] = field(default_factory=list)
-    forgotten_maintenances: int = 0
-    forgotten_entries: int = 0
-    looks: dict[str, Look | None] = field(default_factory=dict)
+    entries: list[AuditEntry] = field(default_factory=list)
+    documents: list[AudienceDocument] = field(default_factory=list)
+    pruned_maintenances: int = 0
+    pruned_entries: int = 0
+    alert_checks: dict[str, AlertCheck | None] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -126,7 +126,7 @@ class Changes:
     def next_due_at(self) -> datetime | None:
         """Earliest time at which the scheduler must check one of the changed maintenances; None if there is none."""
         moments = [m.due_at for m in self.maintenances.values() if m.due_at is not None]
-        moments += [look.at for look in self.looks.values() if look is not None]
+        moments += [look.at for look in self.alert_checks.values() if look is not None]
         return min(moments, default=None)
 
 
@@ -145,10 +145,10 @@ class Draft:
 
     def __init__(  # noqa: PLR0913 - the context of a decision, one argument each
         self,
-        state: State,
+        state: WorkingSet,
         *,
         now: datetime,
-        rules: Rules,
+        rules: DecisionRules,
         new_id: Callable[[str], str],
         new_sequence: Callable[[], int],
         actor: str,
@@ -162,9 +162,10 @@ class Draft:
         self.new_sequence = new_sequence
         self.focus = set(state.focus)
         self._before = state
-        self._changes = Changes()
+        self._changes = ChangeSet()
         self.hosts = dict(state.hosts)
         self.vms = dict(state.vms)
+        # Not copied, because no decision changes a scope.
         self.scopes = state.scopes
         self.audiences = dict(state.audiences)
         self.maintenances = dict(state.maintenances)
@@ -174,21 +175,22 @@ class Draft:
         for event in state.events.values():
             self._events_of.setdefault(event.maintenance_id, []).append(event.id)
         for maintenance in state.maintenances.values():
-            self._index(maintenance)
+            self._index_holders(maintenance)
 
     # Reading
 
-    def events_of(self, maintenance_id: str) -> list[Event]:
+    def get_events(self, maintenance_id: str) -> list[Event]:
         """Return the events of a maintenance, in order of creation."""
         return sorted((self.events[i] for i in self._events_of.get(maintenance_id, ())), key=lambda e: e.sequence)
 
-    def neighbours(self, maintenance: Maintenance) -> list[Maintenance]:
+    def find_neighbours(self, maintenance: Maintenance) -> list[Maintenance]:
         """Return the other active maintenances that hold a VM or a scope of it, oldest first."""
-        ids = {i for key in _keys(maintenance) for i in self._holders.get(key, ())} - {maintenance.id}
+        # Ended maintenances stay in the index, so they are filtered out here.
+        ids = {i for key in _make_holder_keys(maintenance) for i in self._holders.get(key, ())} - {maintenance.id}
         return sorted((m for i in ids if (m := self.maintenances[i]).is_active), key=lambda m: m.sequence)
 
-    def _index(self, maintenance: Maintenance) -> None:
-        for key in _keys(maintenance):
+    def _index_holders(self, maintenance: Maintenance) -> None:
+        for key in _make_holder_keys(maintenance):
             self._holders.setdefault(key, []).append(maintenance.id)
 
     # Changing
@@ -197,7 +199,7 @@ class Draft:
         """Store the new value of one object."""
         if isinstance(item, Maintenance):
             if item.id not in self.maintenances:
-                self._index(item)
+                self._index_holders(item)
                 self._changes.created.add(item.id)
             self.maintenances[item.id] = self._changes.maintenances[item.id] = item
         elif isinstance(item, Event):
@@ -212,35 +214,38 @@ class Draft:
         else:
             self.vms[item.name] = self._changes.vms[item.name] = item
 
-    def note(self, kind: EntryKind, **about: str | None) -> None:
+    def record(self, kind: EntryKind, **about: str | None) -> None:
         """Append an audit log entry with this moment and actor; `about` may name a different ``actor``."""
         actor = about.pop("actor", None) or self.actor
-        self._changes.entries.append(Entry(kind=kind, at=self.now, actor=actor, sequence=0, **about))
+        # The store numbers the entries when it commits them.
+        self._changes.entries.append(AuditEntry(kind=kind, at=self.now, actor=actor, sequence=0, **about))
 
-    def step(
+    def apply_trigger(
         self, maintenance: Maintenance, trigger: Trigger, *, is_new: bool = False, reason: str | None = None
     ) -> Maintenance:
         """Take one transition of the lifecycle, store the result, and record it in the audit log."""
-        changed = step(maintenance, None if is_new else maintenance.state, trigger, self.now)
+        changed = apply_trigger(maintenance, None if is_new else maintenance.state, trigger, self.now)
         self.put(changed)
-        self.note(AUDIT_LOG_KIND[changed.state], maintenance_id=changed.id, reason=reason)
+        self.record(AUDIT_LOG_KIND[changed.state], maintenance_id=changed.id, reason=reason)
+        # The events of an ended maintenance leave the document, which tells the VMs to recover (R79).
         if not changed.is_active:
-            for event in self.events_of(changed.id):
+            for event in self.get_events(changed.id):
                 if event.is_listed:
                     self.put(replace(event, is_listed=False))
         return changed
 
     # The result
 
-    def finish(self) -> Changes:
+    def finish(self) -> ChangeSet:
         """Increment the incarnation of each document that changed, and return the changes to commit."""
         if self.rules.alert_thresholds.is_on:
-            self._plan_looks()
-        before = _arrays(self._before.events.values(), self._before.maintenances)
-        after = _arrays(self.events.values(), self.maintenances)
+            self._schedule_alert_checks()
+        before = _summarize_documents(self._before.events.values(), self._before.maintenances)
+        after = _summarize_documents(self.events.values(), self.maintenances)
         keys = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+        # An audience that was enabled or disabled needs a new document even if its events are the same.
         keys |= self._changes.audiences.keys()
-        items = self._items(keys)
+        items = self._list_document_items(keys)
         for key in sorted(keys):
             audience = self.audiences[key]
             was = self._before.audiences.get(key)
@@ -249,18 +254,19 @@ class Draft:
             if audience.enabled_at is not None and is_same_epoch and before.get(key) != after.get(key):
                 audience = replace(audience, incarnation=audience.incarnation + 1)
                 self.put(audience)
-            self._changes.documents.append(Document(audience=audience, items=tuple(items[key])))
+            self._changes.documents.append(AudienceDocument(audience=audience, items=tuple(items[key])))
         return self._changes
 
-    def _plan_looks(self) -> None:
+    def _schedule_alert_checks(self) -> None:
         """Schedule the next check of each maintenance that changed."""
         for entry in self._changes.entries:
             if entry.kind in _MOVES and entry.maintenance_id is not None:
+                # Only the final state counts, however many steps of this decision led to it.
                 maintenance = self.maintenances[entry.maintenance_id]
-                look = look_after(maintenance, self.now, self.now, self.rules.alert_thresholds)
-                self._changes.looks[maintenance.id] = look
+                look = get_next_check(maintenance, self.now, self.now, self.rules.alert_thresholds)
+                self._changes.alert_checks[maintenance.id] = look
 
-    def _items(self, keys: set[str]) -> dict[str, list[tuple[Event, Maintenance]]]:
+    def _list_document_items(self, keys: set[str]) -> dict[str, list[tuple[Event, Maintenance]]]:
         """Return the listed events of each of those audiences, in order of creation."""
         items: dict[str, list[tuple[Event, Maintenance]]] = {key: [] for key in keys}
         for event in sorted(self.events.values(), key=lambda e: e.sequence):
@@ -269,15 +275,16 @@ class Draft:
         return items
 
 
+# A queued maintenance has no NotBefore yet, so it can be neither unseen nor late.
 _MOVES = (frozenset(AUDIT_LOG_KIND.values()) - {EntryKind.QUEUED}) | {EntryKind.DEFERRED, EntryKind.EXTENDED}
 
 
-def _keys(maintenance: Maintenance) -> set[tuple[str, str]]:
+def _make_holder_keys(maintenance: Maintenance) -> set[tuple[str, str]]:
     vms = {("vm", claim.vm) for claim in maintenance.claims}
     return vms | {("scope", claim.scope) for claim in maintenance.claims if claim.scope is not None}
 
 
-def _arrays(
+def _summarize_documents(
     events: Iterable[Event], maintenances: dict[str, Maintenance]
 ) -> dict[str, list[tuple[int, str, EventStatus, datetime | None]]]:
     """Return id, status and NotBefore of each listed event by audience (nothing else ever changes, R40)."""
@@ -286,6 +293,7 @@ def _arrays(
         if event.is_listed:
             maintenance = maintenances[event.maintenance_id]
             status = EVENT_STATUS[maintenance.state]
+            # A started event shows no NotBefore, so a change of it must not count.
             not_before = maintenance.not_before if maintenance.state is MaintenanceState.SCHEDULED else None
             arrays.setdefault(event.audience, []).append((event.sequence, event.id, status, not_before))
     for array in arrays.values():

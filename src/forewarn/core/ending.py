@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 from forewarn.core.decision import Draft
+from forewarn.core.enablement import withdraw_event
+from forewarn.core.fast_replace import replace
 from forewarn.core.lifecycle import Trigger
 from forewarn.core.model import EntryKind, EventType, Maintenance, MaintenanceState, PowerState
-from forewarn.core.service import withdraw
-from forewarn.core.value import replace
 from forewarn.errors import Conflict, InvalidRequest
 
-__all__ = ["cancel", "complete", "extra_impact", "fail", "impact"]
+__all__ = ["cancel_maintenance", "complete_maintenance", "fail_maintenance", "record_extra_impact", "record_impact"]
 
 _POWER_STATE_AFTER = {EventType.PREEMPT: PowerState.DEALLOCATED, EventType.TERMINATE: PowerState.DELETED}
 _MOVES_AWAY = frozenset({"user-redeploy", "platform-redeploy"})
 
 
-def cancel(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
+def cancel_maintenance(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
     """Cancel a maintenance before it starts; the impact does not happen (R77).
 
     Raises:
         Conflict: It has started or ended.
     """
-    return draft.step(maintenance, Trigger.CANCEL, reason=reason)
+    return draft.apply_trigger(maintenance, Trigger.CANCEL, reason=reason)
 
 
-def fail(draft: Draft, maintenance: Maintenance, *, reason: str) -> Maintenance:
+def fail_maintenance(draft: Draft, maintenance: Maintenance, *, reason: str) -> Maintenance:
     """Fail a maintenance after the actuator gave up; its events are removed, because nothing more will happen (R79)."""
-    return draft.step(maintenance, Trigger.FAIL, reason=reason)
+    return draft.apply_trigger(maintenance, Trigger.FAIL, reason=reason)
 
 
-def impact(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
+def record_impact(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
     """Record an impact. Impacts happen in Started only, and change no document (R80, R82)."""
-    draft.note(EntryKind.IMPACTED, maintenance_id=maintenance.id, reason=reason)
+    draft.record(EntryKind.IMPACTED, maintenance_id=maintenance.id, reason=reason)
+    # Later impacts keep the time of the first, from which the end is estimated.
     if maintenance.impacted_at is None:
         maintenance = replace(maintenance, impacted_at=draft.now)
         draft.put(maintenance)
     return maintenance
 
 
-def extra_impact(draft: Draft, maintenance: Maintenance, *, duration_s: int) -> Maintenance:
+def record_extra_impact(draft: Draft, maintenance: Maintenance, *, duration_s: int) -> Maintenance:
     """Record a further impact while Started: in the audit log only, in no document.
 
     Args:
@@ -56,12 +57,13 @@ def extra_impact(draft: Draft, maintenance: Maintenance, *, duration_s: int) -> 
         msg = f"maintenance {maintenance.id} is {maintenance.state}: only a started one can have an impact"
         raise Conflict(msg, id=maintenance.id, state=maintenance.state.value)
     if duration_s < 0 or (0 <= maintenance.duration_s <= duration_s):
-        msg = f"an impact of {duration_s} s: expected at least 0 and less than the announced {maintenance.duration_s} s"
+        announced_s = maintenance.duration_s
+        msg = f"invalid impact of {duration_s} s: expected at least 0 and less than the announced {announced_s} s"
         raise InvalidRequest(msg, duration_s=duration_s)
-    return impact(draft, maintenance, reason=f"further impact of {duration_s} s")
+    return record_impact(draft, maintenance, reason=f"further impact of {duration_s} s")
 
 
-def complete(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
+def complete_maintenance(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
     """Complete a maintenance: its events are removed, which is the signal to recover (R79).
 
     A completed redeployment makes a predicted failure of the same VM pointless (R72). A VM that was preempted or
@@ -70,32 +72,35 @@ def complete(draft: Draft, maintenance: Maintenance, *, reason: str | None = Non
     Raises:
         Conflict: It has not started.
     """
-    completed = draft.step(maintenance, Trigger.COMPLETE, reason=reason)
+    completed = draft.apply_trigger(maintenance, Trigger.COMPLETE, reason=reason)
     if completed.cause in _MOVES_AWAY:
-        for other in _pending_beside(draft, completed):
+        for other in _find_pending_neighbours(draft, completed):
+            # Only if all its VMs have moved: any other is still on the failing host.
             if other.cause == "predicted-failure" and set(other.vms) <= set(completed.vms):
-                draft.step(other, Trigger.CANCEL, reason="the VM was redeployed before")
+                draft.apply_trigger(other, Trigger.CANCEL, reason="the VM was redeployed before")
     gone = _POWER_STATE_AFTER.get(completed.type)
     if gone is not None:
-        _take_away(draft, completed, gone)
+        _mark_vms_gone(draft, completed, gone)
     return completed
 
 
-def _take_away(draft: Draft, ended: Maintenance, gone: PowerState) -> None:
+def _mark_vms_gone(draft: Draft, ended: Maintenance, gone: PowerState) -> None:
     """Mark the VMs as gone: cancel what was planned for them alone, and withdraw events about them alone."""
+    # The VMs are marked first, so that no later step of this decision announces anything for them.
     for name in ended.vms:
         draft.put(replace(draft.vms[name], power_state=gone))
-        draft.note(EntryKind.VM_CHANGED, vm=name, maintenance_id=ended.id, reason=gone.value)
+        draft.record(EntryKind.VM_CHANGED, vm=name, maintenance_id=ended.id, reason=gone.value)
     vms = set(ended.vms)
-    for other in _pending_beside(draft, ended):
+    for other in _find_pending_neighbours(draft, ended):
+        # Maintenance of a whole host is still needed when its VMs are gone.
         if not other.hosts and set(other.vms) <= vms:
-            draft.step(other, Trigger.CANCEL, reason=f"the VM is {gone}")
+            draft.apply_trigger(other, Trigger.CANCEL, reason=f"the VM is {gone}")
             continue
-        for event in draft.events_of(other.id):
+        for event in draft.get_events(other.id):
             if event.is_listed and set(event.resources) <= vms:
-                withdraw(draft, event)
+                withdraw_event(draft, event)
 
 
-def _pending_beside(draft: Draft, ended: Maintenance) -> list[Maintenance]:
+def _find_pending_neighbours(draft: Draft, ended: Maintenance) -> list[Maintenance]:
     pending = {MaintenanceState.QUEUED, MaintenanceState.SCHEDULED}
-    return [other for other in draft.neighbours(ended) if other.state in pending]
+    return [other for other in draft.find_neighbours(ended) if other.state in pending]

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from forewarn.util.duration import format_span
+from forewarn.util.duration import format_duration
 
-__all__ = ["FAULTS", "Fault", "FaultKind", "Place"]
+__all__ = ["FAULTS", "FaultKind", "FaultPoint", "InjectedFault"]
 
 
-class Place(StrEnum):
+class FaultPoint(StrEnum):
     """Point in the handling of a request at which a fault acts."""
 
     CONNECTION = "connection"
@@ -55,160 +55,162 @@ class FaultKind:
     """
 
     name: str
-    place: Place
+    place: FaultPoint
     what: str
     advice: str
     delay: timedelta | None = None
 
 
-_RETRY = "Asks again with growing pauses, and takes nothing as said: neither that events are gone nor that one came."
-_APPROVE_AGAIN = "As before; an approval is sent again, for repeating it does no harm."
+_RETRY = "Retries with increasing pauses, and assumes neither that events are gone nor that new ones exist."
+_APPROVE_AGAIN = "Also repeats an approval, which is always safe."
 
 _KINDS = (
     FaultKind(
         name="404",
-        place=Place.STATUS,
-        what="404, as before the service knows the VM.",
-        advice="Goes on asking, and says loudly that it is not served.",
+        place=FaultPoint.STATUS,
+        what="404, as for a VM that the service does not know yet.",
+        advice="Keeps polling, and reports prominently that it gets no events.",
     ),
     FaultKind(
         name="410",
-        place=Place.STATUS,
-        what="410 Gone, while the endpoint is updated; at most 70 s on Azure.",
-        advice="Asks again for at least 70 s before it gives an alarm.",
+        place=FaultPoint.STATUS,
+        what="410 Gone, as during an update of the endpoint; at most 70 s on Azure.",
+        advice="Retries for at least 70 s before it raises an alarm.",
     ),
     FaultKind(
         name="429",
-        place=Place.STATUS,
+        place=FaultPoint.STATUS,
         what="429 with Retry-After.",
-        advice="Waits as long as it is told to, and asks less often.",
+        advice="Waits as long as Retry-After says, and polls less often.",
     ),
-    FaultKind(name="500", place=Place.STATUS, what="500 Internal Server Error.", advice=_RETRY),
-    FaultKind(name="503", place=Place.STATUS, what="503 Service Unavailable.", advice=f"{_RETRY} {_APPROVE_AGAIN}"),
+    FaultKind(name="500", place=FaultPoint.STATUS, what="500 Internal Server Error.", advice=_RETRY),
+    FaultKind(
+        name="503", place=FaultPoint.STATUS, what="503 Service Unavailable.", advice=f"{_RETRY} {_APPROVE_AGAIN}"
+    ),
     FaultKind(
         name="dropped",
-        place=Place.STATUS,
-        what="The request is lost: the connection is reset without an answer, and an approval was not carried out.",
-        advice=f"{_RETRY} An approval without an answer is sent again: nobody can know whether it arrived.",
+        place=FaultPoint.STATUS,
+        what="The request is lost: the connection is reset without a response, and an approval does not take effect.",
+        advice=f"{_RETRY} Repeats an approval without a response, because it may not have arrived.",
     ),
     FaultKind(
         name="refused",
-        place=Place.CONNECTION,
-        what="The connection is reset as soon as it stands, and one that stands at its next request.",
+        place=FaultPoint.CONNECTION,
+        what="New connections are reset on accept, existing ones on their next request.",
         advice=_RETRY,
     ),
     FaultKind(
         name="reset",
-        place=Place.BYTES,
-        what="The connection is reset in the middle of the body; an approval was carried out.",
-        advice=f"Throws the half away. {_APPROVE_AGAIN}",
+        place=FaultPoint.BYTES,
+        what="The connection is reset in the middle of the body; an approval takes effect.",
+        advice=f"Discards the partial body and retries. {_APPROVE_AGAIN}",
     ),
     FaultKind(
         name="slow-headers",
-        place=Place.BYTES,
-        what="The headers come one byte after the other.",
-        advice="Waits, or gives up after a time-out of its own and asks again; other work goes on meanwhile.",
+        place=FaultPoint.BYTES,
+        what="The headers arrive one byte at a time.",
+        advice="Waits, or times out and retries, without blocking its other work.",
         delay=timedelta(seconds=5),
     ),
     FaultKind(
         name="slow-body",
-        place=Place.BYTES,
-        what="The body comes one byte after the other.",
-        advice="As with slow headers: its time-out is for the whole answer, not for each byte.",
+        place=FaultPoint.BYTES,
+        what="The body arrives one byte at a time.",
+        advice="As for slow headers, with a timeout for the whole response rather than for each byte.",
         delay=timedelta(seconds=5),
     ),
     FaultKind(
         name="time-out",
-        place=Place.TIME,
-        what="No answer, until the client gives up or the delay is over; then the connection is closed.",
-        advice="Has a time-out, and asks again on a new connection.",
+        place=FaultPoint.TIME,
+        what="No response until the client gives up or the delay is over; then the connection is closed.",
+        advice="Times out, and retries on a new connection.",
         delay=timedelta(minutes=5),
     ),
     FaultKind(
         name="late",
-        place=Place.TIME,
-        what="The right answer, two minutes late, as a first answer may be (R67).",
-        advice="Its time-out for the first answer is longer than 120 s.",
+        place=FaultPoint.TIME,
+        what="The right response, two minutes late, as the first response may be (R67).",
+        advice="Waits more than 120 s for the first response.",
         delay=timedelta(minutes=2),
     ),
     FaultKind(
         name="empty",
-        place=Place.DOCUMENT,
+        place=FaultPoint.DOCUMENT,
         what="200 without a body.",
-        advice="Does not take it for a document without events; asks again.",
+        advice="Does not mistake it for a document without events; retries.",
     ),
     FaultKind(
         name="truncated",
-        place=Place.DOCUMENT,
-        what="200, and half of the JSON.",
-        advice="Does not break; keeps what it knew, and asks again.",
+        place=FaultPoint.DOCUMENT,
+        what="200 with half of the JSON.",
+        advice="Does not crash; keeps its last document, and retries.",
     ),
     FaultKind(
         name="no-events",
-        place=Place.DOCUMENT,
-        what="200 with an incarnation, and without the member Events.",
-        advice="Does not take it for a document without events; asks again.",
+        place=FaultPoint.DOCUMENT,
+        what="200 with an incarnation, but without the Events member.",
+        advice="Does not mistake it for a document without events; retries.",
     ),
     FaultKind(
         name="text-plain",
-        place=Place.DOCUMENT,
+        place=FaultPoint.DOCUMENT,
         what="The right document, as text/plain.",
-        advice="Reads the body, whatever it is called.",
+        advice="Parses the body regardless of its Content-Type.",
     ),
     FaultKind(
         name="unknown-members",
-        place=Place.DOCUMENT,
-        what="Members that no version has, in the document and in each event.",
-        advice="Leaves alone what it does not know (R105).",
+        place=FaultPoint.DOCUMENT,
+        what="Unknown members in the document and in each event.",
+        advice="Ignores unknown members (R105).",
     ),
     FaultKind(
         name="unknown-type",
-        place=Place.DOCUMENT,
-        what="Each event has an EventType that no version has, as when a new one is introduced.",
-        advice="Does not break; does what its author decided for such a case, rather than nothing at all (R105).",
+        place=FaultPoint.DOCUMENT,
+        what="Each event has an unknown EventType, as when a new one is introduced.",
+        advice="Does not crash; handles the event in a way chosen for unknown types, instead of ignoring it (R105).",
     ),
     FaultKind(
         name="large-document",
-        place=Place.DOCUMENT,
+        place=FaultPoint.DOCUMENT,
         what="Each event has a Description of 64 KiB.",
-        advice="Reads the whole body, however long it is.",
+        advice="Reads the whole body, regardless of its size.",
     ),
     FaultKind(
         name="repeated-event",
-        place=Place.DOCUMENT,
-        what="Each event stands in the document twice, under the same EventId.",
+        place=FaultPoint.DOCUMENT,
+        what="Each event appears twice in the document, with the same EventId.",
         advice="Prepares once for each EventId.",
     ),
     FaultKind(
         name="stale",
-        place=Place.DOCUMENT,
-        what="The document before this one.",
-        advice="Compares by EventId; an approval of what is gone is answered with 200 and does nothing.",
+        place=FaultPoint.DOCUMENT,
+        what="The previous document.",
+        advice="Compares events by EventId. Approving an event that is gone returns 200 and has no effect.",
     ),
     FaultKind(
         name="answered-twice",
-        place=Place.BYTES,
-        what="The same answer twice, then the end of the connection.",
-        advice="Takes the first, and never the second for the answer to its next request.",
+        place=FaultPoint.BYTES,
+        what="The same response twice, then the connection is closed.",
+        advice="Uses the first, and never takes the second as the response to its next request.",
     ),
     FaultKind(
         name="incarnation-reset",
-        place=Place.ONCE,
-        what="DocumentIncarnation starts over, as when the service was disabled and enabled (R46).",
-        advice="Compares it with !=, never with > (R101).",
+        place=FaultPoint.ONCE,
+        what="DocumentIncarnation restarts, as after the service was disabled and enabled (R46).",
+        advice="Compares incarnations with !=, never with > (R101).",
     ),
     FaultKind(
         name="short-notice",
-        place=Place.NOTICE,
-        what="What is announced from now on has the given delay as notice, however much is promised (A21).",
-        advice="Reads NotBefore, and does not count on 15 minutes.",
+        place=FaultPoint.NOTICE,
+        what="From now on, notice is the given delay, regardless of the promised minimum (A21).",
+        advice="Reads NotBefore, and does not rely on 15 minutes.",
         delay=timedelta(seconds=30),
     ),
     FaultKind(
         name="no-notice",
-        place=Place.NOTICE,
-        what="What is announced from now on has no notice at all; a Preempt comes as Started (R90).",
-        advice="Takes an event that begins as Started for what it is, and saves what can be saved.",
+        place=FaultPoint.NOTICE,
+        what="From now on, events have no notice; a Preempt arrives as Started (R90).",
+        advice="Accepts an event that is Started when first seen, and saves what it can.",
     ),
 )
 
@@ -217,7 +219,7 @@ FAULTS: dict[str, FaultKind] = {kind.name: kind for kind in _KINDS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class InjectedFault:
     """A fault in force.
 
     Attributes:
@@ -243,26 +245,26 @@ class Fault:
     struck: int = 0
 
     @property
-    def strikes_documents(self) -> bool:
+    def affects_documents(self) -> bool:
         """True if a client that requests its document may be affected."""
-        return self.method in {"", "GET"} and self.kind.place not in {Place.NOTICE, Place.ONCE}
+        return self.method in {"", "GET"} and self.kind.place not in {FaultPoint.NOTICE, FaultPoint.ONCE}
 
     def describe(self) -> str:
         """Return one line: kind, VMs, frequency, duration."""
-        words = [self.kind.name, f"for {', '.join(self.vms)}" if self.vms else "for every VM"]
+        parts = [self.kind.name, f"for {', '.join(self.vms)}" if self.vms else "for every VM"]
         if self.method:
-            words.append(f"on {self.method}")
+            parts.append(f"on {self.method}")
         if self.count is not None:
-            words.append(f"{self.count} times")
+            parts.append(f"{self.count} times")
         if self.rate < 1.0:
-            words.append(f"in {self.rate:.0%} of the requests")
+            parts.append(f"in {self.rate:.0%} of the requests")
         if self.until is not None:
-            words.append(f"until {self.until:%H:%M:%S}")
+            parts.append(f"until {self.until:%H:%M:%S}")
         if self.delay:
-            words.append(f"for {format_span(self.delay)} each")
-        return " ".join(words)
+            parts.append(f"for {format_duration(self.delay)} each")
+        return " ".join(parts)
 
-    def fits(self, vm: str, method: str, places: Iterable[Place]) -> bool:
+    def applies_to(self, vm: str, method: str, points: Iterable[FaultPoint]) -> bool:
         """Return True if the fault applies to such a request."""
         is_meant = not self.vms or vm in self.vms
-        return is_meant and self.kind.place in places and (not method or self.method in {"", method})
+        return is_meant and self.kind.place in points and (not method or self.method in {"", method})

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from forewarn.core.decision import Draft
+from forewarn.core.fast_replace import replace
 from forewarn.core.model import EntryKind, Host
-from forewarn.core.value import replace
 from forewarn.errors import Conflict, NotFound
 
-__all__ = ["fail", "recover"]
+__all__ = ["mark_host_failed", "mark_host_recovered"]
 
 
-def fail(draft: Draft, name: str, reason: str | None) -> None:
+def mark_host_failed(draft: Draft, name: str, reason: str | None) -> None:
     """Mark a host as failed. A host that has failed already keeps the time of its first failure."""
     host = draft.hosts[name]
     failed_at = host.failed_at or draft.now
     draft.put(replace(host, failed_at=failed_at, failure_reason=reason or host.failure_reason))
-    draft.note(EntryKind.HOST_FAILED, reason=_about(name, reason))
+    draft.record(EntryKind.HOST_FAILED, reason=_describe_host(name, reason))
 
 
-def recover(draft: Draft, name: str, reason: str | None) -> Host:
+def mark_host_recovered(draft: Draft, name: str, reason: str | None) -> Host:
     """Remove the mark.
 
     Raises:
@@ -34,9 +34,9 @@ def recover(draft: Draft, name: str, reason: str | None) -> Host:
         raise Conflict(msg, host=name)
     recovered = replace(host, failed_at=None, failure_reason=None)
     draft.put(recovered)
-    draft.note(EntryKind.HOST_RECOVERED, reason=_about(name, reason))
+    draft.record(EntryKind.HOST_RECOVERED, reason=_describe_host(name, reason))
     return recovered
 
 
-def _about(name: str, reason: str | None) -> str:
+def _describe_host(name: str, reason: str | None) -> str:
     return f"host {name}: {reason}" if reason else f"host {name}"

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from forewarn.core.fast_replace import replace
 from forewarn.core.model import (
     EventType,
     Host,
@@ -17,7 +18,6 @@ from forewarn.core.model import (
     VirtualMachine,
     audience_key,
 )
-from forewarn.core.value import replace
 from forewarn.errors import Conflict
 
 __all__ = [
@@ -25,10 +25,10 @@ __all__ = [
     "Inventory",
     "InventoryChange",
     "apply_inventory",
-    "check_held",
-    "moving_vms",
-    "only_changes",
-    "with_host",
+    "check_held_vms",
+    "extract_changes",
+    "find_moving_vms",
+    "merge_host_declaration",
 ]
 
 N = TypeVar("N", bound=Host | Scope)
@@ -62,15 +62,15 @@ class HostDeclaration:
         host: Name of the host.
         scopes: Scopes of its VMs. A scope that is declared already stays as it is.
         vms: All VMs defined on the host.
-        known: Fields that the host knows, by name of the VM; the others keep what was declared before.
-        idle: VMs that are defined on the host but do not run: if another host declares one, it remains that host's.
+        known_fields: Fields that the host knows, by name of the VM; the others keep what was declared before.
+        idle_vms: VMs that are defined on the host but do not run: if another host declares one, it remains that host's.
     """
 
     host: str
     scopes: tuple[Scope, ...] = ()
     vms: tuple[VirtualMachine, ...] = ()
-    known: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    idle: frozenset[str] = frozenset()
+    known_fields: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    idle_vms: frozenset[str] = frozenset()
 
 
 _MOVES = frozenset({EventType.FREEZE, EventType.REDEPLOY})
@@ -79,17 +79,18 @@ _MOVES = frozenset({EventType.FREEZE, EventType.REDEPLOY})
 _BEGUN = frozenset({MaintenanceState.STARTED, MaintenanceState.COMPLETED, MaintenanceState.FAILED})
 
 
-def moving_vms(maintenances: Iterable[Maintenance]) -> frozenset[str]:
+def find_moving_vms(maintenances: Iterable[Maintenance]) -> frozenset[str]:
     """Return the VMs that may be moving to another host.
 
     Args:
         maintenances: Active maintenances, and those that have just ended.
     """
+    # A finished one counts too, because the new host may declare the VM only after the end.
     begun = (m for m in maintenances if m.type in _MOVES and m.state in _BEGUN)
     return frozenset(vm for maintenance in begun for vm in maintenance.vms)
 
 
-def with_host(
+def merge_host_declaration(
     current: Inventory,
     declared: HostDeclaration,
     active: Iterable[Maintenance],
@@ -120,87 +121,89 @@ def with_host(
     """
     held = {vm for maintenance in active for vm in maintenance.vms}
     before = {vm.name: vm for vm in current.vms}
-    elsewhere = {name for name in declared.idle if name in before and before[name].host != declared.host}
-    here = {
-        vm.name: _with_unknown(vm, before.get(vm.name), declared) for vm in declared.vms if vm.name not in elsewhere
-    }
-    _refuse_foreign_vms(declared.host, here, before, may_take)
+    # A migration may leave the VM defined on its old host, which must not take it back.
+    elsewhere = {name for name in declared.idle_vms if name in before and before[name].host != declared.host}
+    on_host = {vm.name: _merge_vm(vm, before.get(vm.name), declared) for vm in declared.vms if vm.name not in elsewhere}
+    _refuse_foreign_vms(declared.host, on_host, before, may_take)
     if not may_join:
-        _refuse_foreign_scopes(declared.host, here.values(), before, current.scopes)
-    kept = [vm for vm in current.vms if vm.name in here or vm.host != declared.host or vm.name in held]
-    vms = [here.pop(vm.name, vm) for vm in kept]
-    _refuse_foreign_addresses(declared.host, vms, here.values(), is_told=may_take is None)
+        _refuse_foreign_scopes(declared.host, on_host.values(), before, current.scopes)
+    kept = [vm for vm in current.vms if vm.name in on_host or vm.host != declared.host or vm.name in held]
+    # Replaced in place, so that the order of the inventory does not depend on which host declared last.
+    vms = [on_host.pop(vm.name, vm) for vm in kept]
+    _refuse_foreign_addresses(declared.host, vms, on_host.values(), may_name_owner=may_take is None)
     return Inventory(
-        hosts=_with_named(current.hosts, [Host(name=declared.host)]),
-        scopes=_with_named(current.scopes, _checked_scopes(declared, current.scopes)),
-        vms=(*vms, *here.values()),
+        hosts=_append_new(current.hosts, [Host(name=declared.host)]),
+        scopes=_append_new(current.scopes, _check_scopes(declared, current.scopes)),
+        vms=(*vms, *on_host.values()),
     )
 
 
-def _with_unknown(vm: VirtualMachine, before: VirtualMachine | None, declared: HostDeclaration) -> VirtualMachine:
+def _merge_vm(vm: VirtualMachine, before: VirtualMachine | None, declared: HostDeclaration) -> VirtualMachine:
     """Overlay the old declaration with the fields that the host knows. A VM that runs is not deallocated."""
     if before is None:
         return vm
-    said = {name: getattr(vm, name) for name in declared.known.get(vm.name, ())}
-    power_state = before.power_state if vm.name in declared.idle else PowerState.RUNNING
-    return replace(before, host=vm.host, power_state=power_state, **said)
+    known_values = {name: getattr(vm, name) for name in declared.known_fields.get(vm.name, ())}
+    power_state = before.power_state if vm.name in declared.idle_vms else PowerState.RUNNING
+    return replace(before, host=vm.host, power_state=power_state, **known_values)
 
 
-def _with_named(before: tuple[N, ...], more: Iterable[N]) -> tuple[N, ...]:
+def _append_new(before: tuple[N, ...], additions: Iterable[N]) -> tuple[N, ...]:
     names = {one.name for one in before}
-    return (*before, *(one for one in more if one.name not in names))
+    return (*before, *(one for one in additions if one.name not in names))
 
 
-def _checked_scopes(declared: HostDeclaration, current: Iterable[Scope]) -> tuple[Scope, ...]:
+def _check_scopes(declared: HostDeclaration, current: Iterable[Scope]) -> tuple[Scope, ...]:
     kinds = {scope.name: scope.kind for scope in current}
     for scope in declared.scopes:
         kind = kinds.get(scope.name, scope.kind)
         if kind is not scope.kind:
-            msg = f"host {declared.host} has scope {scope.name} as {scope.kind}, declared is {kind}: make them agree"
+            msg = f"host {declared.host} declares scope {scope.name} as {scope.kind}, but it is {kind}: make them agree"
             raise Conflict(msg, host=declared.host, scope=scope.name)
     return declared.scopes
 
 
 def _refuse_foreign_vms(
-    host: str, here: Iterable[str], before: Mapping[str, VirtualMachine], may_take: Collection[str] | None
+    host: str, vm_names: Iterable[str], before: Mapping[str, VirtualMachine], may_take: Collection[str] | None
 ) -> None:
     if may_take is None:
         return
-    for name in here:
+    for name in vm_names:
         if name in before and before[name].host != host and name not in may_take:
             msg = (
                 f"host {host} may not take over vm {name}, which is declared for another host: "
-                "it moves while a Freeze or Redeploy carries it over, or when an operator declares it here"
+                "a VM moves with a Freeze or Redeploy, or when an operator declares it here"
             )
             raise Conflict(msg, vm=name, host=host)
 
 
 def _refuse_foreign_scopes(
-    host: str, here: Iterable[VirtualMachine], before: Mapping[str, VirtualMachine], scopes: Iterable[Scope]
+    host: str, vms: Iterable[VirtualMachine], before: Mapping[str, VirtualMachine], scopes: Iterable[Scope]
 ) -> None:
     """Allow a VM to stay in its scope, or to enter one that is new or of which the host has VMs."""
     own = {vm.scope for vm in before.values() if vm.host == host}
+    # Joining a standalone scope reveals nothing, because its VMs do not see each other's events.
     foreign = {scope.name for scope in scopes if scope.kind is not ScopeKind.STANDALONE} - own
-    for vm in here:
+    for vm in vms:
         if vm.scope in foreign and (vm.name not in before or before[vm.name].scope != vm.scope):
             msg = (
-                f"host {host} may not put vm {vm.name} into scope {vm.scope}, of which it runs no VM "
+                f"host {host} may not add vm {vm.name} to scope {vm.scope}, because it runs no other VM of the scope "
                 "(hosts_may_join_scopes is off): declare the VM with an operator's token first"
             )
             raise Conflict(msg, vm=vm.name, host=host, scope=vm.scope)
 
 
 def _refuse_foreign_addresses(
-    host: str, kept: Iterable[VirtualMachine], new: Iterable[VirtualMachine], *, is_told: bool
+    host: str, kept: Iterable[VirtualMachine], new: Iterable[VirtualMachine], *, may_name_owner: bool
 ) -> None:
     owners: dict[str, VirtualMachine] = {}
     for vm in (*kept, *new):
         for address in vm.addresses:
             other = owners.setdefault(address, vm)
             if other is not vm:
+                # The message names the VM of this host, whichever of the two came first.
                 own = vm if vm.host == host else other
-                owner = f"vm {other.name} on {other.host}" if is_told else "another vm"
-                msg = f"host {host}: address {address} of vm {own.name} is that of {owner}"
+                owner = f"vm {other.name} on {other.host}" if may_name_owner else "another vm"
+                msg = f"host {host}: address {address} of vm {own.name} belongs to {owner}"
                 raise Conflict(msg, vm=vm.name, host=host)
 
 
@@ -226,8 +229,8 @@ def apply_inventory(
     before = {vm.name: vm for vm in current.vms}
     scopes_before = {scope.name: scope for scope in current.scopes}
     scopes = {scope.name: scope for scope in declared.scopes}
-    vms = {vm.name: _with_profile(vm, before.get(vm.name), scopes) for vm in declared.vms}
-    check_held(active, (before, scopes_before), (vms, scopes))
+    vms = {vm.name: _apply_profile(vm, before.get(vm.name), scopes) for vm in declared.vms}
+    check_held_vms(active, (before, scopes_before), (vms, scopes))
     kept = [name for name in vms if name in before]
     changed = sum(vms[name] != before[name] for name in kept)
     change = InventoryChange(
@@ -245,7 +248,7 @@ Named = tuple[Mapping[str, VirtualMachine], Mapping[str, Scope]]
 """VMs and scopes by name."""
 
 
-def check_held(active: Iterable[Maintenance], before: Named, after: Named) -> None:
+def check_held_vms(active: Iterable[Maintenance], before: Named, after: Named) -> None:
     """Check that no VM of an active maintenance vanishes or changes its audience.
 
     Args:
@@ -261,14 +264,14 @@ def check_held(active: Iterable[Maintenance], before: Named, after: Named) -> No
             _refuse_if_held(maintenance, before[0].get(name), after[0].get(name), before[1], after[1])
 
 
-def only_changes(before: Inventory, after: Inventory) -> tuple[Inventory, Inventory]:
+def extract_changes(before: Inventory, after: Inventory) -> tuple[Inventory, Inventory]:
     """Return both inventories without what they have in common, so that a small change costs little.
 
     A VM whose scope differs counts as changed, because its audience may differ.
     """
-    hosts = _only_changed(before.hosts, after.hosts)
-    scopes = _only_changed(before.scopes, after.scopes)
-    vms = _only_changed(before.vms, after.vms)
+    hosts = _extract_changed(before.hosts, after.hosts)
+    scopes = _extract_changed(before.scopes, after.scopes)
+    vms = _extract_changed(before.vms, after.vms)
     names = {scope.name for side in scopes for scope in side}
     if names:
         changed = {vm.name for side in vms for vm in side}
@@ -280,7 +283,7 @@ def only_changes(before: Inventory, after: Inventory) -> tuple[Inventory, Invent
     )
 
 
-def _only_changed(before: tuple[M, ...], after: tuple[M, ...]) -> tuple[tuple[M, ...], tuple[M, ...]]:
+def _extract_changed(before: tuple[M, ...], after: tuple[M, ...]) -> tuple[tuple[M, ...], tuple[M, ...]]:
     old, new = {one.name: one for one in before}, {one.name: one for one in after}
     return (
         tuple(one for one in before if new.get(one.name) != one),
@@ -288,7 +291,7 @@ def _only_changed(before: tuple[M, ...], after: tuple[M, ...]) -> tuple[tuple[M,
     )
 
 
-def _with_profile(vm: VirtualMachine, before: VirtualMachine | None, scopes: dict[str, Scope]) -> VirtualMachine:
+def _apply_profile(vm: VirtualMachine, before: VirtualMachine | None, scopes: dict[str, Scope]) -> VirtualMachine:
     if vm.scope is None:
         return vm
     if before is not None and before.scope == vm.scope:
@@ -303,15 +306,16 @@ def _refuse_if_held(
     scopes_before: Mapping[str, Scope],
     scopes: Mapping[str, Scope],
 ) -> None:
+    # The caller may pass only what changed, so a missing VM is one that did not change.
     if before is None:
         return
-    words = f"vm {before.name} is held by maintenance {maintenance.id} ({maintenance.state})"
-    hint = "cancel it or wait until it is over, then apply the inventory again"
+    prefix = f"vm {before.name} is held by maintenance {maintenance.id} ({maintenance.state})"
+    hint = "cancel it or wait until it ends, then apply the inventory again"
     if after is None:
-        msg = f"{words} and cannot be removed: {hint}"
+        msg = f"{prefix} and cannot be removed: {hint}"
         raise Conflict(msg, vm=before.name, id=maintenance.id)
     if audience_key(before, scopes_before.get(before.scope or "")) != audience_key(
         after, scopes.get(after.scope or "")
     ):
-        msg = f"{words} and cannot change its scope: {hint}"
+        msg = f"{prefix} and cannot change its scope: {hint}"
         raise Conflict(msg, vm=before.name, id=maintenance.id)

@@ -19,7 +19,7 @@ Two rules:
     (none) --strike----> started
     queued, scheduled --cancel--> canceled
 
-Invariants, checked at each step by `check`:
+Invariants, checked at each step by `check_invariants`:
 
 - scheduled and later states have a NotBefore, queued has none; started_at is set from started on, ended_at at the end
   only;
@@ -35,6 +35,7 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 
+from forewarn.core.fast_replace import replace
 from forewarn.core.model import (
     ACTIVE_STATES,
     EntryKind,
@@ -43,10 +44,17 @@ from forewarn.core.model import (
     Maintenance,
     MaintenanceState,
 )
-from forewarn.core.value import replace
 from forewarn.errors import Conflict, IllegalTransition
 
-__all__ = ["EVENT_STATUS", "TRANSITIONS", "Trigger", "allows", "check", "event_status", "step"]
+__all__ = [
+    "EVENT_STATUS",
+    "TRANSITIONS",
+    "Trigger",
+    "apply_trigger",
+    "check_invariants",
+    "get_event_status",
+    "is_allowed",
+]
 
 
 class Trigger(StrEnum):
@@ -99,19 +107,21 @@ AUDIT_LOG_KIND = {
 """Audit log entry recorded when a state is reached."""
 
 
-def event_status(event: Event, maintenance: Maintenance) -> EventStatus:
+def get_event_status(event: Event, maintenance: Maintenance) -> EventStatus:
     """Return the status that `event` shows, given its maintenance. Spec: R35, R70, X4."""
     if not event.is_listed and maintenance.is_active:
         return EventStatus.WITHDRAWN
     return EVENT_STATUS[maintenance.state]
 
 
-def allows(state: MaintenanceState, trigger: Trigger) -> bool:
+def is_allowed(state: MaintenanceState, trigger: Trigger) -> bool:
     """Return True if the table has that transition."""
     return (state, trigger) in TRANSITIONS
 
 
-def step(maintenance: Maintenance, state: MaintenanceState | None, trigger: Trigger, now: datetime) -> Maintenance:
+def apply_trigger(
+    maintenance: Maintenance, state: MaintenanceState | None, trigger: Trigger, now: datetime
+) -> Maintenance:
     """Take one transition.
 
     Args:
@@ -129,18 +139,21 @@ def step(maintenance: Maintenance, state: MaintenanceState | None, trigger: Trig
     """
     target = TRANSITIONS.get((state, trigger))
     if target is None:
-        words = f"maintenance {maintenance.id} is {state}: {_HINTS.get(trigger, f'{trigger} is not possible')}"
+        msg = f"maintenance {maintenance.id} is {state}: {_HINTS.get(trigger, f'{trigger} is not possible')}"
+        # Only these triggers come from an operator, so for any other one the program is at fault.
         if trigger in _HINTS:
-            raise Conflict(words, id=maintenance.id, state=str(state))
-        raise IllegalTransition(words)
+            raise Conflict(msg, id=maintenance.id, state=str(state))
+        raise IllegalTransition(msg)
     if target is _S.STARTED:  # its actuator is due at once
+        # Maintenance without notice was never scheduled, so its start becomes its NotBefore.
         not_before = maintenance.not_before or now
         changed = replace(maintenance, state=target, started_at=now, not_before=not_before, due_at=now)
     elif target not in ACTIVE_STATES:
+        # Without a due time, the scheduler never loads it again.
         changed = replace(maintenance, state=target, ended_at=now, due_at=None)
     else:
         changed = replace(maintenance, state=target)
-    check(changed)
+    check_invariants(changed)
     return changed
 
 
@@ -151,7 +164,7 @@ _HINTS = {
 }
 
 
-def check(maintenance: Maintenance) -> None:
+def check_invariants(maintenance: Maintenance) -> None:
     """Raise `IllegalTransition` if the fields contradict the state."""
     state = maintenance.state
     is_wrong = (

@@ -1,7 +1,7 @@
 """VMs and addresses that met a limit of the metadata endpoint, by name, for operators.
 
-Kept in memory. The process that meets the limits passes on new counts (`take`), and the service adds them to those it
-has (`add`). If that process ends, the counts that it has passed on remain.
+Kept in memory. The process that meets the limits passes on new counts (`take_counts`), and the service adds them to
+those it has (`add_counts`). If that process ends, the counts that it has passed on remain.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-__all__ = ["Guest", "LimitLog", "LimitsMet"]
+__all__ = ["CallerKind", "CallerLimitHits", "LimitLog"]
 
 
-class Guest(StrEnum):
+class CallerKind(StrEnum):
     """A kind of caller of the metadata endpoint."""
 
     VM = "vm"
@@ -25,12 +25,12 @@ class Guest(StrEnum):
     """A source address that belongs to no VM."""
 
 
-_KEPT_MAX = {Guest.VM: 1000, Guest.ADDRESS: 100}
+_KEPT_MAX = {CallerKind.VM: 1000, CallerKind.ADDRESS: 100}
 """Maximum number of names kept of each kind. Callers with many addresses cannot push out the VMs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsMet:
+class CallerLimitHits:
     """Counts of the limits that one caller met.
 
     Attributes:
@@ -40,7 +40,7 @@ class LimitsMet:
         limited_at: Time of the last one.
     """
 
-    guest: Guest
+    guest: CallerKind
     name: str
     limited: dict[str, int]
     limited_at: datetime
@@ -50,27 +50,27 @@ class LimitLog:
     """Counts of refusals by caller and limit; of each kind, callers whose last refusal is oldest are dropped first."""
 
     def __init__(self) -> None:
-        self._met: dict[Guest, OrderedDict[str, LimitsMet]] = {guest: OrderedDict() for guest in Guest}
+        self._met: dict[CallerKind, OrderedDict[str, CallerLimitHits]] = {guest: OrderedDict() for guest in CallerKind}
 
-    def __iter__(self) -> Iterator[LimitsMet]:
+    def __iter__(self) -> Iterator[CallerLimitHits]:
         """Iterate over the callers, one kind after the other; within a kind, the latest to meet a limit comes last."""
         return (met for kept in self._met.values() for met in kept.values())
 
-    def note(self, guest: Guest, name: str, limit: str, now: datetime) -> None:
+    def count_refusal(self, caller_kind: CallerKind, name: str, limit: str, now: datetime) -> None:
         """Count one refusal."""
-        self.add([LimitsMet(guest=guest, name=name, limited={limit: 1}, limited_at=now)])
+        self.add_counts([CallerLimitHits(guest=caller_kind, name=name, limited={limit: 1}, limited_at=now)])
 
-    def add(self, found: Iterable[LimitsMet]) -> None:
+    def add_counts(self, hits: Iterable[CallerLimitHits]) -> None:
         """Add counts to those kept."""
-        for new in found:
+        for new in hits:
             kept = self._met[new.guest]
             # Removed and inserted again, so that the oldest refusals stay at the front.
             old = kept.pop(new.name, None)
-            kept[new.name] = new if old is None else replace(new, limited=_sum(old.limited, new.limited))
+            kept[new.name] = new if old is None else replace(new, limited=_add_counts(old.limited, new.limited))
             if len(kept) > _KEPT_MAX[new.guest]:
                 kept.popitem(last=False)
 
-    def take(self) -> list[LimitsMet]:
+    def take_counts(self) -> list[CallerLimitHits]:
         """Return all counts and reset them."""
         found = list(self)
         for kept in self._met.values():
@@ -78,5 +78,5 @@ class LimitLog:
         return found
 
 
-def _sum(before: Mapping[str, int], new: Mapping[str, int]) -> dict[str, int]:
+def _add_counts(before: Mapping[str, int], new: Mapping[str, int]) -> dict[str, int]:
     return dict(Counter(before) + Counter(new))

@@ -17,10 +17,11 @@ __all__ = [
     "ACTIVE_STATES",
     "POLICY",
     "Audience",
+    "AuditEntry",
     "Claim",
-    "Entry",
     "EntryKind",
     "Event",
+    "EventSource",
     "EventStatus",
     "EventType",
     "Host",
@@ -30,10 +31,9 @@ __all__ = [
     "PowerState",
     "Scope",
     "ScopeKind",
-    "Source",
     "VirtualMachine",
     "audience_key",
-    "names_of",
+    "split_audience_keys",
 ]
 
 
@@ -80,7 +80,7 @@ POLICY = "policy"
 """Actor recorded for an approval by policy."""
 
 
-class Source(StrEnum):
+class EventSource(StrEnum):
     """Originator of an event (R38)."""
 
     PLATFORM = "Platform"
@@ -217,7 +217,7 @@ def audience_key(vm: VirtualMachine, scope: Scope | None) -> str:
     return f"scope:{scope.name}"
 
 
-def names_of(keys: Iterable[str]) -> tuple[list[str], list[str]]:
+def split_audience_keys(keys: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return the names of the VMs and the names of the scopes in these audience keys; see `audience_key`."""
     parts = [key.partition(":") for key in keys]
     return [name for kind, _, name in parts if kind == "vm"], [name for kind, _, name in parts if kind == "scope"]
@@ -292,7 +292,7 @@ class Maintenance:
     cause: str
     type: EventType
     impact: EventType
-    source: Source
+    source: EventSource
     description: str
     duration_s: int
     state: MaintenanceState
@@ -405,7 +405,7 @@ class EntryKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class AuditEntry:
     """One line of the audit log: append-only, never changed.
 
     Attributes:
@@ -426,4 +426,5 @@ class Entry:
     source_address: str | None = None
     api_version: str | None = None
     reason: str | None = None
+    # Assigned by the store, so an entry equals its stored copy.
     sequence: int = field(default=0, compare=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta, tzinfo
 
-__all__ = ["ALL_APPROVERS", "DAYS", "NO_POLICY", "Extension", "Policy", "QuietHours", "Zone"]
+__all__ = ["ALL_APPROVERS", "DAYS", "NO_POLICY", "ExtensionAllowance", "Policy", "QuietHours", "TimeZone"]
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 """Names of the days, indexed by `date.weekday`."""
@@ -19,7 +19,7 @@ ALL_APPROVERS = ("vm", "operator", "tenant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Zone:
+class TimeZone:
     """A time zone, compared by name only.
 
     Attributes:
@@ -44,9 +44,9 @@ class QuietHours:
     days: tuple[int, ...]
     begin: time
     end: time
-    zone: Zone
+    zone: TimeZone
 
-    def span(self, midnight: datetime) -> tuple[datetime, datetime]:
+    def get_interval(self, midnight: datetime) -> tuple[datetime, datetime]:
         """Return the begin and end of the quiet hours that begin on the day of that local midnight.
 
         When clocks are set back, an hour comes twice; when they are set forward, one never comes. A bound in such an
@@ -56,20 +56,21 @@ class QuietHours:
             midnight: Naive local time.
         """
         end_day = midnight if self.end > self.begin else midnight + timedelta(days=1)
-        return min(self._moments(midnight, self.begin)), max(self._moments(end_day, self.end))
+        return min(self._list_candidates(midnight, self.begin)), max(self._list_candidates(end_day, self.end))
 
-    def _moments(self, day: datetime, at: time) -> tuple[datetime, datetime]:
+    def _list_candidates(self, day: datetime, at: time) -> tuple[datetime, datetime]:
         local = datetime.combine(day, at, self.zone.rules)
-        return _utc(local), _utc(local.replace(fold=1))
+        # These differ only where clocks change: the two readings of a repeated hour, or both sides of a skipped one.
+        return _to_utc(local), _to_utc(local.replace(fold=1))
 
 
-def _utc(local: datetime) -> datetime:
+def _to_utc(local: datetime) -> datetime:
     """Convert to UTC, because Python compares two times of one zone without their offsets."""
     return local.astimezone(UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extension:
+class ExtensionAllowance:
     """Additional time to prepare, granted on request.
 
     Attributes:
@@ -100,9 +101,9 @@ class Policy:
     quiet_hours: tuple[QuietHours, ...] = ()
     user_operations_max: int | None = None
     approvers: tuple[str, ...] = ALL_APPROVERS
-    extension: Extension | None = None
+    extension: ExtensionAllowance | None = None
 
-    def takes_approval_of(self, actor: str) -> bool:
+    def accepts_approval_of(self, actor: str) -> bool:
         """Return True if an approval by that actor counts: ``vm:NAME``, ``operator:NAME``, ``tenant:NAME``."""
         return actor.partition(":")[0] in self.approvers or actor in self.approvers
 

@@ -23,12 +23,12 @@ __all__ = [
     "HOSTS_MAX",
     "LENGTH_MAX",
     "OVER_STATES",
-    "Health",
     "HealthCheck",
-    "HostState",
-    "Order",
+    "HealthResult",
+    "HostOrder",
     "Rollout",
     "RolloutHost",
+    "RolloutHostState",
     "RolloutSpec",
     "RolloutState",
 ]
@@ -40,7 +40,7 @@ LENGTH_MAX = timedelta(days=3660)
 """Maximum estimated duration of a rollout."""
 
 
-class Order(StrEnum):
+class HostOrder(StrEnum):
     """Order in which the hosts are processed."""
 
     LISTED = "listed"
@@ -66,7 +66,7 @@ ENDED_STATES = frozenset({RolloutState.ABORTED, RolloutState.COMPLETED, RolloutS
 """Final states."""
 
 
-class HostState(StrEnum):
+class RolloutHostState(StrEnum):
     """State of one host of a rollout."""
 
     PENDING = "pending"
@@ -78,7 +78,7 @@ class HostState(StrEnum):
     SKIPPED = "skipped"
 
 
-OVER_STATES = frozenset({HostState.DONE, HostState.FAILED, HostState.SKIPPED})
+OVER_STATES = frozenset({RolloutHostState.DONE, RolloutHostState.FAILED, RolloutHostState.SKIPPED})
 """States of a host that is finished with, whatever the outcome."""
 
 
@@ -126,7 +126,7 @@ class RolloutSpec:
     duration_s: int | None = None
     notice: timedelta | None = None
     hosts: tuple[str, ...] | None = None
-    order: Order = Order.LISTED
+    order: HostOrder = HostOrder.LISTED
     batch_size: int = 1
     hosts_at_once: int = 1
     canary: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ class RolloutSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class HealthResult:
     """Result of one health check.
 
     Attributes:
@@ -170,7 +170,7 @@ class RolloutHost:
 
     name: str
     batch: int
-    state: HostState = HostState.PENDING
+    state: RolloutHostState = RolloutHostState.PENDING
     maintenance_ids: tuple[str, ...] = ()
     is_open: bool = False
     scheduled_at: datetime | None = None
@@ -205,7 +205,7 @@ class Rollout:
     reason: str | None = None
     failures_accepted: int = 0
     checks: int = 0
-    health: Health | None = None
+    health: HealthResult | None = None
 
     @property
     def is_ended(self) -> bool:
@@ -213,30 +213,30 @@ class Rollout:
         return self.state in ENDED_STATES
 
     @property
-    def batches(self) -> int:
+    def batch_count(self) -> int:
         """Number of batches."""
         return self.hosts[-1].batch + 1 if self.hosts else 0
 
     @property
-    def canaries(self) -> int:
+    def canary_count(self) -> int:
         """Number of canaries; each is a batch at the beginning."""
         return len(self.spec.canary)
 
     @property
-    def batch(self) -> int | None:
+    def current_batch(self) -> int | None:
         """Current batch, from 0; None if every host is over."""
         return next((host.batch for host in self.hosts if not host.is_over), None)
 
     @property
-    def counts(self) -> Mapping[HostState, int]:
+    def host_counts(self) -> Mapping[RolloutHostState, int]:
         """Number of hosts in each state, states without hosts included."""
         found = Counter(host.state for host in self.hosts)
-        return {state: found[state] for state in HostState}
+        return {state: found[state] for state in RolloutHostState}
 
     @property
-    def failures(self) -> int:
+    def failure_count(self) -> int:
         """Number of failed hosts."""
-        return sum(host.state is HostState.FAILED for host in self.hosts)
+        return sum(host.state is RolloutHostState.FAILED for host in self.hosts)
 
     @property
     def open_hosts(self) -> tuple[RolloutHost, ...]:
@@ -244,6 +244,6 @@ class Rollout:
         return tuple(host for host in self.hosts if host.is_open)
 
     @property
-    def watched(self) -> tuple[str, ...]:
+    def watched_maintenance_ids(self) -> tuple[str, ...]:
         """Ids of the maintenances that a decision needs."""
         return tuple(i for host in self.hosts if host.is_open for i in host.maintenance_ids)

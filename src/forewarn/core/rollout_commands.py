@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from forewarn.core.rollout import HostState, Rollout, RolloutHost
-from forewarn.core.rollout_lifecycle import TRANSITIONS, HostTrigger, RolloutTrigger, check, step, step_host
-from forewarn.core.rollout_plan import Plan
-from forewarn.core.value import replace
+from forewarn.core.fast_replace import replace
+from forewarn.core.rollout import Rollout, RolloutHost, RolloutHostState
+from forewarn.core.rollout_lifecycle import (
+    TRANSITIONS,
+    HostTrigger,
+    RolloutTrigger,
+    apply_host_trigger,
+    apply_rollout_trigger,
+    check_rollout,
+)
+from forewarn.core.rollout_plan import RolloutPlan
 
-__all__ = ["abort", "create", "pause", "resume", "start"]
+__all__ = ["abort_rollout", "create_rollout", "pause_rollout", "resume_rollout", "start_rollout"]
 
 
-def create(plan: Plan, rollout_id: str, now: datetime) -> Rollout:
+def create_rollout(plan: RolloutPlan, rollout_id: str, now: datetime) -> Rollout:
     """Create a rollout from a plan. Nothing happens before it is started."""
     rollout = Rollout(
         id=rollout_id,
@@ -21,29 +28,29 @@ def create(plan: Plan, rollout_id: str, now: datetime) -> Rollout:
         created_at=now,
         hosts=tuple(RolloutHost(name=name, batch=batch.number) for batch in plan.batches for name in batch.hosts),
     )
-    check(rollout)
+    check_rollout(rollout)
     return rollout
 
 
-def start(rollout: Rollout, now: datetime) -> Rollout:
+def start_rollout(rollout: Rollout, now: datetime) -> Rollout:
     """Start a planned rollout.
 
     Raises:
         Conflict: It was started before.
     """
-    return step(rollout, RolloutTrigger.START, now)
+    return apply_rollout_trigger(rollout, RolloutTrigger.START, now)
 
 
-def pause(rollout: Rollout, now: datetime, *, reason: str | None = None) -> Rollout:
+def pause_rollout(rollout: Rollout, now: datetime, *, reason: str | None = None) -> Rollout:
     """Pause a rollout: no further host is begun, and hosts in flight run to their end.
 
     Raises:
         Conflict: It is not running.
     """
-    return step(rollout, RolloutTrigger.PAUSE, now, reason=reason)
+    return apply_rollout_trigger(rollout, RolloutTrigger.PAUSE, now, reason=reason)
 
 
-def resume(rollout: Rollout, now: datetime, *, accept_health: bool = False) -> Rollout:
+def resume_rollout(rollout: Rollout, now: datetime, *, accept_health: bool = False) -> Rollout:
     """Resume a paused rollout. Failures so far no longer count.
 
     The health check before a batch that has not begun is repeated: it failed, or it is from before the pause.
@@ -56,16 +63,19 @@ def resume(rollout: Rollout, now: datetime, *, accept_health: bool = False) -> R
     Raises:
         Conflict: It is not paused.
     """
-    resumed = step(rollout, RolloutTrigger.RESUME, now)
+    resumed = apply_rollout_trigger(rollout, RolloutTrigger.RESUME, now)
     health = rollout.health
     if health is not None and accept_health:
         health = replace(health, is_healthy=True)
-    elif not any(host.batch == rollout.batch and host.state is not HostState.PENDING for host in rollout.hosts):
+    # Once a host of this batch has begun, the check before it has been passed and is not repeated.
+    elif not any(
+        host.batch == rollout.current_batch and host.state is not RolloutHostState.PENDING for host in rollout.hosts
+    ):
         health = None
-    return replace(resumed, failures_accepted=rollout.failures, health=health)
+    return replace(resumed, failures_accepted=rollout.failure_count, health=health)
 
 
-def abort(rollout: Rollout, now: datetime, *, reason: str | None = None) -> Rollout:
+def abort_rollout(rollout: Rollout, now: datetime, *, reason: str | None = None) -> Rollout:
     """Abort a rollout: begin no further host and cancel what has not started; what has started runs to its end.
 
     `next_steps` returns the cancellations.
@@ -73,11 +83,16 @@ def abort(rollout: Rollout, now: datetime, *, reason: str | None = None) -> Roll
     Raises:
         Conflict: It is over, or is being aborted already.
     """
+    # The hosts come first, because a rollout may only be aborted when every host is over. Other states raise below.
     if (rollout.state, RolloutTrigger.ABORT) in TRANSITIONS:
-        words = "the rollout was aborted" if reason is None else f"the rollout was aborted: {reason}"
-        rollout = replace(rollout, hosts=tuple(_without_turn(host, now, words) for host in rollout.hosts))
-    return step(rollout, RolloutTrigger.ABORT, now, reason=reason)
+        host_reason = "the rollout was aborted" if reason is None else f"the rollout was aborted: {reason}"
+        rollout = replace(rollout, hosts=tuple(_skip_pending_host(host, now, host_reason) for host in rollout.hosts))
+    return apply_rollout_trigger(rollout, RolloutTrigger.ABORT, now, reason=reason)
 
 
-def _without_turn(host: RolloutHost, now: datetime, reason: str) -> RolloutHost:
-    return step_host(host, HostTrigger.SKIP, now, reason=reason) if host.state is HostState.PENDING else host
+def _skip_pending_host(host: RolloutHost, now: datetime, reason: str) -> RolloutHost:
+    return (
+        apply_host_trigger(host, HostTrigger.SKIP, now, reason=reason)
+        if host.state is RolloutHostState.PENDING
+        else host
+    )

@@ -20,7 +20,7 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.model import Maintenance, MaintenanceState, PowerState, ScopeKind, VirtualMachine
 from forewarn.core.rollout import RolloutSpec
 
-__all__ = ["FAULT_DOMAIN", "UPDATE_DOMAIN", "Footprint", "Occupied", "Survey", "blocks"]
+__all__ = ["FAULT_DOMAIN", "UPDATE_DOMAIN", "HostFootprint", "InventorySurvey", "Occupancy", "blocks_hosts"]
 
 FAULT_DOMAIN = "fault domain"
 UPDATE_DOMAIN = "update domain"
@@ -29,7 +29,7 @@ _SELECTED = {FAULT_DOMAIN: "one_fault_domain", UPDATE_DOMAIN: "one_update_domain
 """Kinds of domains, and the rule of a specification that allows a scope only one of them in flight at a time."""
 
 
-def blocks(maintenance: Maintenance) -> bool:
+def blocks_hosts(maintenance: Maintenance) -> bool:
     """Return True if a maintenance outside the rollout blocks hosts: it has started, or ours would queue behind it.
 
     One that only waits for its moment and is not routine does not block: a user may restart a VM in a month. Spec: R61.
@@ -39,7 +39,7 @@ def blocks(maintenance: Maintenance) -> bool:
 
 
 @dataclass(slots=True)
-class Footprint:
+class HostFootprint:
     """VMs and domains that the maintenance of a host touches.
 
     Attributes:
@@ -50,7 +50,7 @@ class Footprint:
     vms: set[str] = field(default_factory=set)
     domains: dict[tuple[str, str], set[int]] = field(default_factory=dict)
 
-    def split(self) -> tuple[str, str, list[int]] | None:
+    def find_split_scope(self) -> tuple[str, str, list[int]] | None:
         """Return kind, scope and domains if this host alone spans several domains of a scope; None if it does not."""
         for (kind, scope), domains in self.domains.items():
             if len(domains) > 1:
@@ -58,7 +58,7 @@ class Footprint:
         return None
 
 
-class Survey:
+class InventorySurvey:
     """Inventory data about some hosts and VMs, collected in one pass; footprints are made on demand.
 
     Args:
@@ -73,17 +73,19 @@ class Survey:
     ) -> None:
         self.kinds = tuple(kind for kind, name in _SELECTED.items() if getattr(spec, name))
         self.hosts = frozenset(host.name for host in inventory.hosts)
-        self._lone = frozenset(scope.name for scope in inventory.scopes if scope.kind is ScopeKind.STANDALONE)
+        self._standalone_scopes = frozenset(
+            scope.name for scope in inventory.scopes if scope.kind is ScopeKind.STANDALONE
+        )
         self._running: dict[str, list[VirtualMachine]] = {host: [] for host in hosts}
         self._vms: dict[str, VirtualMachine] = {}
-        self._footprints: dict[str, Footprint] = {}
+        self._footprints: dict[str, HostFootprint] = {}
         for vm in inventory.vms:
             if vm.host in self._running and vm.power_state is PowerState.RUNNING:
                 self._running[vm.host].append(vm)
             if vm.name in vms:
                 self._vms[vm.name] = vm
 
-    def count(self, host: str) -> int:
+    def count_vms(self, host: str) -> int:
         """Return the number of VMs that run on that host."""
         return len(self._running[host])
 
@@ -91,35 +93,35 @@ class Survey:
         """Return the VMs that run on that host."""
         return self._running[host]
 
-    def footprint(self, host: str) -> Footprint:
+    def get_footprint(self, host: str) -> HostFootprint:
         """Return the footprint of one of the hosts named at the start."""
         if host not in self._footprints:
-            self._footprints[host] = footprint = Footprint(vms={vm.name for vm in self._running[host]})
+            self._footprints[host] = footprint = HostFootprint(vms={vm.name for vm in self._running[host]})
             for vm in self._running[host]:
                 for kind, scope, domain in self.domains_of(vm):
                     footprint.domains.setdefault((kind, scope), set()).add(domain)
         return self._footprints[host]
 
-    def domains_of_vm(self, name: str) -> Iterable[tuple[str, str, int]]:
+    def domains_of_named_vm(self, name: str) -> Iterable[tuple[str, str, int]]:
         """Return the `domains_of` one of the VMs named at the start; empty if it is gone."""
         return self.domains_of(self._vms[name]) if name in self._vms else ()
 
     def domains_of(self, vm: VirtualMachine) -> Iterable[tuple[str, str, int]]:
         """Yield kind, scope and domain of a VM for each selected kind; nothing for a standalone VM."""
-        if vm.scope is not None and vm.scope not in self._lone:
+        if vm.scope is not None and vm.scope not in self._standalone_scopes:
             for kind in self.kinds:
                 yield kind, vm.scope, vm.fault_domain if kind == FAULT_DOMAIN else vm.update_domain
 
 
-class Occupied:
+class Occupancy:
     """Hosts, VMs and domains in flight, and their holders.
 
     Args:
         seen: Inventory data of the hosts in flight, and of those that may follow.
     """
 
-    def __init__(self, seen: Survey) -> None:
-        self._seen = seen
+    def __init__(self, survey: InventorySurvey) -> None:
+        self._survey = survey
         self._hosts: dict[str, str] = {}
         self._vms: dict[str, str] = {}
         self._domains: dict[tuple[str, str], dict[int, str]] = {}
@@ -127,7 +129,7 @@ class Occupied:
     def add_host(self, host: str) -> None:
         """Add a host in flight, with all that runs on it now."""
         self._hosts.setdefault(host, host)
-        footprint = self._seen.footprint(host)
+        footprint = self._survey.get_footprint(host)
         for vm in footprint.vms:
             self._vms.setdefault(vm, host)
         for key, domains in footprint.domains.items():
@@ -136,26 +138,29 @@ class Occupied:
 
     def add_maintenance(self, maintenance: Maintenance) -> None:
         """Add a maintenance in flight, with everything that it claimed, as it was then and as it is now."""
-        who = f"maintenance {maintenance.id}"
+        holder = f"maintenance {maintenance.id}"
         for host in maintenance.hosts:
-            self._hosts.setdefault(host, who)
+            self._hosts.setdefault(host, holder)
         for claim in maintenance.claims:
-            self._vms.setdefault(claim.vm, who)
-            if claim.scope is not None and FAULT_DOMAIN in self._seen.kinds:
-                self._domains.setdefault((FAULT_DOMAIN, claim.scope), {}).setdefault(claim.fault_domain, who)
-            for kind, scope, domain in self._seen.domains_of_vm(claim.vm):
-                self._domains.setdefault((kind, scope), {}).setdefault(domain, who)
+            self._vms.setdefault(claim.vm, holder)
+            if claim.scope is not None and FAULT_DOMAIN in self._survey.kinds:
+                self._domains.setdefault((FAULT_DOMAIN, claim.scope), {}).setdefault(claim.fault_domain, holder)
+            # A claim has no update domain, so that comes from the inventory, like the domains after a move.
+            for kind, scope, domain in self._survey.domains_of_named_vm(claim.vm):
+                self._domains.setdefault((kind, scope), {}).setdefault(domain, holder)
 
-    def obstacle(self, host: str) -> str | None:
+    def find_obstacle(self, host: str) -> str | None:
         """Return the reason why that host may not go now; None if it may."""
         if host in self._hosts:
-            return f"it is in {self._hosts[host]}"
-        footprint = self._seen.footprint(host)
+            return f"it is held by {self._hosts[host]}"
+        footprint = self._survey.get_footprint(host)
         held = footprint.vms & self._vms.keys()
         if held:
+            # The smallest name, so that the same situation always gives the same message.
             return f"vm {min(held)} is held by {self._vms[min(held)]}"
         for (kind, scope), domains in footprint.domains.items():
-            for domain, who in self._domains.get((kind, scope), {}).items():
+            for domain, holder in self._domains.get((kind, scope), {}).items():
+                # Sharing a domain with what is in flight is allowed, but only if this host touches no other one.
                 if domains != {domain}:
-                    return f"{kind} {domain} of scope {scope} is held by {who}"
+                    return f"{kind} {domain} of scope {scope} is held by {holder}"
         return None

@@ -29,8 +29,8 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 
-from forewarn.core.rollout import ENDED_STATES, OVER_STATES, HostState, Rollout, RolloutHost, RolloutState
-from forewarn.core.value import replace
+from forewarn.core.fast_replace import replace
+from forewarn.core.rollout import ENDED_STATES, OVER_STATES, Rollout, RolloutHost, RolloutHostState, RolloutState
 from forewarn.errors import Conflict, IllegalTransition
 
 __all__ = [
@@ -38,10 +38,10 @@ __all__ = [
     "TRANSITIONS",
     "HostTrigger",
     "RolloutTrigger",
-    "check",
+    "apply_host_trigger",
+    "apply_rollout_trigger",
     "check_host",
-    "step",
-    "step_host",
+    "check_rollout",
 ]
 
 
@@ -88,9 +88,9 @@ TRANSITIONS: dict[tuple[RolloutState | None, RolloutTrigger], RolloutState] = {
 }
 """Next state of a rollout by state and trigger."""
 
-_H = HostState
+_H = RolloutHostState
 
-HOST_TRANSITIONS: dict[tuple[HostState | None, HostTrigger], HostState] = {
+HOST_TRANSITIONS: dict[tuple[RolloutHostState | None, HostTrigger], RolloutHostState] = {
     (None, HostTrigger.CREATE): _H.PENDING,
     (_H.PENDING, HostTrigger.SCHEDULE): _H.WAITING,
     (_H.PENDING, HostTrigger.FAIL): _H.FAILED,
@@ -109,14 +109,16 @@ _HINTS = {
     _T.START: "only a planned one can be started",
     _T.PAUSE: "only a running one can be paused",
     _T.RESUME: "only a paused one can be resumed",
-    _T.ABORT: "only one that is not over can be aborted, and only once",
+    _T.ABORT: "it has ended or is being aborted already",
 }
 """Hints for operators, by trigger, for commands that the state does not allow."""
 
 _BEGUN = frozenset({_R.RUNNING, _R.PAUSED, _R.ABORTING, _R.COMPLETED, _R.FAILED})
 
 
-def step(rollout: Rollout, trigger: RolloutTrigger, now: datetime, *, reason: str | None = None) -> Rollout:
+def apply_rollout_trigger(
+    rollout: Rollout, trigger: RolloutTrigger, now: datetime, *, reason: str | None = None
+) -> Rollout:
     """Take one transition of a rollout.
 
     Args:
@@ -132,10 +134,10 @@ def step(rollout: Rollout, trigger: RolloutTrigger, now: datetime, *, reason: st
     target = TRANSITIONS.get((rollout.state, trigger))
     if target is None:
         hint = _HINTS.get(trigger, f"{trigger} is not possible")
-        words = f"rollout {rollout.spec.name!r} is {rollout.state}: {hint}"
+        msg = f"rollout {rollout.spec.name!r} is {rollout.state}: {hint}"
         if trigger in _HINTS:
-            raise Conflict(words, rollout=rollout.spec.name, state=rollout.state.value)
-        raise IllegalTransition(words)
+            raise Conflict(msg, rollout=rollout.spec.name, state=rollout.state.value)
+        raise IllegalTransition(msg)
     changed = replace(
         rollout,
         state=target,
@@ -143,11 +145,11 @@ def step(rollout: Rollout, trigger: RolloutTrigger, now: datetime, *, reason: st
         ended_at=now if target in ENDED_STATES else None,
         reason=reason or (rollout.reason if target is _R.ABORTED else None),
     )
-    check(changed)
+    check_rollout(changed)
     return changed
 
 
-def step_host(
+def apply_host_trigger(
     host: RolloutHost,
     trigger: HostTrigger,
     now: datetime,
@@ -183,14 +185,14 @@ def step_host(
     return changed
 
 
-def check(rollout: Rollout) -> None:
+def check_rollout(rollout: Rollout) -> None:
     """Raise `IllegalTransition` if a rollout contradicts its state."""
     is_wrong = (
         (rollout.state in ENDED_STATES) != (rollout.ended_at is not None)
         or (rollout.state in _BEGUN and rollout.started_at is None)
         or (rollout.state is _R.PLANNED and rollout.started_at is not None)
         or (rollout.is_ended and any(host.is_open or not host.is_over for host in rollout.hosts))
-        or (rollout.state is _R.COMPLETED and rollout.failures > 0)
+        or (rollout.state is _R.COMPLETED and rollout.failure_count > 0)
     )
     if is_wrong:
         msg = f"rollout {rollout.id} has hosts or times that do not fit its state {rollout.state}"

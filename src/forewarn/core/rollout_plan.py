@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from forewarn.core.causes import CAUSES, MINIMUM_NOTICE, Cause
-from forewarn.core.decision import Rules
+from forewarn.core.decision import DecisionRules
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import EventType, ScopeKind, Source
+from forewarn.core.model import EventSource, EventType, ScopeKind
 from forewarn.core.policy import Policy
-from forewarn.core.rollout import HOSTS_MAX, LENGTH_MAX, Order, RolloutSpec
-from forewarn.core.rollout_domains import FAULT_DOMAIN, Occupied, Survey
-from forewarn.core.tenancy import find_calm, policy_of
+from forewarn.core.rollout import HOSTS_MAX, LENGTH_MAX, HostOrder, RolloutSpec
+from forewarn.core.rollout_domains import FAULT_DOMAIN, InventorySurvey, Occupancy
+from forewarn.core.tenancy import find_allowed_start, policy_of
 from forewarn.errors import (
     BelowMinimumNotice,
     Conflict,
@@ -23,9 +23,9 @@ from forewarn.errors import (
     NotFound,
     QuietHoursConflict,
 )
-from forewarn.util.duration import format_span
+from forewarn.util.duration import format_duration
 
-__all__ = ["Batch", "Move", "Plan", "check_spec", "pause_after", "plan"]
+__all__ = ["QuietHoursDelay", "RolloutBatch", "RolloutPlan", "check_spec", "pause_after", "plan_rollout"]
 
 _TYPES = frozenset({EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY})
 """Event types that a rollout may use: the VMs still exist afterwards."""
@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class QuietHoursDelay:
     """A host whose turn is delayed by quiet hours.
 
     Attributes:
@@ -50,7 +50,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class RolloutBatch:
     """Hosts that must be over before the next batch begins.
 
     Attributes:
@@ -71,12 +71,12 @@ class Batch:
     vms: int
     begins_at: datetime
     ends_at: datetime
-    moves: tuple[Move, ...] = ()
+    moves: tuple[QuietHoursDelay, ...] = ()
     unwarned_vms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RolloutPlan:
     """Planned course of a rollout.
 
     The estimate assumes that no one approves before NotBefore, that impact takes as long as announced and the
@@ -88,20 +88,20 @@ class Plan:
     """
 
     spec: RolloutSpec
-    batches: tuple[Batch, ...]
+    batches: tuple[RolloutBatch, ...]
     begins_at: datetime
     ends_at: datetime
     is_at_least: bool
 
 
-def plan(
+def plan_rollout(
     spec: RolloutSpec,
     inventory: Inventory,
     now: datetime,
     *,
-    rules: Rules | None = None,
+    rules: DecisionRules | None = None,
     would_warn: Callable[[str], bool] | None = None,
-) -> Plan:
+) -> RolloutPlan:
     """Make batches, and estimate when each begins and ends.
 
     Args:
@@ -122,37 +122,38 @@ def plan(
     Spec: R70c
     """
     check_spec(spec)
-    rules = rules or Rules()
+    rules = rules or DecisionRules()
     _refuse_long_notice(spec, rules)
-    names = _names(spec, inventory)
-    seen = Survey(inventory, spec, names)
-    _refuse_split(spec, seen, names)
-    _, is_at_least = _takes(spec)
-    calendar = _Calendar(spec, inventory, seen, rules.notice_max)
-    batches: list[Batch] = []
+    names = _select_hosts(spec, inventory)
+    survey = InventorySurvey(inventory, spec, names)
+    _refuse_split_hosts(spec, survey, names)
+    _, is_at_least = _estimate_host_time(spec)
+    calendar = _Calendar(spec, inventory, survey, rules.notice_max)
+    batches: list[RolloutBatch] = []
     begins_at = ends_at = now
-    for number, hosts in enumerate(_batches(spec, seen, names)):
+    for number, hosts in enumerate(_make_batches(spec, survey, names)):
         if batches:
-            begins_at = _later(ends_at, pause_after(spec, number - 1), now)
-        rounds = _rounds(spec, seen, hosts)
-        moves: list[Move] = []
+            begins_at = _add_bounded(ends_at, pause_after(spec, number - 1), now)
+        rounds = _group_rounds(spec, survey, hosts)
+        moves: list[QuietHoursDelay] = []
         ends_at = begins_at
+        # The rounds are only an estimate: a host really begins as soon as another one is over.
         for together in rounds:
-            ends_at = _later(ends_at, calendar.end(together, ends_at, moves) - ends_at, now)
+            ends_at = _add_bounded(ends_at, calendar.estimate_end(together, ends_at, moves) - ends_at, now)
         batches.append(
-            Batch(
+            RolloutBatch(
                 number=number,
                 is_canary=number < len(spec.canary),
                 hosts=tuple(hosts),
                 rounds=rounds,
-                vms=sum(seen.count(host) for host in hosts),
+                vms=sum(survey.count_vms(host) for host in hosts),
                 begins_at=begins_at,
                 ends_at=ends_at,
                 moves=tuple(moves),
-                unwarned_vms=_unwarned(seen, hosts, would_warn),
+                unwarned_vms=_list_unwarned_vms(survey, hosts, would_warn),
             )
         )
-    return Plan(spec=spec, batches=tuple(batches), begins_at=now, ends_at=ends_at, is_at_least=is_at_least)
+    return RolloutPlan(spec=spec, batches=tuple(batches), begins_at=now, ends_at=ends_at, is_at_least=is_at_least)
 
 
 def pause_after(spec: RolloutSpec, batch: int) -> timedelta:
@@ -184,12 +185,13 @@ def check_spec(spec: RolloutSpec) -> None:
     if spec.hosts is not None:
         _check_hosts(spec.hosts, spec.canary)
     if spec.hosts_at_once > spec.batch_size:
-        msg = f"{spec.hosts_at_once} hosts at once are more than the {spec.batch_size} of a batch (batch_size)"
+        msg = f"hosts_at_once of {spec.hosts_at_once} exceeds batch_size of {spec.batch_size}"
         raise InvalidRequest(msg, at=["hosts_at_once"])
-    takes, _ = _takes(spec)
+    takes, _ = _estimate_host_time(spec)
+    # Equal is too short as well, because the host would reach its deadline in the moment in which it ends.
     if spec.deadline is not None and spec.deadline <= takes:
-        words = f"notice and duration take {format_span(takes)}"
-        msg = f"no host can be over within {format_span(spec.deadline)}: {words}"
+        given, needed = format_duration(spec.deadline), format_duration(takes)
+        msg = f"deadline of {given} is too short: notice and duration take {needed}"
         raise InvalidRequest(msg, at=["deadline"])
 
 
@@ -204,33 +206,33 @@ def _check_operation(spec: RolloutSpec, cause: Cause) -> None:
         raise InvalidRequest(msg, at=["type"])
     least = MINIMUM_NOTICE[event_type]
     if spec.notice is not None and spec.notice < least:
-        msg = f"notice of {format_span(spec.notice)}: a {event_type} needs at least {format_span(least)}"
+        msg = f"notice of {format_duration(spec.notice)}: a {event_type} needs at least {format_duration(least)}"
         raise BelowMinimumNotice(msg, at=["notice"], minimum_s=int(least.total_seconds()))
 
 
 def _is_for_rollouts(cause: Cause) -> bool:
     """Return True if the platform can plan it, and VMs still exist afterwards."""
-    return cause.source is Source.PLATFORM and not cause.is_immediate and cause.type in _TYPES
+    return cause.source is EventSource.PLATFORM and not cause.is_immediate and cause.type in _TYPES
 
 
 _CAUSES = tuple(name for name, cause in CAUSES.items() if _is_for_rollouts(cause))
 
 
-def _refuse_repeated(word: str, names: Iterable[str], place: list[str]) -> None:
+def _refuse_repeated(label: str, names: Iterable[str], place: list[str]) -> None:
     seen: set[str] = set()
     for number, name in enumerate(names):
         if name in seen:
-            msg = f"{word}: host {name!r} stands twice"
+            msg = f"{label}: host {name!r} is listed twice"
             raise InvalidRequest(msg, at=[*place, number], host=name)
         seen.add(name)
 
 
 def _check_hosts(hosts: tuple[str, ...], canary: tuple[str, ...]) -> None:
     if not hosts:
-        msg = "no host is named: name some, or say all"
+        msg = "hosts is empty: list some, or use 'all'"
         raise InvalidRequest(msg, at=["hosts"])
     if len(hosts) > HOSTS_MAX:
-        msg = f"{len(hosts)} hosts are more than the {HOSTS_MAX} that a rollout may have"
+        msg = f"{len(hosts)} hosts exceed the maximum of {HOSTS_MAX} for a rollout"
         raise LimitExceeded(msg, at=["hosts"], limit=HOSTS_MAX)
     named = set(hosts)
     for number, name in enumerate(canary):
@@ -239,18 +241,18 @@ def _check_hosts(hosts: tuple[str, ...], canary: tuple[str, ...]) -> None:
             raise InvalidRequest(msg, at=["canary", "hosts", number], host=name)
 
 
-def _takes(spec: RolloutSpec) -> tuple[timedelta, bool]:
+def _estimate_host_time(spec: RolloutSpec) -> tuple[timedelta, bool]:
     """Return the time that a host is in flight, and True if it may take longer."""
     cause = CAUSES[spec.cause]
     event_type = spec.type or cause.type
     least = MINIMUM_NOTICE[event_type]
     notice = spec.notice if spec.notice is not None else max(least, cause.notice or least)
-    duration_s = _duration_s(spec)
+    duration_s = _get_duration_s(spec)
     is_at_least = duration_s < 0 or (cause.is_routine and not spec.one_fault_domain)
     return notice + timedelta(seconds=max(duration_s, 0)), is_at_least
 
 
-def _duration_s(spec: RolloutSpec) -> int:
+def _get_duration_s(spec: RolloutSpec) -> int:
     """Return the expected seconds of impact; -1 if unknown."""
     cause = CAUSES[spec.cause]
     default_s = cause.duration_s if (spec.type or cause.type) is cause.type else -1
@@ -260,29 +262,30 @@ def _duration_s(spec: RolloutSpec) -> int:
 # Checks and batches that need the inventory
 
 
-def _refuse_long_notice(spec: RolloutSpec, rules: Rules) -> None:
+def _refuse_long_notice(spec: RolloutSpec, rules: DecisionRules) -> None:
     if spec.notice is not None and spec.notice > rules.notice_max:
-        limit = format_span(rules.notice_max)
-        msg = f"notice of {format_span(spec.notice)} is more than the limit of {limit} (notice_max)"
+        limit = format_duration(rules.notice_max)
+        msg = f"notice of {format_duration(spec.notice)} is more than the limit of {limit} (notice_max)"
         raise LimitExceeded(msg, at=["notice"])
 
 
-def _names(spec: RolloutSpec, inventory: Inventory) -> list[str]:
+def _select_hosts(spec: RolloutSpec, inventory: Inventory) -> list[str]:
     """Return the names of the hosts, after checking that all exist and work."""
-    there = dict.fromkeys(host.name for host in inventory.hosts)
+    existing = dict.fromkeys(host.name for host in inventory.hosts)
     failed = {host.name for host in inventory.hosts if host.failed_at is not None}
-    names = [name for name in there if name not in failed] if spec.hosts is None else list(spec.hosts)
+    # Failed hosts are left out of "all", but refused below if they are listed.
+    names = [name for name in existing if name not in failed] if spec.hosts is None else list(spec.hosts)
     if not names:
-        msg = "the inventory has no host that works: see 'forewarn inventory apply'"
+        msg = "the inventory has no working host: see 'forewarn inventory apply'"
         raise InvalidRequest(msg, at=["hosts"])
     if len(names) > HOSTS_MAX:
-        msg = f"the inventory has {len(names)} hosts, more than the {HOSTS_MAX} that a rollout may have: name some"
+        msg = f"the inventory has {len(names)} hosts, more than the maximum of {HOSTS_MAX} for a rollout: list some"
         raise LimitExceeded(msg, at=["hosts"], limit=HOSTS_MAX)
     named = [name for name in (*names, *spec.canary) if name in failed]
     if named:
-        msg = f"host {named[0]!r} has failed: leave it out, or say 'forewarn host recover {named[0]}' once it works"
+        msg = f"host {named[0]!r} has failed: leave it out, or run 'forewarn host recover {named[0]}' once it works"
         raise Conflict(msg, host=named[0])
-    missing = [name for name in (*names, *spec.canary) if name not in there]
+    missing = [name for name in (*names, *spec.canary) if name not in existing]
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         msg = f"host {missing[0]!r} does not exist{more}: see 'forewarn host list'"
@@ -290,59 +293,61 @@ def _names(spec: RolloutSpec, inventory: Inventory) -> list[str]:
     return names
 
 
-def _refuse_split(spec: RolloutSpec, seen: Survey, names: list[str]) -> None:
+def _refuse_split_hosts(spec: RolloutSpec, survey: InventorySurvey, names: list[str]) -> None:
     """Refuse hosts that alone span two domains of a scope: a host is maintained as one, so no order separates them."""
-    wrong = [(name, split) for name in names if (split := seen.footprint(name).split()) is not None]
+    wrong = [(name, split) for name in names if (split := survey.get_footprint(name).find_split_scope()) is not None]
     if not wrong:
         return
     name, (kind, scope, domains) = wrong[0]
-    more = f", and {len(wrong) - 1} more hosts likewise" if len(wrong) > 1 else ""
+    more = f" (and {len(wrong) - 1} more hosts)" if len(wrong) > 1 else ""
     rule = "one_fault_domain" if kind == FAULT_DOMAIN else "one_update_domain"
     listed = " and ".join(str(domain) for domain in domains)
     msg = (
-        f"host {name!r} holds {kind}s {listed} of scope {scope!r}{more}: "
-        f"leave it out, move a VM, or say {rule}: false for rollout {spec.name!r}"
+        f"host {name!r} has VMs in {kind}s {listed} of scope {scope!r}{more}: "
+        f"leave it out, move a VM, or set {rule}: false in rollout {spec.name!r}"
     )
     raise Conflict(msg, host=name, scope=scope, hosts=[host for host, _ in wrong[:100]])
 
 
-def _batches(spec: RolloutSpec, seen: Survey, names: list[str]) -> Iterator[list[str]]:
+def _make_batches(spec: RolloutSpec, survey: InventorySurvey, names: list[str]) -> Iterator[list[str]]:
     canary = set(spec.canary)
-    rest = _ordered(spec.order, seen, [name for name in names if name not in canary])
+    rest = _sort_hosts(spec.order, survey, [name for name in names if name not in canary])
     yield from ([name] for name in spec.canary)
     for first in range(0, len(rest), spec.batch_size):
         yield rest[first : first + spec.batch_size]
 
 
-def _ordered(order: Order, seen: Survey, names: list[str]) -> list[str]:
-    if order is Order.NAME:
-        return sorted(names, key=_natural)
-    if order is Order.SMALLEST_FIRST:
-        return sorted(names, key=seen.count)
+def _sort_hosts(order: HostOrder, survey: InventorySurvey, names: list[str]) -> list[str]:
+    if order is HostOrder.NAME:
+        return sorted(names, key=_make_natural_key)
+    if order is HostOrder.SMALLEST_FIRST:
+        return sorted(names, key=survey.count_vms)
     return names
 
 
-def _natural(name: str) -> tuple[list[str | int], str]:
+def _make_natural_key(name: str) -> tuple[list[str | int], str]:
     """Return a sort key whose parts alternate between text and number, so that numbers compare only with numbers."""
     return [int(part) if number % 2 else part for number, part in enumerate(_NUMBER.split(name))], name
 
 
-def _rounds(spec: RolloutSpec, seen: Survey, hosts: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+def _group_rounds(spec: RolloutSpec, survey: InventorySurvey, hosts: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Return the hosts of a batch in groups that can be in flight together, each host as early as the order allows."""
     remaining = list(hosts)
     rounds: list[tuple[str, ...]] = []
     while remaining:
-        occupied = Occupied(seen)
+        # Nothing is occupied at first, so each round takes at least one host and the loop ends.
+        occupied = Occupancy(survey)
         chosen: list[str] = []
         passed_over: list[str] = []
         for host in remaining:
             if len(chosen) == spec.hosts_at_once:
                 break
-            if occupied.obstacle(host) is None:
+            if occupied.find_obstacle(host) is None:
                 occupied.add_host(host)
                 chosen.append(host)
             else:
                 passed_over.append(host)
+        # Hosts that were passed over keep their place before the others.
         remaining[: len(chosen) + len(passed_over)] = passed_over
         rounds.append(tuple(chosen))
     return tuple(rounds)
@@ -358,51 +363,55 @@ class _Calendar:
         notice_max: Maximum time ahead that a maintenance is planned.
     """
 
-    def __init__(self, spec: RolloutSpec, inventory: Inventory, seen: Survey, notice_max: timedelta) -> None:
-        takes, _ = _takes(spec)
-        duration_s = _duration_s(spec)
-        self._lasts = timedelta(seconds=max(duration_s, 0))
-        self._notice = takes - self._lasts
+    def __init__(self, spec: RolloutSpec, inventory: Inventory, survey: InventorySurvey, notice_max: timedelta) -> None:
+        takes, _ = _estimate_host_time(spec)
+        duration_s = _get_duration_s(spec)
+        self._duration = timedelta(seconds=max(duration_s, 0))
+        self._notice = takes - self._duration
         self._notice_max = notice_max
-        self._is_heedless = CAUSES[spec.cause].is_fixed
+        self._ignores_quiet_hours = CAUSES[spec.cause].is_fixed
         self._scopes = {scope.name: scope for scope in inventory.scopes}
-        self._seen = seen
+        self._survey = survey
 
-    def end(self, hosts: Iterable[str], announced_at: datetime, moves: list[Move]) -> datetime:
+    def estimate_end(self, hosts: Iterable[str], announced_at: datetime, moves: list[QuietHoursDelay]) -> datetime:
         """Return the time at which the last of these hosts is over; append those delayed by quiet hours to `moves`."""
-        return max(self._end(host, announced_at, moves) for host in hosts)
+        return max(self._estimate_host_end(host, announced_at, moves) for host in hosts)
 
-    def _end(self, host: str, announced_at: datetime, moves: list[Move]) -> datetime:
+    def _estimate_host_end(self, host: str, announced_at: datetime, moves: list[QuietHoursDelay]) -> datetime:
         at = announced_at + self._notice
-        policies = {} if self._is_heedless else self._policies(host)
-        found = find_calm(policies, at, announced_at + self._notice_max, self._lasts)
+        policies = {} if self._ignores_quiet_hours else self._get_quiet_policies(host)
+        found = find_allowed_start(policies, at, announced_at + self._notice_max, self._duration)
         if found is None:
-            msg = f"host {host!r}: quiet hours of {', '.join(sorted(policies)[:10])} leave no moment for it"
+            msg = f"host {host!r}: quiet hours of {', '.join(sorted(policies)[:10])} leave no time for it"
             raise QuietHoursConflict(msg, host=host)
         if found.moved_from is not None:
-            move = Move(host=host, not_before=found.at, moved_from=found.moved_from, moved_by=found.moved_by)
+            move = QuietHoursDelay(host=host, not_before=found.at, moved_from=found.moved_from, moved_by=found.moved_by)
             moves.append(move)
-        return found.at + self._lasts
+        return found.at + self._duration
 
-    def _policies(self, host: str) -> dict[str, Policy]:
+    def _get_quiet_policies(self, host: str) -> dict[str, Policy]:
         """Return the policies with quiet hours of the tenants whose VMs run on the host, by name."""
         found: dict[str, Policy] = {}
-        for vm in self._seen.vms_of(host):
+        for vm in self._survey.vms_of(host):
             scope = self._scopes.get(vm.scope) if vm.scope is not None else None
             name = vm.name if scope is None or scope.kind is ScopeKind.STANDALONE else scope.name
+            # A scope may have hundreds of VMs on one host, so its policy is computed only once.
             if name not in found:
                 found[name] = policy_of(vm, scope)
         return {name: policy for name, policy in found.items() if policy.quiet_hours}
 
 
-def _unwarned(seen: Survey, hosts: Iterable[str], would_warn: Callable[[str], bool] | None) -> tuple[str, ...]:
+def _list_unwarned_vms(
+    survey: InventorySurvey, hosts: Iterable[str], would_warn: Callable[[str], bool] | None
+) -> tuple[str, ...]:
     if would_warn is None:
         return ()
-    return tuple(vm.name for host in hosts for vm in seen.vms_of(host) if not would_warn(vm.name))
+    return tuple(vm.name for host in hosts for vm in survey.vms_of(host) if not would_warn(vm.name))
 
 
-def _later(moment: datetime, span: timedelta, begins_at: datetime) -> datetime:
+def _add_bounded(moment: datetime, span: timedelta, begins_at: datetime) -> datetime:
+    # Checked before adding, because the sum might exceed the largest datetime.
     if moment - begins_at + span > LENGTH_MAX:
-        msg = f"the rollout would take longer than {format_span(LENGTH_MAX)}: make larger batches or shorter pauses"
+        msg = f"the rollout would take longer than {format_duration(LENGTH_MAX)}: use larger batches or shorter pauses"
         raise LimitExceeded(msg, at=["pause"])
     return moment + span

@@ -13,17 +13,17 @@ from datetime import datetime
 
 from forewarn.core.model import (
     ACTIVE_STATES,
+    AuditEntry,
     Claim,
-    Entry,
     EntryKind,
     Event,
+    EventSource,
     EventType,
     Maintenance,
     MaintenanceState,
-    Source,
 )
 
-__all__ = ["EVERYTHING", "Selection", "takes_entry", "takes_event", "takes_maintenance", "without_case"]
+__all__ = ["EVERYTHING", "Selection", "matches_entry", "matches_event", "matches_maintenance", "to_ascii_lower"]
 
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
@@ -47,7 +47,7 @@ class Selection:
         source: Maintenances of this source, and their entries.
         text: Text contained in the reason of an entry, or in the description or force reason of a maintenance. Case is
             ignored, in ASCII.
-        look_max: Maximum range of sequence numbers scanned for one page, if each row must be examined; the page then
+        scan_max: Maximum range of sequence numbers scanned for one page, if each row must be examined; the page then
             ends, however few rows it has.
     """
 
@@ -61,39 +61,41 @@ class Selection:
     actor: str | None = None
     states: tuple[MaintenanceState, ...] = ()
     type: EventType | None = None
-    source: Source | None = None
+    source: EventSource | None = None
     text: str | None = None
-    look_max: int = 50_000
+    scan_max: int = 50_000
 
     @property
-    def names_place(self) -> bool:
+    def has_place(self) -> bool:
         """True if it names a VM, a scope or a host."""
         return not (self.vm is None and self.scope is None and self.host is None)
 
     @property
     def is_narrow(self) -> bool:
         """True if it takes the history of a few things only, which a store finds by their names."""
-        return self.names_place or self.maintenance_id is not None
+        return self.has_place or self.maintenance_id is not None
 
     @property
-    def has_to_look_at_entries(self) -> bool:
+    def must_scan_entries(self) -> bool:
         """True if a store must examine entries that it does not take."""
-        words = (self.text, self.type, self.source, self.states or None)
-        is_found = len(self.kinds) + (self.actor is not None) <= 1 and all(word is None for word in words)
+        filters = (self.text, self.type, self.source, self.states or None)
+        # An index serves one kind or one actor; every further condition is tested row by row.
+        is_found = len(self.kinds) + (self.actor is not None) <= 1 and all(value is None for value in filters)
         return not (self.is_narrow or is_found)
 
     @property
-    def has_to_look_at_maintenances(self) -> bool:
+    def must_scan_maintenances(self) -> bool:
         """True if a store must examine maintenances that it does not take."""
-        words = (self.text, self.type, self.source, self.actor, self.kinds or None)
+        filters = (self.text, self.type, self.source, self.actor, self.kinds or None)
+        # Active maintenances are few and have an index, so several active states need no scan.
         is_found = len(self.states) <= 1 or ACTIVE_STATES.issuperset(self.states)
-        return not self.is_narrow and not (is_found and all(word is None for word in words))
+        return not self.is_narrow and not (is_found and all(value is None for value in filters))
 
-    def takes_moment(self, moment: datetime) -> bool:
+    def matches_time(self, moment: datetime) -> bool:
         """Return True if `moment` is in the period from `since` to `until`."""
         return (self.since is None or self.since <= moment) and (self.until is None or moment < self.until)
 
-    def takes_claim(self, claim: Claim) -> bool:
+    def matches_claim(self, claim: Claim) -> bool:
         """Return True if the claim is at the selected place."""
         return self.vm in {None, claim.vm} and self.scope in {None, claim.scope} and self.host in {None, claim.host}
 
@@ -102,7 +104,7 @@ EVERYTHING = Selection()
 """Selection of the whole history."""
 
 
-def takes_entry(selection: Selection, entry: Entry, maintenance: Maintenance | None) -> bool:
+def matches_entry(selection: Selection, entry: AuditEntry, maintenance: Maintenance | None) -> bool:
     """Return True if the selection takes the entry.
 
     Args:
@@ -112,25 +114,25 @@ def takes_entry(selection: Selection, entry: Entry, maintenance: Maintenance | N
     """
     s = selection
     return (
-        s.takes_moment(entry.at)
+        s.matches_time(entry.at)
         and s.maintenance_id in {None, entry.maintenance_id}
         and (not s.kinds or entry.kind in s.kinds)
         and s.actor in {None, entry.actor}
-        and _has_text(s, entry.reason)
-        and _takes_kind_of(s, maintenance)
-        and _takes_place_of(s, entry, maintenance)
+        and _matches_text(s, entry.reason)
+        and _matches_maintenance_fields(s, maintenance)
+        and _matches_place(s, entry, maintenance)
     )
 
 
-def takes_maintenance(selection: Selection, maintenance: Maintenance, entries: Iterable[Entry]) -> bool:
+def matches_maintenance(selection: Selection, maintenance: Maintenance, entries: Iterable[AuditEntry]) -> bool:
     """Return True if the selection takes the maintenance with these audit log entries."""
     s = selection
     return (
-        s.takes_moment(maintenance.created_at)
+        s.matches_time(maintenance.created_at)
         and s.maintenance_id in {None, maintenance.id}
-        and _takes_kind_of(s, maintenance)
-        and (not s.names_place or any(s.takes_claim(claim) for claim in maintenance.claims))
-        and _has_text(s, maintenance.description, maintenance.force_reason)
+        and _matches_maintenance_fields(s, maintenance)
+        and (not s.has_place or any(s.matches_claim(claim) for claim in maintenance.claims))
+        and _matches_text(s, maintenance.description, maintenance.force_reason)
         and (
             (not s.kinds and s.actor is None)
             or any((not s.kinds or e.kind in s.kinds) and s.actor in {None, e.actor} for e in entries)
@@ -138,22 +140,23 @@ def takes_maintenance(selection: Selection, maintenance: Maintenance, entries: I
     )
 
 
-def takes_event(selection: Selection, event: Event, maintenance: Maintenance) -> bool:
+def matches_event(selection: Selection, event: Event, maintenance: Maintenance) -> bool:
     """Return True if an event of a selected maintenance names a VM at the selected place."""
-    if not selection.names_place:
+    if not selection.has_place:
         return True
     names = set(event.resources)
-    return any(claim.vm in names and selection.takes_claim(claim) for claim in maintenance.claims)
+    return any(claim.vm in names and selection.matches_claim(claim) for claim in maintenance.claims)
 
 
-def without_case(text: str) -> str:
+def to_ascii_lower(text: str) -> str:
     """Return the text in lower case, ASCII only: the same on every database."""
     return text.translate(_LOWER)
 
 
-def _takes_kind_of(selection: Selection, maintenance: Maintenance | None) -> bool:
+def _matches_maintenance_fields(selection: Selection, maintenance: Maintenance | None) -> bool:
     s = selection
     if maintenance is None:
+        # Without a maintenance there is no state, type or source, so a filter on any of them excludes the entry.
         return not s.states and s.type is None and s.source is None
     return (
         (not s.states or maintenance.state in s.states)
@@ -162,19 +165,20 @@ def _takes_kind_of(selection: Selection, maintenance: Maintenance | None) -> boo
     )
 
 
-def _takes_place_of(selection: Selection, entry: Entry, maintenance: Maintenance | None) -> bool:
+def _matches_place(selection: Selection, entry: AuditEntry, maintenance: Maintenance | None) -> bool:
     s = selection
-    if not s.names_place:
+    if not s.has_place:
         return True
-    if maintenance is not None and any(s.takes_claim(claim) for claim in maintenance.claims):
+    if maintenance is not None and any(s.matches_claim(claim) for claim in maintenance.claims):
         return True
     is_of_vm = s.vm is None or entry.vm == s.vm or entry.audience == f"vm:{s.vm}"
     is_of_scope = s.scope is None or entry.audience == f"scope:{s.scope}"
+    # An entry names no host, so a filter on a host can match only through a claim.
     return s.host is None and is_of_vm and is_of_scope
 
 
-def _has_text(selection: Selection, *texts: str | None) -> bool:
+def _matches_text(selection: Selection, *texts: str | None) -> bool:
     if selection.text is None:
         return True
-    wanted = without_case(selection.text)
-    return any(text is not None and wanted in without_case(text) for text in texts)
+    wanted = to_ascii_lower(selection.text)
+    return any(text is not None and wanted in to_ascii_lower(text) for text in texts)

@@ -13,14 +13,14 @@ from enum import StrEnum
 from forewarn.core.access import Principal, Role
 
 __all__ = [
-    "Backoff",
     "Delivery",
+    "DeliveryBackoff",
     "DeliveryState",
     "NotificationKind",
     "Subscription",
     "SubscriptionState",
-    "delivery_id",
-    "failed",
+    "make_delivery_id",
+    "record_failed_attempt",
 ]
 
 
@@ -34,7 +34,7 @@ class NotificationKind(StrEnum):
     STARTED = "started"
     COMPLETED = "completed"
     CANCELED = "canceled"
-    FAILED = "failed"
+    FAILED = "record_failed_attempt"
     WITHDRAWN = "withdrawn"
     UNSEEN = "unseen"
     LATE = "late"
@@ -106,9 +106,10 @@ class Subscription:
             vms=frozenset(self.vms),
         )
 
-    def secrets(self, now: datetime) -> tuple[str, ...]:
+    def get_signing_secrets(self, now: datetime) -> tuple[str, ...]:
         """Return the secrets to sign with, the newest first."""
         has_former = self.former_secret is not None and self.former_until is not None and now < self.former_until
+        # Signed with both, so that a receiver can change its secret without rejecting a notification.
         return (self.secret, self.former_secret) if has_former and self.former_secret else (self.secret,)
 
 
@@ -143,38 +144,45 @@ class Delivery:
     @property
     def id(self) -> str:
         """``id`` of the notification."""
-        return delivery_id(self.sequence, self.subject)
+        return make_delivery_id(self.sequence, self.subject)
 
 
-def delivery_id(sequence: int, subject: str) -> str:
+def make_delivery_id(sequence: int, subject: str) -> str:
     """Return the notification id, which is the same for every attempt and on every replica."""
     return f"{sequence}-{subject}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
+class DeliveryBackoff:
     """Retry policy for failed deliveries.
 
     Attributes:
-        first: Approximate pause after the first failure; doubles each time.
-        longest: Approximate maximum pause, even if the receiver asks for more.
+        pause_first: Approximate pause after the first failure; doubles each time.
+        pause_max: Approximate maximum pause, even if the receiver asks for more.
         age_max: Age of the reported change after which a failing delivery is given up.
     """
 
-    first: timedelta = timedelta(seconds=5)
-    longest: timedelta = timedelta(hours=1)
+    pause_first: timedelta = timedelta(seconds=5)
+    pause_max: timedelta = timedelta(hours=1)
     age_max: timedelta = timedelta(hours=24)
 
-    def pause(self, failures: int, jitter: float, retry_after: timedelta | None = None) -> timedelta:
-        """Return the pause after that many failures; `jitter` and `retry_after` as in `failed`."""
+    def compute_pause(self, failures: int, jitter: float, retry_after: timedelta | None = None) -> timedelta:
+        """Return the pause after that many failures; `jitter` and `retry_after` as in `record_failed_attempt`."""
+        # Capped, because the product would overflow the timedelta after many failures.
         doublings: int = min(max(failures, 1) - 1, 30)
-        whole = min(self.first * (1 << doublings), self.longest)
+        whole = min(self.pause_first * (1 << doublings), self.pause_max)
+        # Half of the pause is random, so that retries after an outage do not arrive all at once.
         pause = whole / 2 + whole / 2 * jitter
-        return pause if retry_after is None else max(pause, min(retry_after, self.longest))
+        return pause if retry_after is None else max(pause, min(retry_after, self.pause_max))
 
 
-def failed(  # noqa: PLR0913 - facts of one try
-    delivery: Delivery, now: datetime, error: str, backoff: Backoff, jitter: float, retry_after: timedelta | None = None
+def record_failed_attempt(  # noqa: PLR0913 - facts of one try
+    delivery: Delivery,
+    now: datetime,
+    error: str,
+    backoff: DeliveryBackoff,
+    jitter: float,
+    retry_after: timedelta | None = None,
 ) -> Delivery:
     """Return the delivery after one more failed attempt: waiting, or dead.
 
@@ -189,5 +197,5 @@ def failed(  # noqa: PLR0913 - facts of one try
     attempts = delivery.attempts + 1
     if now - delivery.at >= backoff.age_max:
         return replace(delivery, attempts=attempts, next_at=None, state=DeliveryState.DEAD, last_error=error)
-    next_at = now + backoff.pause(attempts, jitter, retry_after)
+    next_at = now + backoff.compute_pause(attempts, jitter, retry_after)
     return replace(delivery, attempts=attempts, next_at=next_at, last_error=error)

@@ -12,25 +12,25 @@ from datetime import datetime, timedelta
 
 from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Draft
-from forewarn.core.model import Claim, Event, EventType, Maintenance, Scope, Source, VirtualMachine
+from forewarn.core.fast_replace import replace
+from forewarn.core.model import Claim, Event, EventSource, EventType, Maintenance, Scope, VirtualMachine
 from forewarn.core.policy import NO_POLICY, Policy
-from forewarn.core.quiet import first_calm, is_disturbed
-from forewarn.core.value import replace
+from forewarn.core.quiet_hours import find_free_start, overlaps_quiet_hours
 from forewarn.errors import QuietHoursConflict
 
 __all__ = [
     "PASSED_CAUSES",
-    "CalmMoment",
-    "approves",
-    "find_calm",
-    "heeds_quiet_hours",
-    "move_words",
-    "must_be_calm",
+    "AllowedStart",
+    "describe_move",
+    "find_allowed_start",
+    "get_tenant",
+    "get_tenant_policies",
     "next_allowed_start",
+    "policy_approves",
     "policy_of",
     "policy_of_scope",
-    "tenant_of",
-    "tenants",
+    "require_allowed_start",
+    "respects_quiet_hours",
 ]
 
 PASSED_CAUSES = frozenset({"user-restart", "user-redeploy"})
@@ -49,21 +49,22 @@ def policy_of_scope(scope: Scope) -> Policy:
     return scope.policy
 
 
-def tenants(draft: Draft, maintenance: Maintenance) -> dict[str, Policy]:
+def get_tenant_policies(draft: Draft, maintenance: Maintenance) -> dict[str, Policy]:
     """Return the policies of the affected tenants, by the name of the scope or standalone VM."""
     # A scope may have a thousand VMs on the hosts, but is looked up only once.
     by_name = {claim.scope or claim.vm: claim for claim in maintenance.claims}
-    return {name: _policy(draft, claim) for name, claim in by_name.items()}
+    return {name: _get_policy(draft, claim) for name, claim in by_name.items()}
 
 
-def tenant_of(draft: Draft, event: Event, maintenance: Maintenance) -> tuple[str, Policy]:
+def get_tenant(draft: Draft, event: Event, maintenance: Maintenance) -> tuple[str, Policy]:
     """Return the name and the policy of the tenant that gets the event."""
+    # All VMs of an event have one owner, so any of them leads to the tenant.
     vm = event.resources[0]
     claim = next(each for each in maintenance.claims if each.vm == vm)
-    return claim.scope or claim.vm, _policy(draft, claim)
+    return claim.scope or claim.vm, _get_policy(draft, claim)
 
 
-def _policy(draft: Draft, claim: Claim) -> Policy:
+def _get_policy(draft: Draft, claim: Claim) -> Policy:
     vm = draft.vms.get(claim.vm)
     # A standalone scope is in no claim: its VMs are separate, but use its policy.
     name = claim.scope or (None if vm is None else vm.scope)
@@ -73,22 +74,23 @@ def _policy(draft: Draft, claim: Claim) -> Policy:
     return NO_POLICY if vm is None else vm.policy
 
 
-def approves(policy: Policy, maintenance: Maintenance) -> bool:
+def policy_approves(policy: Policy, maintenance: Maintenance) -> bool:
     """Return True if a policy approves it, as a user operation (X5) or as a Freeze that is short enough."""
     if maintenance.cause in PASSED_CAUSES:
         return policy.approves_user_operations
     longest = policy.approves_freezes_up_to
-    if longest is None or maintenance.type is not EventType.FREEZE or maintenance.source is not Source.PLATFORM:
+    if longest is None or maintenance.type is not EventType.FREEZE or maintenance.source is not EventSource.PLATFORM:
         return False
+    # An unknown duration is -1, and never short enough.
     return maintenance.duration_s >= 0 and timedelta(seconds=maintenance.duration_s) <= longest
 
 
-def heeds_quiet_hours(maintenance: Maintenance) -> bool:
+def respects_quiet_hours(maintenance: Maintenance) -> bool:
     """Return True if it is kept out of quiet hours.
 
     User operations are not, nor operations that cannot wait (`Cause.is_fixed`), nor those that an operator has forced.
     """
-    is_free = maintenance.source is Source.PLATFORM and not CAUSES[maintenance.cause].is_fixed
+    is_free = maintenance.source is EventSource.PLATFORM and not CAUSES[maintenance.cause].is_fixed
     return is_free and maintenance.force_reason is None
 
 
@@ -106,15 +108,15 @@ def next_allowed_start(
     Returns:
         The moment; None if there is none until then.
     """
-    if not heeds_quiet_hours(maintenance):
+    if not respects_quiet_hours(maintenance):
         return at
     quiet = [hours for policy in policies for hours in policy.quiet_hours]
     lasts = timedelta(seconds=max(maintenance.duration_s, 0))
-    return first_calm(quiet, at, until, lasts) if quiet else at
+    return find_free_start(quiet, at, until, lasts) if quiet else at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalmMoment:
+class AllowedStart:
     """A moment outside of all quiet hours, and the quiet hours before it.
 
     Attributes:
@@ -128,38 +130,41 @@ class CalmMoment:
     moved_by: tuple[str, ...] = ()
 
 
-def find_calm(policies: Mapping[str, Policy], at: datetime, until: datetime, lasts: timedelta) -> CalmMoment | None:
+def find_allowed_start(
+    policies: Mapping[str, Policy], at: datetime, until: datetime, duration: timedelta
+) -> AllowedStart | None:
     """Return the first moment from `at` on outside of all quiet hours, and the tenants whose quiet hours moved it.
 
     Args:
         policies: Policies of the affected tenants, by name.
         at: Earliest moment.
         until: Latest moment.
-        lasts: Duration.
+        duration: Duration.
 
     Returns:
         The moment; None if there is none until then.
     """
     quiet = [hours for policy in policies.values() for hours in policy.quiet_hours]
-    moment = first_calm(quiet, at, until, lasts) if quiet else at
+    moment = find_free_start(quiet, at, until, duration) if quiet else at
     if moment is None or moment == at:
-        return None if moment is None else CalmMoment(at=at)
+        return None if moment is None else AllowedStart(at=at)
+    # Only the tenants whose quiet hours lie in the skipped time, not all that have some.
     names = [
         name
         for name, policy in policies.items()
-        if policy.quiet_hours and is_disturbed(policy.quiet_hours, at, moment - at + lasts)
+        if policy.quiet_hours and overlaps_quiet_hours(policy.quiet_hours, at, moment - at + duration)
     ]
-    return CalmMoment(at=moment, moved_from=at, moved_by=tuple(sorted(names)[:_NAMES_KEPT]))
+    return AllowedStart(at=moment, moved_from=at, moved_by=tuple(sorted(names)[:_NAMES_KEPT]))
 
 
-def move_words(moved_from: datetime, moved_by: Iterable[str]) -> str:
+def describe_move(moved_from: datetime, moved_by: Iterable[str]) -> str:
     """Return the reason why NotBefore differs from the requested one, for people."""
-    return f"NotBefore moved from {_words(moved_from)} by quiet hours of {_listed(list(moved_by))}"
+    return f"quiet hours of {_abbreviate_names(list(moved_by))} moved NotBefore from {_format_time(moved_from)}"
 
 
-def must_be_calm(
-    draft: Draft, maintenance: Maintenance, at: datetime, advice: str = "change these, or force it and give a reason"
-) -> CalmMoment:
+def require_allowed_start(
+    draft: Draft, maintenance: Maintenance, at: datetime, advice: str = "change them, or force it and give a reason"
+) -> AllowedStart:
     """Return the first moment from `at` on outside of the quiet hours of all affected tenants.
 
     Args:
@@ -172,18 +177,17 @@ def must_be_calm(
         QuietHoursConflict: There is none within the limits of its notice.
     """
     until = draft.now + draft.rules.notice_max
+    # A start after the latest one is refused elsewhere, with a clearer message.
     if maintenance.latest_start is not None and at <= maintenance.latest_start:
         until = min(until, maintenance.latest_start)
-    found = tenants(draft, maintenance)
-    if not heeds_quiet_hours(maintenance):
-        return CalmMoment(at=at)
-    moment = find_calm(found, at, until, timedelta(seconds=max(maintenance.duration_s, 0)))
+    found = get_tenant_policies(draft, maintenance)
+    if not respects_quiet_hours(maintenance):
+        return AllowedStart(at=at)
+    moment = find_allowed_start(found, at, until, timedelta(seconds=max(maintenance.duration_s, 0)))
     if moment is None:
         names = sorted(name for name, policy in found.items() if policy.quiet_hours)
-        msg = (
-            f"no moment from {_words(at)} to {_words(until)} is outside of the quiet hours of {_listed(names)}: "
-            f"{advice}"
-        )
+        span = f"from {_format_time(at)} to {_format_time(until)}"
+        msg = f"no start {span} is outside the quiet hours of {_abbreviate_names(names)}: {advice}"
         raise QuietHoursConflict(msg, scopes=names[:_NAMES_TOLD])
     return moment
 
@@ -193,10 +197,10 @@ _NAMES_KEPT = 100
 _NAMES_TOLD = 1000
 
 
-def _listed(names: list[str]) -> str:
+def _abbreviate_names(names: list[str]) -> str:
     more = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _words(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return moment.replace(microsecond=0).isoformat().replace("+00:00", "Z")

@@ -17,13 +17,22 @@ from operator import itemgetter
 
 from forewarn.clock import Clock, uptime_s
 from forewarn.control.context import Context
-from forewarn.core import outlook as outlooks
-from forewarn.core.access import Owned, Principal
+from forewarn.core import forecast as outlooks
+from forewarn.core.access import Ownership, Principal
+from forewarn.core.forecast import Forecast, MaintenanceProblem, forecast_maintenance
 from forewarn.core.model import ACTIVE_STATES, EntryKind, Event, Maintenance, MaintenanceState
-from forewarn.core.outlook import Outlook, Trouble, outlook
 from forewarn.store.contract import Reader
 
-__all__ = ["Board", "Boards", "Item", "follow", "item_of", "remembered", "seen_by", "take"]
+__all__ = [
+    "Board",
+    "BoardCache",
+    "BoardItem",
+    "filter_board",
+    "make_last_poll_lookup",
+    "read_board",
+    "read_item",
+    "update_board",
+]
 
 AskedAt = Callable[[str], datetime | None]
 """Function that returns the time of an audience's last request; None if unknown."""
@@ -39,20 +48,20 @@ _STANDS_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class BoardItem:
     """A maintenance with its events and outlook.
 
     Attributes:
         maintenance: The maintenance.
         events: Its events.
-        outlook: Its next step and its troubles.
-        behind: Known maintenances that have to be over first.
+        forecast: Its next step and its troubles.
+        blocked_by: Known maintenances that have to be over first.
     """
 
     maintenance: Maintenance
     events: tuple[Event, ...]
-    outlook: Outlook
-    behind: tuple[Maintenance, ...] = ()
+    forecast: Forecast
+    blocked_by: tuple[Maintenance, ...] = ()
 
     @property
     def approved(self) -> int:
@@ -65,12 +74,12 @@ class Item:
         return sum(event.is_listed for event in self.events)
 
     @property
-    def worst(self) -> Trouble | None:
+    def worst_problem(self) -> MaintenanceProblem | None:
         """The worst trouble; None if there is none."""
-        return self.outlook.troubles[0] if self.outlook.troubles else None
+        return self.forecast.problems[0] if self.forecast.problems else None
 
     @property
-    def moment(self) -> datetime:
+    def sort_time(self) -> datetime:
         """Time to sort by: end, start, NotBefore or creation, the first of these that is set."""
         m = self.maintenance
         return m.ended_at or m.started_at or m.not_before or m.created_at
@@ -92,170 +101,181 @@ class Board:
     number: int
     at: datetime
     position: int
-    items: tuple[Item, ...]
-    ended: tuple[Item, ...]
+    items: tuple[BoardItem, ...]
+    ended: tuple[BoardItem, ...]
     is_complete: bool
 
     @property
-    def troubled(self) -> list[Item]:
+    def items_needing_attention(self) -> list[BoardItem]:
         """Items that need attention, worst first, then by time."""
-        order = list(Trouble)
-        found = [item for item in (*self.items, *self.ended) if item.worst is not None]
-        return sorted(found, key=lambda item: (order.index(item.outlook.troubles[0]), item.moment))
+        order = list(MaintenanceProblem)
+        found = [item for item in (*self.items, *self.ended) if item.worst_problem is not None]
+        return sorted(found, key=lambda item: (order.index(item.forecast.problems[0]), item.sort_time))
 
 
-def take(reader: Reader, asked_at: AskedAt, now: datetime, number: int = 0, owned: Owned | None = None) -> Board:
-    """Read a whole board in one view of the store; with `owned`, only the maintenances that affect that tenant."""
-    page = reader.maintenances(states=sorted(ACTIVE_STATES), limit=_ACTIVE_MAX, owned=owned)
-    found = [*page.items, *reader.ended_since(now - _ENDED_FOR, _ENDED_MAX, owned)]
-    events = reader.events_of(m.id for m in found)
-    return _laid_out(reader, found, events, asked_at, now, number, is_complete=page.next is None)
+def read_board(
+    reader: Reader, get_last_poll: AskedAt, now: datetime, number: int = 0, owned: Ownership | None = None
+) -> Board:
+    """Read a whole board in one view of the store; with `ownership`, only the maintenances that affect that tenant."""
+    page = reader.list_maintenances(states=sorted(ACTIVE_STATES), limit=_ACTIVE_MAX, owned=owned)
+    found = [*page.items, *reader.list_ended_since(now - _ENDED_FOR, _ENDED_MAX, owned)]
+    events = reader.find_events_of(m.id for m in found)
+    return _make_board(reader, found, events, get_last_poll, now, number, is_complete=page.next is None)
 
 
-def follow(reader: Reader, before: Board, asked_at: AskedAt, now: datetime, number: int) -> Board:
-    """Return the same board as `take`, but read again only what has changed since the board before."""
-    news = reader.entries(after=before.position, limit=_NEWS_MAX)
-    is_forgetful = reader.position() < before.position  # the database was restored from a backup
+def update_board(reader: Reader, previous: Board, get_last_poll: AskedAt, now: datetime, number: int) -> Board:
+    """Return the same board as `read_board`, but read again only what has changed since the board before."""
+    news = reader.list_entries(after=previous.position, limit=_NEWS_MAX)
+    is_forgetful = reader.get_position() < previous.position  # the database was restored from a backup
+    # One `pruned` entry covers any number of deleted maintenances, so the board cannot be updated from it.
     is_much = news.next is not None or any(entry.kind is EntryKind.PRUNED for entry in news.items)
-    if is_forgetful or is_much or not before.is_complete:
-        return take(reader, asked_at, now, number)
+    if is_forgetful or is_much or not previous.is_complete:
+        return read_board(reader, get_last_poll, now, number)
     changed = {entry.maintenance_id for entry in news.items if entry.maintenance_id is not None}
     # An actuator's success after failed attempts writes no audit log entry, so these are always read again.
-    changed |= {item.maintenance.id for item in before.items if item.maintenance.attempts}
-    known = {item.maintenance.id: item for item in (*before.items, *before.ended)}
-    fresh = reader.maintenances_by_id(changed)
+    changed |= {item.maintenance.id for item in previous.items if item.maintenance.attempts}
+    known = {item.maintenance.id: item for item in (*previous.items, *previous.ended)}
+    fresh = reader.find_maintenances(changed)
     found = {i: item.maintenance for i, item in known.items() if i not in changed} | fresh
     active = [m for m in found.values() if m.is_active]
     if len(active) > _ACTIVE_MAX:
-        return take(reader, asked_at, now, number)
+        return read_board(reader, get_last_poll, now, number)
     over = [(m.ended_at, m.sequence, m) for m in found.values() if m.ended_at and m.ended_at >= now - _ENDED_FOR]
     ended = [m for _, _, m in sorted(over, key=itemgetter(0, 1), reverse=True)]
     events: dict[str, Iterable[Event]] = {i: item.events for i, item in known.items()}
-    events |= reader.events_of(fresh)
-    return _laid_out(reader, [*active, *ended[:_ENDED_MAX]], events, asked_at, now, number)
+    events |= reader.find_events_of(fresh)
+    return _make_board(reader, [*active, *ended[:_ENDED_MAX]], events, get_last_poll, now, number)
 
 
-def _laid_out(  # noqa: PLR0913 - the parts of a board
+def _make_board(  # noqa: PLR0913 - the parts of a board
     reader: Reader,
     maintenances: Sequence[Maintenance],
     events: Mapping[str, Iterable[Event]],
-    asked_at: AskedAt,
+    get_last_poll: AskedAt,
     now: datetime,
     number: int,
     *,
     is_complete: bool = True,
 ) -> Board:
-    near = _Neighbours(m for m in maintenances if m.is_active)
-    asked_at = remembered(reader, (event for m in maintenances for event in events.get(m.id, ())), asked_at)
-    items = [_item(m, tuple(events.get(m.id, ())), near.of(m), asked_at, now) for m in maintenances]
-    items.sort(key=_order)
+    near = _NeighbourIndex(m for m in maintenances if m.is_active)
+    get_last_poll = make_last_poll_lookup(
+        reader, (event for m in maintenances for event in events.get(m.id, ())), get_last_poll
+    )
+    items = [
+        _make_item(m, tuple(events.get(m.id, ())), near.find_neighbours(m), get_last_poll, now) for m in maintenances
+    ]
+    items.sort(key=_sort_key)
     return Board(
         number=number,
         at=now,
-        position=reader.position(),
+        position=reader.get_position(),
         items=tuple(item for item in items if item.maintenance.is_active),
         ended=tuple(item for item in reversed(items) if not item.maintenance.is_active),
         is_complete=is_complete,
     )
 
 
-def _order(item: Item) -> tuple[bool, datetime, int]:
+def _sort_key(item: BoardItem) -> tuple[bool, datetime, int]:
     """Return the sort key: time of the next step; queued maintenances come last since theirs is unknown."""
     m = item.maintenance
-    return m.state is MaintenanceState.QUEUED, item.moment, m.sequence
+    return m.state is MaintenanceState.QUEUED, item.sort_time, m.sequence
 
 
-def seen_by(caller: Principal, reader: Reader, board: Board, asked_at: AskedAt) -> Board:
+def filter_board(caller: Principal, reader: Reader, board: Board, get_last_poll: AskedAt) -> Board:
     """Return the board as a caller may see it: for a tenant, only maintenances that affect its VMs."""
-    owned = caller.owned
+    owned = caller.ownership
     if owned is None:
         return board
     if not board.is_complete:  # the board is truncated, and the tenant's maintenances may be among those left out
-        board = take(reader, asked_at, board.at, board.number, owned)
-    known = {item.maintenance.id for item in board.items if owned.claims(item.maintenance)}
+        board = read_board(reader, get_last_poll, board.at, board.number, owned)
+    # Maintenances that a tenant waits for are shown only if they affect the tenant, too.
+    known = {item.maintenance.id for item in board.items if owned.select_claims(item.maintenance)}
     return replace(
         board,
-        items=tuple(_shown(caller, item, known) for item in board.items if item.maintenance.id in known),
-        ended=tuple(_shown(caller, item, known) for item in board.ended if owned.claims(item.maintenance)),
+        items=tuple(_filter_item(caller, item, known) for item in board.items if item.maintenance.id in known),
+        ended=tuple(_filter_item(caller, item, known) for item in board.ended if owned.select_claims(item.maintenance)),
     )
 
 
-def _shown(caller: Principal, item: Item, known: set[str]) -> Item:
-    events = tuple(caller.shown_events(item.maintenance, item.events))
-    told = outlooks.seen_by(item.outlook, {event.id for event in events}, known)
-    behind = tuple(caller.shown(other) for other in item.behind if other.id in known)
-    return Item(caller.shown(item.maintenance), events, told, behind)
+def _filter_item(caller: Principal, item: BoardItem, known: set[str]) -> BoardItem:
+    events = tuple(caller.redact_events(item.maintenance, item.events))
+    told = outlooks.restrict_forecast(item.forecast, {event.id for event in events}, known)
+    behind = tuple(caller.redact_maintenance(other) for other in item.blocked_by if other.id in known)
+    return BoardItem(caller.redact_maintenance(item.maintenance), events, told, behind)
 
 
-def item_of(  # noqa: PLR0913 - the subject and the viewer
+def read_item(  # noqa: PLR0913 - the subject and the viewer
     reader: Reader,
     board: Board,
     maintenance: Maintenance,
-    asked_at: AskedAt,
+    get_last_poll: AskedAt,
     now: datetime,
     caller: Principal,
-) -> Item:
+) -> BoardItem:
     """Return a freshly read maintenance as a caller may see it; its neighbours are taken from the board."""
-    events = tuple(reader.events_of([maintenance.id]).get(maintenance.id, ()))
-    asked_at = remembered(reader, events, asked_at)
-    near = _Neighbours(item.maintenance for item in board.items)
-    item = _item(maintenance, events, near.of(maintenance), asked_at, now)
-    if caller.owned is None:
+    events = tuple(reader.find_events_of([maintenance.id]).get(maintenance.id, ()))
+    get_last_poll = make_last_poll_lookup(reader, events, get_last_poll)
+    near = _NeighbourIndex(item.maintenance for item in board.items)
+    item = _make_item(maintenance, events, near.find_neighbours(maintenance), get_last_poll, now)
+    if caller.ownership is None:
         return item
-    owned = caller.owned
-    return _shown(caller, item, {each.maintenance.id for each in board.items if owned.claims(each.maintenance)})
+    owned = caller.ownership
+    return _filter_item(
+        caller, item, {each.maintenance.id for each in board.items if owned.select_claims(each.maintenance)}
+    )
 
 
-def _item(
+def _make_item(
     maintenance: Maintenance,
     events: tuple[Event, ...],
     neighbours: Sequence[Maintenance],
-    asked_at: AskedAt,
+    get_last_poll: AskedAt,
     now: datetime,
-) -> Item:
-    found = outlook(maintenance, events, neighbours, asked_at, now)
+) -> BoardItem:
+    found = forecast_maintenance(maintenance, events, neighbours, get_last_poll, now)
     known = {other.id: other for other in neighbours}
-    return Item(maintenance, events, found, tuple(known[each] for each in found.behind))
+    return BoardItem(maintenance, events, found, tuple(known[each] for each in found.blocked_by))
 
 
-def remembered(reader: Reader, events: Iterable[Event], asked_at: AskedAt) -> AskedAt:
+def make_last_poll_lookup(reader: Reader, events: Iterable[Event], get_last_poll: AskedAt) -> AskedAt:
     """Return a function for the last request of the audiences of these events, from memory or the store.
 
     The store is needed because a service that has just started has seen no requests.
     """
-    audiences = reader.audiences({event.audience for event in events})
+    audiences = reader.find_audiences({event.audience for event in events})
     written = {key: audience.active_until for key, audience in audiences.items() if audience.active_until is not None}
 
     def last(key: str) -> datetime | None:
-        moments = [at for at in (asked_at(key), written.get(key)) if at is not None]
+        # The store is written now and then, the memory is empty after a start: the later one is right.
+        moments = [at for at in (get_last_poll(key), written.get(key)) if at is not None]
         return max(moments, default=None)
 
     return last
 
 
-class _Neighbours:
+class _NeighbourIndex:
     """Index of maintenances by VM and scope, to find those that share one."""
 
     def __init__(self, maintenances: Iterable[Maintenance]) -> None:
         self._holders: dict[tuple[str, str], dict[str, Maintenance]] = {}
         for maintenance in maintenances:
-            for key in _keys(maintenance):
+            for key in _sharing_keys(maintenance):
                 self._holders.setdefault(key, {})[maintenance.id] = maintenance
 
-    def of(self, maintenance: Maintenance) -> list[Maintenance]:
+    def find_neighbours(self, maintenance: Maintenance) -> list[Maintenance]:
         found: dict[str, Maintenance] = {}
-        for key in _keys(maintenance):
+        for key in _sharing_keys(maintenance):
             found |= self._holders.get(key, {})
         found.pop(maintenance.id, None)
         return list(found.values())
 
 
-def _keys(maintenance: Maintenance) -> set[tuple[str, str]]:
+def _sharing_keys(maintenance: Maintenance) -> set[tuple[str, str]]:
     vms = {("vm", claim.vm) for claim in maintenance.claims}
     return vms | {("scope", claim.scope) for claim in maintenance.claims if claim.scope is not None}
 
 
-class Boards:
+class BoardCache:
     """Holds the current board.
 
     Args:
@@ -268,27 +288,28 @@ class Boards:
         self._numbers = count(1)
         self._lock = asyncio.Lock()
         self._board: Board | None = None
-        self._seen: asyncio.Event | None = None
-        self._taken_s = 0.0
+        self._last_hint: asyncio.Event | None = None
+        self._read_s = 0.0
 
-    async def current(self) -> Board:
+    async def get_current(self) -> Board:
         """Return a board at most `_FRESH_S` old; if nothing has changed, at most `_STANDS_S` old."""
         async with self._lock:
-            age_s = uptime_s() - self._taken_s
-            has_changed = self._context.changed is not self._seen
+            age_s = uptime_s() - self._read_s
+            has_changed = self._context.changed is not self._last_hint
             if self._board is None or (age_s >= _FRESH_S and has_changed) or age_s >= _STANDS_S:
-                self._seen = self._context.changed
-                self._board = await self._context.engine.read(self._next(self._board))
-                self._taken_s = uptime_s()
+                # Before the read: a change during the read must make this board outdated.
+                self._last_hint = self._context.changed
+                self._board = await self._context.engine.read(self._make_board_reader(self._board))
+                self._read_s = uptime_s()
             return self._board
 
     @property
     def is_current(self) -> bool:
         """True if nothing has changed since the board was read."""
-        return self._context.changed is self._seen
+        return self._context.changed is self._last_hint
 
-    def _next(self, before: Board | None) -> Callable[[Reader], Board]:
-        asked_at, now, number = self._context.engine.feed.asked_at, self._clock.now(), next(self._numbers)
-        if before is None:
-            return lambda reader: take(reader, asked_at, now, number)
-        return lambda reader: follow(reader, before, asked_at, now, number)
+    def _make_board_reader(self, previous: Board | None) -> Callable[[Reader], Board]:
+        asked_at, now, number = self._context.engine.feed.last_polled_at, self._clock.now(), next(self._numbers)
+        if previous is None:
+            return lambda reader: read_board(reader, asked_at, now, number)
+        return lambda reader: update_board(reader, previous, asked_at, now, number)

@@ -27,6 +27,6 @@ async def read_form(request: Request) -> dict[str, str]:
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
     except ValueError:
-        msg = "this form cannot be read"
+        msg = "cannot parse the form"
         raise InvalidRequest(msg) from None
     return dict(pairs)

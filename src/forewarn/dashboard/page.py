@@ -10,40 +10,40 @@ from typing import Any
 from forewarn.control.context import Context
 from forewarn.core.access import Principal
 from forewarn.dashboard.board import Board
-from forewarn.dashboard.names import Directory
+from forewarn.dashboard.name_index import InventoryNameIndex
 from forewarn.store.contract import Reader
 
-__all__ = ["Look", "Make", "Page"]
+__all__ = ["Make", "PageModel", "PageView"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class PageView:
     """One view of a page by a caller.
 
     Attributes:
         context: Parts of the service.
         board: Current board.
-        seen: Part of the board that the caller may see.
-        directory: Names of all declared VMs, hosts and scopes.
+        visible_board: Part of the board that the caller may see.
+        name_index: Names of all declared VMs, hosts and scopes.
         caller: Caller who views the page.
-        path: Path parameters, by their names in the route.
-        params: Query parameters.
+        path_params: Path parameters, by their names in the route.
+        query_params: Query parameters.
         address: Path and query, as the browser has them.
     """
 
     context: Context
     board: Board
-    seen: Board
-    directory: Directory
+    visible_board: Board
+    name_index: InventoryNameIndex
     caller: Principal
-    path: Mapping[str, str]
-    params: Mapping[str, str]
+    path_params: Mapping[str, str]
+    query_params: Mapping[str, str]
     address: str
 
     @property
     def has_hosts(self) -> bool:
         """True if hosts are shown; tenants do not see them."""
-        return self.caller.owned is None
+        return self.caller.ownership is None
 
     @property
     def now(self) -> datetime:
@@ -52,11 +52,11 @@ class Look:
 
     def asked_at(self, audience: str) -> datetime | None:
         """Return the time of an audience's last request; None if unknown."""
-        return self.context.engine.feed.asked_at(audience)
+        return self.context.engine.feed.last_polled_at(audience)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class PageModel:
     """A template with its values.
 
     Attributes:
@@ -72,5 +72,5 @@ class Page:
     is_live: bool = True
 
 
-Make = Callable[[Reader, Look], Page]
+Make = Callable[[Reader, PageView], PageModel]
 """Function that makes a page on the reader's thread, from one view of the store."""

@@ -14,25 +14,25 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from forewarn.dashboard import words
+from forewarn.dashboard import wording
 
-__all__ = ["STATIC", "render", "static_path"]
+__all__ = ["STATIC", "render_template", "static_path"]
 
 STATIC = resources.files("forewarn.dashboard") / "static"
 """Folder of the static files that pages load."""
 
 
-def moment(at: datetime | None) -> str:
+def format_time(at: datetime | None) -> str:
     """Format a time for people: to the second, in UTC; empty for None."""
     return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def stamp(at: datetime) -> str:
+def format_timestamp(at: datetime) -> str:
     """Format a time for scripts: ISO 8601 in UTC."""
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def span(length: timedelta | float | None) -> str:
+def format_duration(length: timedelta | float | None) -> str:
     """Format a duration in its two largest units: ``2 d 3 h``, ``14 min 30 s``, ``5 s``; a number is in seconds."""
     if length is None:
         return ""
@@ -48,18 +48,19 @@ def span(length: timedelta | float | None) -> str:
     return sign + (" ".join(parts[:2]) or "0 s")
 
 
-def _data(value: Any) -> Markup:  # noqa: ANN401 - any JSON value
+def _encode_json(value: Any) -> Markup:  # noqa: ANN401 - any JSON value
     """Encode a value as JSON that cannot close the HTML element around it."""
     text = json.dumps(value, separators=(",", ":"))
+    # Inside a script element HTML entities are not decoded, so JSON's own escapes are used.
     escaped = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return Markup(escaped)  # noqa: S704 - the markup characters are escaped
 
 
-def _segment(name: object) -> str:
+def _quote_segment(name: object) -> str:
     return quote(str(name), safe="")
 
 
-def _query(**values: object) -> str:
+def _encode_query(**values: object) -> str:
     given = {key: str(value) for key, value in values.items() if value not in (None, "", False)}
     return f"?{urlencode(given)}" if given else ""
 
@@ -72,21 +73,28 @@ def static_path(name: str) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _make_environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("forewarn.dashboard"),
         autoescape=True,
+        # A misspelt name must fail instead of leaving a gap in the page.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters |= {"moment": moment, "stamp": stamp, "span": span, "data": _data, "segment": _segment}
-    environment.globals |= {"words": words, "static": static_path, "query": _query}
+    environment.filters |= {
+        "format_time": format_time,
+        "format_timestamp": format_timestamp,
+        "format_duration": format_duration,
+        "data": _encode_json,
+        "segment": _quote_segment,
+    }
+    environment.globals |= {"words": wording, "static": static_path, "query": _encode_query}
     return environment
 
 
-def render(template: str, values: Mapping[str, Any], *, is_whole: bool = True) -> bytes:
+def render_template(template: str, values: Mapping[str, Any], *, is_whole: bool = True) -> bytes:
     """Render a page, or only its live part.
 
     Args:
@@ -95,4 +103,4 @@ def render(template: str, values: Mapping[str, Any], *, is_whole: bool = True) -
         is_whole: True to include the layout around the live part.
     """
     layout = "layout.html" if is_whole else "bare.html"
-    return _environment().get_template(template).render(**values, layout=layout).encode()
+    return _make_environment().get_template(template).render(**values, layout=layout).encode()

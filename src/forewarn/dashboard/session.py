@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from forewarn.auth.signed_tokens import Seal, moment_of, pack, who
+from forewarn.auth.signed_tokens import TokenSigner, decode_caller, encode_caller, expiry_of
 from forewarn.clock import uptime_s
 from forewarn.core.access import Principal, Revocation, Token
 from forewarn.errors import Forbidden
 
-__all__ = ["Known", "Session", "Sessions", "check_origin", "is_rebound"]
+__all__ = ["DashboardSession", "SessionStore", "Sessions", "check_origin", "is_rebound"]
 
 _MOST = 10_000
 """Maximum number of cached tokens, and of cached sessions."""
@@ -35,10 +35,10 @@ _COOKIE_LENGTH_MAX = 3800
 T = TypeVar("T")
 
 
-class Known(Protocol):
+class SessionStore(Protocol):
     """Database of tokens, used links and ended sessions."""
 
-    async def token_of(self, token_id: str) -> Token | None:
+    async def find_token(self, token_id: str) -> Token | None:
         """Return the token of that id; None if there is none."""
         ...
 
@@ -46,13 +46,13 @@ class Known(Protocol):
         """Return True if the link was used or the session was logged out."""
         ...
 
-    async def revoke(self, revocation: Revocation) -> bool:
+    async def record_revocation(self, revocation: Revocation) -> bool:
         """Revoke a link or session; return False if it was revoked before."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class DashboardSession:
     """A session of a caller who has logged in.
 
     Attributes:
@@ -78,10 +78,10 @@ class Sessions:
         known: Database of tokens and revocations.
     """
 
-    def __init__(self, secret: str, lasts: timedelta, known: Known) -> None:
-        self._seal = Seal(secret, "session of the dashboard")
-        self._lasts = lasts
-        self._known = known
+    def __init__(self, secret: str, lifetime: timedelta, store: SessionStore) -> None:
+        self._signer = TokenSigner(secret, "session of the dashboard")
+        self._lifetime = lifetime
+        self._store = store
         self._revoked: OrderedDict[str, tuple[float, bool]] = OrderedDict()
         self._tokens: OrderedDict[str, tuple[float, Token | None]] = OrderedDict()
 
@@ -91,27 +91,27 @@ class Sessions:
         Raises:
             Forbidden: The caller has more scopes and VMs than a cookie can hold.
         """
-        until = now + self._lasts
+        until = now + self._lifetime
         if caller.expires_at is not None:
             until = min(until, caller.expires_at)
-        word = self._seal.close(pack(caller), until)
+        word = self._signer.sign(encode_caller(caller), until)
         if len(word) > _COOKIE_LENGTH_MAX:
-            msg = f"{caller.actor} has too many scopes for a browser's cookie: log in with a token of Forewarn's own"
+            msg = f"{caller.actor} has too many scopes for a session cookie: log in with a token created by Forewarn"
             raise Forbidden(msg)
         seconds = max(int((until - now).total_seconds()), 0)
         is_secure = request.url.scheme == "https"
         response.set_cookie(
-            _name(request), word, max_age=seconds, path="/", secure=is_secure, httponly=True, samesite="strict"
+            _cookie_name(request), word, max_age=seconds, path="/", secure=is_secure, httponly=True, samesite="strict"
         )
 
-    async def find(self, request: Request, now: datetime) -> Session | None:
+    async def find(self, request: Request, now: datetime) -> DashboardSession | None:
         """Return the session of the request's sender; None if there is none or it is no longer valid."""
-        word = request.cookies.get(_name(request))
-        content = None if word is None else self._seal.open(word, now)
+        word = request.cookies.get(_cookie_name(request))
+        content = None if word is None else self._signer.verify(word, now)
         if content is None or await self._is_revoked(content["nonce"]):
             return None
-        caller = await who(content, self._token, now)
-        return None if caller is None else Session(caller=caller, until=moment_of(content))
+        caller = await decode_caller(content, self._find_token, now)
+        return None if caller is None else DashboardSession(caller=caller, until=expiry_of(content))
 
     async def end(self, request: Request, response: Response, now: datetime) -> None:
         """End the session at every replica and in the browser.
@@ -119,39 +119,44 @@ class Sessions:
         Raises:
             StoreUnavailable: The database accepts no changes; the session continues.
         """
-        word = request.cookies.get(_name(request))
-        content = None if word is None else self._seal.open(word, now)
+        word = request.cookies.get(_cookie_name(request))
+        content = None if word is None else self._signer.verify(word, now)
         if content is not None:
-            caller = await who(content, self._known.token_of, now)
+            caller = await decode_caller(content, self._store.find_token, now)
             if caller is not None:  # otherwise its token is no longer valid, and the session is refused anyway
                 nonce = content["nonce"]
-                await self._known.revoke(Revocation(nonce=nonce, actor=caller.actor, expires_at=moment_of(content)))
-                _remember(self._revoked, nonce, (uptime_s(), True))
-        response.delete_cookie(_name(request), path="/")
+                # The database first: if it fails, the cookie stays and the user sees an error instead of only seeming
+                # logged out.
+                await self._store.record_revocation(
+                    Revocation(nonce=nonce, actor=caller.actor, expires_at=expiry_of(content))
+                )
+                _cache_result(self._revoked, nonce, (uptime_s(), True))
+        response.delete_cookie(_cookie_name(request), path="/")
 
-    async def _token(self, token_id: str) -> Token | None:
+    async def _find_token(self, token_id: str) -> Token | None:
         looked_s, token = self._tokens.get(token_id, (float("-inf"), None))
         if uptime_s() - looked_s > _FRESH_S:
-            token = await self._known.token_of(token_id)
-            _remember(self._tokens, token_id, (uptime_s(), token))
+            token = await self._store.find_token(token_id)
+            _cache_result(self._tokens, token_id, (uptime_s(), token))
         return token
 
     async def _is_revoked(self, nonce: str) -> bool:
         looked_s, is_revoked = self._revoked.get(nonce, (float("-inf"), False))
+        # A revocation is final; only the answer that there is none becomes outdated.
         if not is_revoked and uptime_s() - looked_s > _FRESH_S:
-            is_revoked = await self._known.is_revoked(nonce)
-            _remember(self._revoked, nonce, (uptime_s(), is_revoked))
+            is_revoked = await self._store.is_revoked(nonce)
+            _cache_result(self._revoked, nonce, (uptime_s(), is_revoked))
         return is_revoked
 
 
-def _remember(found: OrderedDict[str, T], key: str, value: T) -> None:
+def _cache_result(found: OrderedDict[str, T], key: str, value: T) -> None:
     found[key] = value
     found.move_to_end(key)
     while len(found) > _MOST:
         found.popitem(last=False)
 
 
-def _name(request: Request) -> str:
+def _cookie_name(request: Request) -> str:
     """Return the name of the cookie; over TLS with ``__Host-``, so that other hosts of the domain cannot set it.
 
     Cookies are not separated by port, so the name contains it: two services on one machine would otherwise log each
@@ -169,18 +174,20 @@ def check_origin(request: Request) -> None:
     """
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
-    is_ours = site in (None, "same-origin") and (origin is None or _is_same(origin, request))
+    # Browsers that do not send Sec-Fetch-Site send Origin with forms.
+    is_ours = site in (None, "same-origin") and (origin is None or _is_same_host(origin, request))
     if not is_ours or (site is None and origin is None):
-        msg = "this form was not sent from a page of this service: open the dashboard, and send it from there"
+        msg = "this form was not sent from a page of this service: send it from the dashboard"
         raise Forbidden(msg)
 
 
-def _is_same(origin: str, request: Request) -> bool:
+def _is_same_host(origin: str, request: Request) -> bool:
     return urlsplit(origin).netloc == request.headers.get("host", "")
 
 
 def is_rebound(request: Request) -> bool:
     """Return True if a service on loopback is called by a name other than this machine's (DNS rebinding attack)."""
+    # A page can point its own host name at 127.0.0.1, and would then count as of the same origin.
     client = request.scope.get("server")
     host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
     if client is None or not _is_loopback(client[0]):

@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from forewarn.core.model import MaintenanceState
-from forewarn.dashboard import words
-from forewarn.dashboard.board import Item
-from forewarn.dashboard.render import stamp
+from forewarn.dashboard import wording
+from forewarn.dashboard.board import BoardItem
+from forewarn.dashboard.render import format_timestamp
 
-__all__ = ["BY", "ROWS_MAX", "timeline"]
+__all__ = ["BY", "ROWS_MAX", "make_timeline"]
 
 BY = ("scope", "host")
 """Kinds of rows."""
@@ -22,7 +22,7 @@ ROWS_MAX = 60
 _SHORTEST = timedelta(seconds=5)
 
 
-def timeline(items: Iterable[Item], by: str, now: datetime, *, frozen: bool) -> dict[str, Any]:
+def make_timeline(items: Iterable[BoardItem], by: str, now: datetime, *, frozen: bool) -> dict[str, Any]:
     """Return the rows and bars of a timeline.
 
     Args:
@@ -35,52 +35,59 @@ def timeline(items: Iterable[Item], by: str, now: datetime, *, frozen: bool) -> 
     bars: list[dict[str, Any]] = []
     left_out = 0
     for item in items:
-        names = list(_rows(item, by))
+        names = list(_list_rows(item, by))
         if len(rows | dict.fromkeys(names)) > ROWS_MAX:
             left_out += 1
             continue
         rows |= dict.fromkeys(names)
         for row in names:
-            bars += _bars(item, row, now)
+            bars += _make_bars(item, row, now)
     return {
         "rows": [{"id": name, "content": name} for name in sorted(rows)],
         "bars": bars,
-        "now": stamp(now),
+        "now": format_timestamp(now),
         "frozen": frozen,
         "leftOut": left_out,
     }
 
 
-def _rows(item: Item, by: str) -> dict[str, None]:
+def _list_rows(item: BoardItem, by: str) -> dict[str, None]:
     claims = item.maintenance.claims
     if by == "host":
         return dict.fromkeys(claim.host for claim in claims)
     return dict.fromkeys(claim.scope or claim.vm for claim in claims)
 
 
-def _bars(item: Item, row: str, now: datetime) -> list[dict[str, Any]]:
+def _make_bars(item: BoardItem, row: str, now: datetime) -> list[dict[str, Any]]:
     m = item.maintenance
     shared = {
         "group": row,
         "subgroup": m.id,
         "href": f"/maintenance/{m.id}",
-        "tip": f"{words.title(m)} ({m.state}). {words.next_words(item)}.",
+        "tip": f"{wording.make_title(m)} ({m.state}). {wording.describe_next_step(item)}.",
     }
     found = []
     if m.not_before is not None:
         until = m.started_at or (m.ended_at if m.state is MaintenanceState.CANCELED else None) or m.not_before
         kind = f"notice {m.state}"
-        found.append(_bar(f"{m.id}/{row}/n", m.created_at, until, kind, f"{m.type}", shared))
+        found.append(_make_bar(f"{m.id}/{row}/n", m.created_at, until, kind, f"{m.type}", shared))
     if m.started_at is not None:
-        end = m.ended_at or max(now, item.outlook.at or now)
-        content = f"{words.STATES[m.state]} {m.type}"
-        found.append(_bar(f"{m.id}/{row}/i", m.started_at, end, f"impact {m.state}", content, shared))
+        end = m.ended_at or max(now, item.forecast.at or now)
+        content = f"{wording.STATES[m.state]} {m.type}"
+        found.append(_make_bar(f"{m.id}/{row}/i", m.started_at, end, f"impact {m.state}", content, shared))
     return found
 
 
-def _bar(  # noqa: PLR0913 - the parts of a bar
+def _make_bar(  # noqa: PLR0913 - the parts of a bar
     name: str, start: datetime, end: datetime, kind: str, content: str, shared: dict[str, Any]
 ) -> dict[str, Any]:
+    # A bar without length would be invisible.
     shown = max(end, start + _SHORTEST)
-    bar = {"id": name, "start": stamp(start), "end": stamp(shown), "className": kind, "content": content}
+    bar = {
+        "id": name,
+        "start": format_timestamp(start),
+        "end": format_timestamp(shown),
+        "className": kind,
+        "content": content,
+    }
     return shared | bar | {"type": "range"}

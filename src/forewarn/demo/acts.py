@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forewarn.demo.cast import HOST
 from forewarn.demo.claims import ANNOUNCED, UNANNOUNCED, Claim
 from forewarn.demo.lanes import Mark
+from forewarn.demo.vms import HOST
 
 __all__ = ["FAILURE", "MIGRATION", "Act"]
 
@@ -40,7 +40,7 @@ class Act:
 MIGRATION = Act(
     title="Act 1: a live migration is announced",
     promise=(
-        f"Every VM on {HOST} will be told 15 minutes ahead, and the migration will wait for both tenants: "
+        f"Every VM on {HOST} is warned 15 minutes ahead, and the migration waits for both tenants: "
         "it starts as soon as the last VM has approved."
     ),
     path="/v1/maintenance",
@@ -48,10 +48,10 @@ MIGRATION = Act(
     opening=f"announces a live migration of {HOST}",
     state="scheduled",
     sentences={
-        "scheduled": "makes one event for each VM, waits for approvals",
+        "scheduled": "creates one event per VM, waits for approvals",
         "started": "starts: all three events together",
         "impacted": "impact: the VMs are paused (simulated)",
-        "completed": "has completed, and removes the events",
+        "completed": "completes, and removes the events",
     },
     claims=ANNOUNCED,
 )
@@ -59,17 +59,17 @@ MIGRATION = Act(
 FAILURE = Act(
     title=f"Act 2: {HOST} fails",
     promise=(
-        "Hardware fails without notice: the event will be Started when it is first seen, there will be nothing "
-        "to approve, and its removal will be the signal to recover."
+        "Hardware fails without notice: the event is already Started when it is first seen, there is nothing "
+        "to approve, and its removal is the signal to recover."
     ),
     path=f"/v1/hosts/{HOST}/fail",
     opening=f"reports that {HOST} has failed",
     mark=Mark.FAILS,
     state="started",
     sentences={
-        "started": "makes one event for each VM, Started at once",
+        "started": "creates one event per VM, already Started",
         "impacted": "impact: the VMs are restarted (simulated)",
-        "completed": "has completed, and removes the events",
+        "completed": "completes, and removes the events",
     },
     claims=UNANNOUNCED,
 )

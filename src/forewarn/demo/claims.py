@@ -10,17 +10,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from forewarn.demo.cast import CAST
-from forewarn.demo.record import Record, Sighting
+from forewarn.demo.act_record import ActRecord, Sighting
+from forewarn.demo.vms import CAST
 
-__all__ = ["ANNOUNCED", "UNANNOUNCED", "Claim", "first_fault"]
+__all__ = ["ANNOUNCED", "UNANNOUNCED", "Claim", "find_broken_claim"]
 
-Claim = Callable[[Record], str | None]
+Claim = Callable[[ActRecord], str | None]
 
 _VOTES = len(CAST)
 
 
-def starts_only_when_all_have_approved(record: Record) -> str | None:
+def starts_only_when_all_have_approved(record: ActRecord) -> str | None:
     """Check that nothing starts before the last tenant has approved (R83, R84)."""
     votes = 0
     for entry in sorted(record.entries, key=lambda entry: entry.sequence):
@@ -33,14 +33,14 @@ def starts_only_when_all_have_approved(record: Record) -> str | None:
     return None
 
 
-def starts_before_notbefore(record: Record) -> str | None:
+def starts_before_notbefore(record: ActRecord) -> str | None:
     """Check that approvals have an effect: the maintenance starts before NotBefore."""
-    started_at = record.moment("started")
+    started_at = record.find_time("started")
     for sighting in record.sightings:
         for event in sighting.events:
             if event.status != "Scheduled":
                 continue
-            not_before = _parse(event.not_before)
+            not_before = _parse_not_before(event.not_before)
             if not_before is None:
                 return f"{sighting.vm.name} saw a Scheduled event whose NotBefore is {event.not_before!r}"
             if started_at is not None and started_at >= not_before:
@@ -48,13 +48,14 @@ def starts_before_notbefore(record: Record) -> str | None:
     return None
 
 
-def tenants_see_their_own(record: Record) -> str | None:
+def tenants_see_their_own(record: ActRecord) -> str | None:
     """Check that a VM sees the events of its whole scope, and no ids or names of the other tenant (R58, R85)."""
     ids: dict[str | None, set[str]] = {}
     for sighting in record.sightings:
         ids.setdefault(sighting.vm.scope, set()).update(event.id for event in sighting.events)
     for sighting in record.sightings:
         foreign = [vm.name for vm in CAST if vm.scope != sighting.vm.scope]
+        # The raw body is searched, so that a leak in a member that the demo does not decode is found too.
         foreign += [i for scope, known in ids.items() if scope != sighting.vm.scope for i in known]
         shown = next((name for name in foreign if name in sighting.body), None)
         if shown is not None:
@@ -66,7 +67,7 @@ def tenants_see_their_own(record: Record) -> str | None:
     return None
 
 
-def started_events_have_no_notbefore(record: Record) -> str | None:
+def started_events_have_no_notbefore(record: ActRecord) -> str | None:
     """Check that NotBefore is empty once Started (R36)."""
     for sighting in record.sightings:
         if any(event.status == "Started" and event.not_before for event in sighting.events):
@@ -74,7 +75,7 @@ def started_events_have_no_notbefore(record: Record) -> str | None:
     return None
 
 
-def incarnations_grow_by_one(record: Record) -> str | None:
+def incarnations_grow_by_one(record: ActRecord) -> str | None:
     """Check that each change of the events increases the incarnation by one (R42)."""
     for vm in CAST:
         seen = [s for s in record.sightings if s.vm == vm]
@@ -84,7 +85,7 @@ def incarnations_grow_by_one(record: Record) -> str | None:
     return None
 
 
-def is_never_announced(record: Record) -> str | None:
+def is_never_announced(record: ActRecord) -> str | None:
     """Check that a hardware failure comes without notice (R73, R78)."""
     seen: Sighting | None = next((s for s in record.sightings if any(e.status != "Started" for e in s.events)), None)
     return None if seen is None else f"{seen.vm.name} saw an event of the failed host that had not started"
@@ -99,12 +100,12 @@ UNANNOUNCED: tuple[Claim, ...] = (is_never_announced, *_ALWAYS)
 """Claims of the act in which a host fails."""
 
 
-def first_fault(claims: tuple[Claim, ...], record: Record) -> str | None:
+def find_broken_claim(claims: tuple[Claim, ...], record: ActRecord) -> str | None:
     """Return one sentence on the first claim that does not hold; None if all hold."""
     return next((fault for claim in claims if (fault := claim(record)) is not None), None)
 
 
-def _parse(not_before: str) -> datetime | None:
+def _parse_not_before(not_before: str) -> datetime | None:
     try:
         return parsedate_to_datetime(not_before).astimezone(UTC)
     except ValueError:

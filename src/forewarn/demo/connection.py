@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import httpx
 
-__all__ = ["connect", "describe"]
+__all__ = ["describe_error", "open_client"]
 
 _TIMEOUT_S = 60.0
 
 
-def connect(url: str, headers: Mapping[str, str]) -> httpx.AsyncClient:
+def open_client(url: str, headers: Mapping[str, str]) -> httpx.AsyncClient:
     """Return a client for plain HTTP requests to the service.
 
     Args:
@@ -25,6 +25,6 @@ def connect(url: str, headers: Mapping[str, str]) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, headers=headers, transport=transport, trust_env=False, timeout=_TIMEOUT_S)
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the message of a connection error, or its type if the library gives none."""
     return str(error) or type(error).__name__

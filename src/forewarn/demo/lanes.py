@@ -78,14 +78,14 @@ class Lanes:
 
     @property
     def width(self) -> int:
-        """Number of columns that `draw` fills."""
+        """Number of columns that `draw_row` fills."""
         return len(self._states) * (1 + len(_GAP))
 
-    def enter(self, name: str, state: LaneState) -> None:
+    def set_state(self, name: str, state: LaneState) -> None:
         """Set the state of an actor from now on."""
         self._states[name] = state
 
-    def draw(self, actor: str | None = None, mark: Mark = Mark.ACTS) -> Text:
+    def draw_row(self, actor: str | None = None, mark: Mark = Mark.ACTS) -> Text:
         """Return one row, with a mark in the lane of `actor`; None for no mark."""
         row = Text()
         for name, state in self._states.items():
@@ -100,6 +100,7 @@ class Lanes:
         """Return, for each lane, the row that leads to its name and the row below it for text that does not fit."""
         heads = []
         for index in range(len(self._states)):
+            # Each name is one row below the one before it, so the lanes to the left of it have already begun.
             risen = f"{self._glyphs.rising}{_GAP}" * index
             beam = self._glyphs.beam * (self.width - len(risen) - 2)
             below = f"{risen}{self._glyphs.rising}"

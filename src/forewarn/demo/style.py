@@ -13,7 +13,7 @@ from rich.theme import Theme
 
 from forewarn.demo.lanes import ASCII, UNICODE, Glyphs
 
-__all__ = ["THEME", "WIDTH_MAX", "DemoConsole", "Words", "glyphs_of", "make_console"]
+__all__ = ["THEME", "WIDTH_MAX", "DemoConsole", "ProtocolHighlighter", "choose_glyphs", "make_console"]
 
 WIDTH_MAX = 100
 
@@ -50,7 +50,7 @@ THEME = Theme(
 )
 
 
-class Words(RegexHighlighter):
+class ProtocolHighlighter(RegexHighlighter):
     """Highlights VM names and protocol words wherever they occur."""
 
     base_style = "word."
@@ -89,6 +89,6 @@ def make_console(environment: Mapping[str, str] = os.environ, file: IO[str] | No
     return console
 
 
-def glyphs_of(console: Console) -> Glyphs:
+def choose_glyphs(console: Console) -> Glyphs:
     """Return the glyphs that the console can display."""
     return UNICODE if console.encoding.lower().startswith("utf") else ASCII

@@ -7,13 +7,13 @@ from datetime import timedelta
 from rich.console import Console
 from rich.text import Text
 
-from forewarn.demo.cast import CAST, HOST, Vm
-from forewarn.demo.narration import enumerate_names
-from forewarn.demo.record import Record
-from forewarn.demo.style import Words
+from forewarn.demo.act_record import ActRecord
+from forewarn.demo.sentences import join_names
+from forewarn.demo.style import ProtocolHighlighter
 from forewarn.demo.timeline import draw_heading
+from forewarn.demo.vms import CAST, HOST, DemoVm
 
-__all__ = ["Waits", "format_span", "print_summary", "recovery"]
+__all__ = ["WaitingTimes", "format_span", "measure_recovery", "print_summary"]
 
 _NEXT_STEPS = (
     ("serve", "forewarn serve"),
@@ -21,39 +21,41 @@ _NEXT_STEPS = (
     ("read on", "less docs/tutorial/first-steps.md"),
 )
 _MILLISECONDS_SHOWN = timedelta(milliseconds=100)
-_words = Words()
+_words = ProtocolHighlighter()
 
 
-class Waits:
+class WaitingTimes:
     """Waiting times in an act whose maintenance was approved.
 
     Args:
         record: Complete record of the act.
     """
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: ActRecord) -> None:
         self._record = record
-        self.last = max(CAST, key=self.approval)
+        self.last_vm = max(CAST, key=self.measure_approval)
         """The VM that approved last."""
 
-    def approval(self, vm: Vm) -> timedelta:
+    def measure_approval(self, vm: DemoVm) -> timedelta:
         """Return the time from the announcement to the VM's approval."""
-        return self._record.span(self._record.moment("scheduled"), self._record.approved_at(vm))
+        return self._record.measure_span(self._record.find_time("scheduled"), self._record.find_approval_time(vm))
 
-    def others(self, vm: Vm) -> timedelta:
+    def measure_wait(self, vm: DemoVm) -> timedelta:
         """Return the time from the VM's approval to the last one."""
-        return self.approval(self.last) - self.approval(vm)
+        return self.measure_approval(self.last_vm) - self.measure_approval(vm)
 
-    def start(self) -> timedelta:
+    def measure_start(self) -> timedelta:
         """Return the time from the last approval to the start, both as seen by the VM that approved last."""
-        started = self._record.first(self.last, "Started")
-        return self._record.span(self._record.approved_at(self.last), None if started is None else started.at)
+        started = self._record.find_first(self.last_vm, "Started")
+        return self._record.measure_span(
+            self._record.find_approval_time(self.last_vm), None if started is None else started.at
+        )
 
 
-def recovery(record: Record, vm: Vm) -> timedelta:
+def measure_recovery(record: ActRecord, vm: DemoVm) -> timedelta:
     """Return the time from the completion of the maintenance until the VM saw its event gone."""
-    latest = record.latest(vm)
-    return record.span(record.moment("completed"), None if latest is None else latest.at)
+    latest = record.find_latest(vm)
+    return record.measure_span(record.find_time("completed"), None if latest is None else latest.at)
 
 
 def format_span(span: timedelta) -> str:
@@ -63,53 +65,53 @@ def format_span(span: timedelta) -> str:
     return f"{span.total_seconds():.1f} s"
 
 
-def summarise(migration: Record) -> list[str]:
+def summarize_migration(migration: ActRecord) -> list[str]:
     """Summarise the live migration act in sentences."""
-    waits = Waits(migration)
-    waited = [f"{vm.name} {format_span(waits.others(vm))}" for vm in CAST if vm != waits.last]
+    waits = WaitingTimes(migration)
+    waited = [f"{vm.name} {format_span(waits.measure_wait(vm))}" for vm in CAST if vm != waits.last_vm]
     return [
-        f"Nothing started before {waits.last.name} approved, the last. Waited for it: {enumerate_names(waited)}.",
-        f"From the last approval to the start: {format_span(waits.start())}, as {waits.last.name} saw it.",
+        f"Nothing started before {waits.last_vm.name} approved, as the last VM. Waited for it: {join_names(waited)}.",
+        f"From the last approval to the start: {format_span(waits.measure_start())}, as {waits.last_vm.name} saw it.",
         "No VM was ever shown an id or a name of the other tenant.",
     ]
 
 
-def print_summary(console: Console, migration: Record, failure: Record) -> None:
+def print_summary(console: Console, migration: ActRecord, failure: ActRecord) -> None:
     """Print the summary and the next steps."""
     console.print()
-    console.print(draw_heading(console, "What happened"))
-    for sentence in summarise(migration):
+    console.print(draw_heading(console, "Summary"))
+    for sentence in summarize_migration(migration):
         for row in _words(sentence).wrap(console, console.width):
             row.rstrip()
             console.print(row)
     console.print()
-    for row in _columns(_spans(migration, failure), "llrrrr"):
+    for row in _align_columns(_make_table(migration, failure), "llrrrr"):
         console.print(row, soft_wrap=True)
     console.print()
     console.print(draw_heading(console, "Try it yourself"))
     steps = [[Text(purpose, "quiet"), Text(command, "command")] for purpose, command in _NEXT_STEPS]
-    for row in _columns(steps, "ll"):
+    for row in _align_columns(steps, "ll"):
         console.print(row, soft_wrap=True)
 
 
-def _spans(migration: Record, failure: Record) -> list[list[Text]]:
+def _make_table(migration: ActRecord, failure: ActRecord) -> list[list[Text]]:
     """Return a table: two header rows, then one row for each VM."""
-    waits = Waits(migration)
+    waits = WaitingTimes(migration)
     heads = (
         ("", "", "approved", "waited", "back after", "back after"),
         ("", "", "after", "for others", "migration", "failure"),
     )
     rows = [[Text(cell, "quiet") for cell in head] for head in heads]
     for vm in CAST:
-        others = format_span(waits.others(vm)) if vm != waits.last else "was last"
-        spans = (waits.approval(vm), recovery(migration, vm), recovery(failure, vm))
+        others = format_span(waits.measure_wait(vm)) if vm != waits.last_vm else "was last"
+        spans = (waits.measure_approval(vm), measure_recovery(migration, vm), measure_recovery(failure, vm))
         approval, back, back_again = (Text(format_span(span)) for span in spans)
         name = Text(vm.name, style=f"speaker.{vm.name}")
-        rows.append([name, Text(vm.asks), approval, Text(others), back, back_again])
+        rows.append([name, Text(vm.poll_method), approval, Text(others), back, back_again])
     return rows
 
 
-def _columns(table: list[list[Text]], sides: str) -> list[Text]:
+def _align_columns(table: list[list[Text]], sides: str) -> list[Text]:
     """Align the columns of a table; ``l`` or ``r`` is the side of each."""
     widths = [max(cell.cell_len for cell in column) for column in zip(*table, strict=True)]
     rows = []

@@ -15,21 +15,22 @@ from rich.console import Console
 from rich.text import Text
 
 from forewarn.clock import Clock
-from forewarn.demo.cast import LANES
 from forewarn.demo.lanes import Lanes, LaneState, Mark
-from forewarn.demo.style import Words, glyphs_of
+from forewarn.demo.style import ProtocolHighlighter, choose_glyphs
+from forewarn.demo.vms import LANES
 
-__all__ = ["Line", "Timeline", "draw_heading", "format_elapsed"]
+__all__ = ["Timeline", "TimelineLine", "draw_heading", "format_elapsed"]
 
+# Long enough for the slowest connection to deliver its line, short enough to look live.
 _HELD = timedelta(milliseconds=350)
 _PAUSE_S = 0.05
 _NAME_WIDTH = 9
 _TIME_WIDTH = 8
-_words = Words()
+_words = ProtocolHighlighter()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class TimelineLine:
     """One line: an action of one actor.
 
     Attributes:
@@ -60,10 +61,10 @@ class Timeline:
         self._console = console
         self._clock = clock
         self._began_at = began_at
-        self._lanes = Lanes(LANES, glyphs_of(console))
-        self._held: list[Line] = []
+        self._lanes = Lanes(LANES, choose_glyphs(console))
+        self._held: list[TimelineLine] = []
 
-    def tell(self, line: Line) -> None:
+    def queue_line(self, line: TimelineLine) -> None:
         """Queue a line, which is printed after a short delay."""
         self._held.append(line)
 
@@ -82,21 +83,21 @@ class Timeline:
         ripe = sorted((line for line in self._held if moment is None or line.at <= moment), key=lambda line: line.at)
         for line in ripe:
             self._held.remove(line)
-            for row in self.draw(line):
-                self._print(row)
+            for row in self.draw_line(line):
+                self._print_row(row)
 
-    def draw(self, line: Line) -> list[Text]:
+    def draw_line(self, line: TimelineLine) -> list[Text]:
         """Return the rows of one line, at most as wide as the console."""
-        self._lanes.enter(line.lane, line.state)
+        self._lanes.set_state(line.lane, line.state)
         speaker = line.speaker or line.lane
         first = Text().append(format_elapsed(line.at - self._began_at).ljust(_TIME_WIDTH), "time")
-        first += self._lanes.draw(line.lane, line.mark)
+        first += self._lanes.draw_row(line.lane, line.mark)
         first += Text(speaker.ljust(_NAME_WIDTH), style=f"speaker.{speaker}")
-        further = Text(" " * _TIME_WIDTH) + self._lanes.draw() + Text(" " * _NAME_WIDTH)
-        sentences = self._wrap(line.text, self._console.width - first.cell_len)
+        further = Text(" " * _TIME_WIDTH) + self._lanes.draw_row() + Text(" " * _NAME_WIDTH)
+        sentences = self._wrap_text(line.text, self._console.width - first.cell_len)
         return [(first if not index else further) + sentence for index, sentence in enumerate(sentences)]
 
-    def _wrap(self, text: str, width: int) -> list[Text]:
+    def _wrap_text(self, text: str, width: int) -> list[Text]:
         rows = []
         for part in text.split("\n"):
             indent = len(part) - len(part.lstrip())
@@ -107,28 +108,28 @@ class Timeline:
 
     # Around the lines
 
-    def introduce(self, actors: Mapping[str, str]) -> None:
+    def print_introduction(self, actors: Mapping[str, str]) -> None:
         """Print the legend, then the start and the name of each lane."""
-        self._print(self._lanes.draw_legend())
-        self._print(Text())
+        self._print_row(self._lanes.draw_legend())
+        self._print_row(Text())
         indent = Text().append("time".ljust(_TIME_WIDTH), "time")
         for (head, below), (name, about) in zip(self._lanes.draw_heads(), actors.items(), strict=True):
             first = indent + head + Text(name.ljust(_NAME_WIDTH), style=f"speaker.{name}")
             indent = Text(" " * _TIME_WIDTH)
             further = indent + below + Text(" " * _NAME_WIDTH)
             for index, row in enumerate(Text(about, "quiet").wrap(self._console, self._console.width - first.cell_len)):
-                self._print((further if index else first) + row)
+                self._print_row((further if index else first) + row)
 
     def begin_act(self, title: str, sentence: str) -> None:
         """Print the heading of an act."""
         self.flush()
-        self._print(Text())
-        self._print(draw_heading(self._console, title))
+        self._print_row(Text())
+        self._print_row(draw_heading(self._console, title))
         for row in _words(sentence).wrap(self._console, self._console.width):
-            self._print(row)
-        self._print(Text())
+            self._print_row(row)
+        self._print_row(Text())
 
-    def _print(self, row: Text) -> None:
+    def _print_row(self, row: Text) -> None:
         row.rstrip()
         self._console.print(row, soft_wrap=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from forewarn.core.approval import Approval, Approver
+from forewarn.core.approval import ApprovalResult, Approver
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity
 
@@ -33,7 +33,7 @@ class Authority(Protocol):
         """
         ...
 
-    async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
+    async def approve(self, event_ids: Sequence[str], approver: Approver) -> ApprovalResult:
         """Approve events; the approval is on disk when this returns (invariant 5).
 
         Raises:

@@ -20,37 +20,39 @@ from datetime import datetime
 import uvloop
 
 from forewarn.clock import RealClock
-from forewarn.core.approval import Approval, Approver
-from forewarn.core.decision import Document
+from forewarn.core.approval import ApprovalResult, Approver
+from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
 from forewarn.endpoint import messages
 from forewarn.endpoint.app import MetadataApp
 from forewarn.endpoint.descriptors import raise_descriptor_limit
-from forewarn.endpoint.fault_registry import Faults
-from forewarn.endpoint.messages import Begin
+from forewarn.endpoint.fault_registry import FaultRegistry
+from forewarn.endpoint.messages import EndpointSettings
 from forewarn.endpoint.pipe import Pipe
-from forewarn.endpoint.request_journal import Journal
+from forewarn.endpoint.request_journal import RequestJournal
 from forewarn.endpoint.server import MetadataServer
 from forewarn.endpoint.traffic import Traffic
 from forewarn.errors import ControlUnreachable, ForewarnError, LimitExceeded
 from forewarn.observability.logs import configure_logging
 from forewarn.publishing.feed import Feed
-from forewarn.publishing.identity import Identity, Revision
+from forewarn.publishing.identity import Identity, InventoryRevision
 
-__all__ = ["Delegation", "Endpoint", "run_child"]
+__all__ = ["ChildEndpoint", "PipeAuthority", "run_child"]
 
 _DESCRIPTORS_SPARE = 256
+# Responses create few reference cycles, and each collection delays the VMs that are waiting.
 _GC_THRESHOLDS = (50_000, 20, 50)
 _ANSWER_S = 30.0
 """Time limit for the service's answer; the VM then gets an error, although the request may have been carried out."""
 
 _UNSENT_BYTES_MAX = 8 << 20
+# Each of these bounds the work between two chances to answer VMs.
 _TOLD_AT_ONCE = 100
 _LOOK_S = 1.0
 _LOOKED_AT_ONCE = 2000
 
 
-class Delegation:
+class PipeAuthority:
     """Authority at the other end of the pipe.
 
     Pending calls are limited in number, per VM, and in bytes: a call over a limit is refused, and the VM gets 503.
@@ -64,15 +66,15 @@ class Delegation:
         identity: Mapping of addresses to VMs.
     """
 
-    def __init__(self, pipe: Pipe, begin: Begin) -> None:
-        self.feed = Feed(begin.dialect)
-        self.identity = Identity(self.feed, begin.any_caller_is)
+    def __init__(self, pipe: Pipe, settings: EndpointSettings) -> None:
+        self.feed = Feed(settings.dialect)
+        self.identity = Identity(self.feed, settings.any_caller_is)
         self._pipe = pipe
-        self._begin = begin
+        self._settings = settings
         self._numbers = itertools.count(1)
-        self._calls: dict[int, asyncio.Future[Approval | None]] = {}
+        self._calls: dict[int, asyncio.Future[ApprovalResult | None]] = {}
         self._by_vm: Counter[str] = Counter()
-        self._enabling: dict[str, asyncio.Future[Approval | None]] = {}
+        self._enabling: dict[str, asyncio.Future[ApprovalResult | None]] = {}
 
     async def enable(self, key: str, scope: str | None) -> None:
         """Have an audience enabled; concurrent requests for the same audience share a call.
@@ -83,13 +85,13 @@ class Delegation:
         """
         call = self._enabling.get(key)
         if call is None:
-            number, call = self._call()
+            number, call = self._register_call()
             self._enabling[key] = call
             call.add_done_callback(lambda _: self._enabling.pop(key, None))
-            self._pipe.send(messages.encode(messages.Enable(number, key, scope)))
-        await self._answered(call)
+            self._pipe.send(messages.encode(messages.EnableCall(number, key, scope)))
+        await self._wait_for_result(call)
 
-    async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
+    async def approve(self, event_ids: Sequence[str], approver: Approver) -> ApprovalResult:
         """Pass an approval on; it is on disk when this returns.
 
         Raises:
@@ -97,18 +99,19 @@ class Delegation:
             ForewarnError: The service reported an error.
         """
         vm = approver.vm or ""
-        if self._by_vm[vm] >= self._begin.calls_per_vm_max:
-            msg = f"{self._by_vm[vm]} approvals of vm {vm!r} wait for an answer already (approvals_at_work_per_vm_max)"
+        # One VM must not use up the calls of all VMs.
+        if self._by_vm[vm] >= self._settings.calls_per_vm_max:
+            msg = f"vm {vm!r} has {self._by_vm[vm]} pending approvals; retry later (approvals_at_work_per_vm_max)"
             raise ControlUnreachable(msg, limit="approvals_at_work_per_vm_max")
-        number, call = self._call()
+        number, call = self._register_call()
         self._by_vm[vm] += 1
-        call.add_done_callback(lambda _: self._forget(vm))
-        self._pipe.send(messages.encode(messages.Approve(number, tuple(event_ids), approver)))
-        approval = await self._answered(call)
+        call.add_done_callback(lambda _: self._uncount_call(vm))
+        self._pipe.send(messages.encode(messages.ApproveCall(number, tuple(event_ids), approver)))
+        approval = await self._wait_for_result(call)
         assert approval is not None  # noqa: S101 - an approval is answered with one, or fails
         return approval
 
-    def take(self, answer: messages.Answer) -> None:
+    def complete_call(self, answer: messages.CallResult) -> None:
         """Complete the call that waits for this answer."""
         call = self._calls.pop(answer.number, None)
         if call is None or call.done():
@@ -116,26 +119,27 @@ class Delegation:
         if answer.failure is None:
             call.set_result(answer.approval)
         else:
-            call.set_exception(_error(answer.failure))
+            call.set_exception(_decode_failure(answer.failure))
             call.exception()  # retrieve it, since no one may be waiting any more
 
-    def _call(self) -> tuple[int, asyncio.Future[Approval | None]]:
-        if len(self._calls) >= self._begin.calls_max or self._pipe.unsent_bytes > _UNSENT_BYTES_MAX:
-            msg = f"{len(self._calls)} requests wait for the service already (commands_max)"
+    def _register_call(self) -> tuple[int, asyncio.Future[ApprovalResult | None]]:
+        if len(self._calls) >= self._settings.calls_max or self._pipe.unsent_bytes > _UNSENT_BYTES_MAX:
+            msg = f"the service already has {len(self._calls)} pending requests; retry later (commands_max)"
             raise ControlUnreachable(msg, limit="commands_max")
         number = next(self._numbers)
         call = self._calls[number] = asyncio.get_running_loop().create_future()
         return number, call
 
-    async def _answered(self, call: asyncio.Future[Approval | None]) -> Approval | None:
+    async def _wait_for_result(self, call: asyncio.Future[ApprovalResult | None]) -> ApprovalResult | None:
         """Return the result of a call. The call stays pending until it is answered, even if no one waits for it."""
+        # `wait` leaves the call running at the time-out; `wait_for` would cancel it for every other waiter.
         done, _ = await asyncio.wait({call}, timeout=_ANSWER_S)
         if not done:
             msg = f"the service has not answered within {_ANSWER_S:g} s"
             raise ControlUnreachable(msg)
         return call.result()
 
-    def _forget(self, vm: str) -> None:
+    def _uncount_call(self, vm: str) -> None:
         self._by_vm[vm] -= 1
         if not self._by_vm[vm]:
             del self._by_vm[vm]
@@ -144,18 +148,18 @@ class Delegation:
 class _ServiceFailure(ForewarnError):
     """Error reported by the service."""
 
-    def __init__(self, failure: messages.Failure) -> None:
+    def __init__(self, failure: messages.CallFailure) -> None:
         super().__init__(failure.message, **({"limit": failure.limit} if failure.limit else {}))
         self.status = failure.status  # type: ignore[misc] # differs by instance
 
 
-def _error(failure: messages.Failure) -> ForewarnError:
+def _decode_failure(failure: messages.CallFailure) -> ForewarnError:
     if failure.limit and failure.status == LimitExceeded.status:
         return LimitExceeded(failure.message, limit=failure.limit)
     return _ServiceFailure(failure)
 
 
-class Endpoint:
+class ChildEndpoint:
     """Metadata endpoint controlled by the service.
 
     Args:
@@ -164,31 +168,31 @@ class Endpoint:
         sockets: Sockets to listen on, already bound.
     """
 
-    def __init__(self, pipe: Pipe, begin: Begin, sockets: Sequence[socket.socket]) -> None:
+    def __init__(self, pipe: Pipe, settings: EndpointSettings, sockets: Sequence[socket.socket]) -> None:
         self._pipe = pipe
-        self._begin = begin
+        self._settings = settings
         self._sockets = sockets
         clock = RealClock()
-        self._authority = Delegation(pipe, begin)
+        self._authority = PipeAuthority(pipe, settings)
         self._feed, self._identity = self._authority.feed, self._authority.identity
-        self._journal = Journal(clock.now, begin.requests_kept, begin.requests_before)
-        self._traffic = Traffic(begin.limits, len(self._feed.versions), Faults(clock), self._journal or None)
-        app = MetadataApp(self._authority, clock, self._traffic, begin.first_answer_delay_s)
+        self._journal = RequestJournal(clock.now, settings.requests_kept, settings.requests_before)
+        self._traffic = Traffic(settings.limits, len(self._feed.versions), FaultRegistry(clock), self._journal or None)
+        app = MetadataApp(self._authority, clock, self._traffic, settings.first_answer_delay_s)
         self._server = MetadataServer(app, self._traffic, self._identity, clock)
-        self._revision: Revision | None = None
+        self._revision: InventoryRevision | None = None
         self._is_listening = False
-        self._reported: dict[str, datetime] = {}
+        self._reported_times: dict[str, datetime] = {}
         self._announced: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._feed.listeners.append(self._notice)
+        self._feed.listeners.append(self._track_announced)
 
-    async def run(self, rest: Sequence[bytes]) -> None:
+    async def run(self, frames: Sequence[bytes]) -> None:
         """Answer VMs until the service stops this process, or is gone.
 
         Args:
-            rest: Messages that have already arrived from the service.
+            frames: Messages that have already arrived from the service.
         """
-        tasks = {asyncio.create_task(self._listen(rest)), asyncio.create_task(self._report())}
+        tasks = {asyncio.create_task(self._apply_messages(frames)), asyncio.create_task(self._report_last_requests())}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -198,40 +202,41 @@ class Endpoint:
             for task in (*tasks, *self._tasks):
                 task.cancel()
 
-    async def _listen(self, frames: Sequence[bytes]) -> None:
+    async def _apply_messages(self, frames: Sequence[bytes]) -> None:
         """Apply messages from the service, yielding to the VMs in between."""
         while frames or not self._pipe.is_closed:
             for frame in frames:
-                await self._take(messages.decode_from_service(frame))
+                await self._apply_message(messages.decode_from_service(frame))
             frames = await self._pipe.receive()
 
-    async def _take(self, message: messages.FromService) -> None:
+    async def _apply_message(self, message: messages.FromService) -> None:
         match message:
-            case messages.Answer():
-                self._authority.take(message)
-            case messages.Show():
-                self._feed.publish(message.documents)
+            case messages.CallResult():
+                self._authority.complete_call(message)
+            case messages.DocumentUpdate():
+                self._feed.publish_documents(message.documents)
+                # A message may hold a hundred documents: answer VMs before the next one.
                 await asyncio.sleep(0)
-            case messages.Declare():
-                self._declare(message)
+            case messages.InventoryPart():
+                self._apply_inventory_part(message)
                 await asyncio.sleep(0)
-            case messages.Sync():
+            case messages.SyncRequest():
                 if not self._is_listening:
-                    await self._begin_to_answer()
-                self._pipe.send(messages.encode(messages.Synced(message.number)))
-            case messages.Report():
-                self._spawn(self._count(message))
-            case messages.Stop():
-                self._spawn(self._stop(message.grace_s))
-            case Begin():
+                    await self._start_listening()
+                self._pipe.send(messages.encode(messages.SyncReply(message.number)))
+            case messages.CounterRequest():
+                self._start_task(self._send_counters(message))
+            case messages.StopRequest():
+                self._start_task(self._stop_server(message.grace_s))
+            case EndpointSettings():
                 pass  # applied at start
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _start_task(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _begin_to_answer(self) -> None:
+    async def _start_listening(self) -> None:
         self._is_listening = True
         # Objects made at start are never garbage. Freeze them, since every scan of them would halt all responses.
         gc.freeze()
@@ -239,103 +244,104 @@ class Endpoint:
         gc.enable()
         await self._server.start(self._sockets)
 
-    def _declare(self, part: messages.Declare) -> None:
+    def _apply_inventory_part(self, part: messages.InventoryPart) -> None:
         if part.is_last and self._revision is None:
-            self._declare_at_once(part)
+            self._apply_inventory_delta(part)
             return
-        revision = self._revision = self._revision or self._identity.revise()
+        revision = self._revision = self._revision or self._identity.begin_revision()
         for name in part.removed_vms:
-            revision.remove(name)
+            revision.remove_vm(name)
         for vm in part.vms:
-            revision.put(vm)
+            revision.put_vm(vm)
         for name in part.removed_scopes:
             revision.remove_scope(name)
         for scope in part.scopes:
             revision.put_scope(scope)
         if part.is_last:
-            self._identity.take_over(revision)
+            self._identity.apply_revision(revision)
             self._revision = None
 
-    def _declare_at_once(self, part: messages.Declare) -> None:
+    def _apply_inventory_delta(self, part: messages.InventoryPart) -> None:
         """Apply a change that came in one part, at a cost proportional to the change."""
-        find_vm, find_scope = self._identity.declared, self._identity.find_scope
+        find_vm, find_scope = self._identity.find_declared, self._identity.find_scope
         vms = (find_vm(name) for name in (*part.removed_vms, *(vm.name for vm in part.vms)))
         scopes = (find_scope(name) for name in (*part.removed_scopes, *(scope.name for scope in part.scopes)))
         before = Inventory(
             scopes=tuple(scope for scope in scopes if scope is not None),
             vms=tuple(found[0] for found in vms if found is not None),
         )
-        self._identity.change(before, Inventory(scopes=tuple(part.scopes), vms=tuple(part.vms)))
+        self._identity.replace_part(before, Inventory(scopes=tuple(part.scopes), vms=tuple(part.vms)))
 
-    async def _stop(self, grace_s: float) -> None:
+    async def _stop_server(self, grace_s: float) -> None:
         await self._server.stop(grace_s)
-        await self._tell_who_asked(self._feed.asked_in_parts(_LOOKED_AT_ONCE))
+        # After the last response, so that no request is missing; the service stores these times before it ends (R69).
+        await self._send_last_requests(self._feed.last_polls_in_parts(_LOOKED_AT_ONCE))
         self._pipe.close()
 
     # Last requests
 
-    def _notice(self, document: Document) -> None:
+    def _track_announced(self, document: AudienceDocument) -> None:
         if document.items:
             self._announced.add(document.audience.key)
         else:
             self._announced.discard(document.audience.key)
 
-    async def _report(self) -> None:
+    async def _report_last_requests(self) -> None:
         """Report last requests: every second for audiences with events, every `report_s` for all."""
-        left_s = self._begin.report_s
+        left_s = self._settings.report_s
         while True:
-            pause_s = min(_LOOK_S, self._begin.report_s)
+            pause_s = min(_LOOK_S, self._settings.report_s)
             await asyncio.sleep(pause_s)
             left_s -= pause_s
             if left_s > 0:
-                found = ((key, self._feed.asked_at(key)) for key in self._announced)
+                found = ((key, self._feed.last_polled_at(key)) for key in self._announced)
                 parts: Iterable[dict[str, datetime]] = [{key: at for key, at in found if at is not None}]
             else:
-                left_s = self._begin.report_s
-                parts = self._feed.asked_in_parts(_LOOKED_AT_ONCE)
-            await self._tell_who_asked(parts)
+                left_s = self._settings.report_s
+                parts = self._feed.last_polls_in_parts(_LOOKED_AT_ONCE)
+            await self._send_last_requests(parts)
 
-    async def _tell_who_asked(self, parts: Iterable[dict[str, datetime]]) -> None:
+    async def _send_last_requests(self, parts: Iterable[dict[str, datetime]]) -> None:
         """Send the changed times. If the service reads slowly this waits, since only the latest time matters."""
         for part in parts:
-            news = {key: at for key, at in part.items() if self._reported.get(key) != at}
+            news = {key: at for key, at in part.items() if self._reported_times.get(key) != at}
             if news:
                 await self._pipe.drain()
-                self._pipe.send(messages.encode(messages.Asked(news)))
-                self._reported |= news
+                self._pipe.send(messages.encode(messages.LastRequestTimes(news)))
+                self._reported_times |= news
             await asyncio.sleep(0)
 
     # Counters
 
-    async def _count(self, asked: messages.Report) -> None:
-        requests = self._journal.since(asked.requests_after)
+    async def _send_counters(self, request: messages.CounterRequest) -> None:
+        requests = self._journal.list_entries_after(request.requests_after)
         for start in range(0, len(requests), _TOLD_AT_ONCE):
             await self._pipe.drain()
-            self._pipe.send(messages.encode(messages.Told(requests[start : start + _TOLD_AT_ONCE])))
+            self._pipe.send(messages.encode(messages.JournalEntries(requests[start : start + _TOLD_AT_ONCE])))
             await asyncio.sleep(0)
         traffic = self._traffic
-        counted = messages.Counted(
-            number=asked.number,
-            fast=traffic.fast,
+        counted = messages.CounterReport(
+            number=request.number,
+            fast=traffic.fast_path_counts,
             outcomes=[(*key, count) for key, count in traffic.outcomes.items()],
             unknown_callers=traffic.unknown_callers,
             connections_refused=traffic.connections_refused,
-            connections=self._server.connections,
+            connections=self._server.connection_count,
             over_limit=dict(traffic.over_limit),
-            limits_met=traffic.budgets.met.take(),
+            limits_met=traffic.quotas.limit_log.take_counts(),
         )
         self._pipe.send(messages.encode(counted))
 
 
-async def _run(channel: socket.socket, sockets: Sequence[socket.socket]) -> None:
-    pipe = await Pipe.over(channel)
+async def _run_over_pipe(channel: socket.socket, sockets: Sequence[socket.socket]) -> None:
+    pipe = await Pipe.from_socket(channel)
     frames = await pipe.receive()
     if not frames:
         return  # the service ended before it sent the settings
     begin = messages.decode_from_service(frames[0])
-    assert isinstance(begin, Begin)  # noqa: S101 - always the first message
+    assert isinstance(begin, EndpointSettings)  # noqa: S101 - always the first message
     raise_descriptor_limit(begin.limits.connections_max + _DESCRIPTORS_SPARE)
-    await Endpoint(pipe, begin, sockets).run(frames[1:])
+    await ChildEndpoint(pipe, begin, sockets).run(frames[1:])
 
 
 def run_child(arguments: Sequence[str]) -> None:
@@ -348,6 +354,8 @@ def run_child(arguments: Sequence[str]) -> None:
         signal.signal(number, signal.SIG_IGN)  # terminals and inits signal every process; the service ends this one
     channel, *listening = (socket.socket(fileno=int(number)) for number in arguments)
     configure_logging()
+    # Collections would scan the growing inventory again and again. They are enabled when listening starts.
     gc.disable()
+    # These mean that the service has gone, which is the regular reason to end.
     with suppress(BrokenPipeError, ConnectionError):
-        uvloop.run(_run(channel, listening))
+        uvloop.run(_run_over_pipe(channel, listening))

@@ -3,7 +3,7 @@
 Every VM polls once a second, for years, with the same bytes. So a connection first looks up the received bytes among
 requests that the full parser has accepted before, and answers a known one with the caller's current document, already
 encoded. Anything else goes to uvicorn's httptools protocol and the app; afterwards the app reports a plain request
-through `Connection.learn`.
+through `Connection.remember_request`.
 
 The memo records only the requested version and whether to close the connection. The document depends on the
 connection's caller, so no request can show another VM's document. A request that the app would not answer with a
@@ -21,16 +21,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from forewarn.core.fault import Place
-from forewarn.net.guarded import Fault, GuardedProtocol
+from forewarn.core.fault import FaultPoint
+from forewarn.net.guarded_protocol import GuardedProtocol, RefusalReason
 from forewarn.wire.imds import CONTENT_TYPE, encode_error
 
 if TYPE_CHECKING:
     from forewarn.endpoint.traffic import Traffic
     from forewarn.publishing.identity import Caller, Identity
 
-__all__ = ["Connection", "HttpProtocol"]
+__all__ = ["HttpProtocol", "VmConnection"]
 
+# A poll has a few hundred bytes. Larger requests are rare, and remembering them would let VMs fill the memory with memo
+# entries.
 _CANDIDATE_BYTES_MAX = 2048
 _SHARES = 32
 _SHARE_MIN = 16
@@ -41,30 +43,37 @@ class _Refusal(NamedTuple):
     """A response sent without the app; the `Date` and `Server` lines go between the two parts (R8)."""
 
     status: int
-    line: bytes
-    rest: bytes
+    status_line: bytes
+    headers_and_body: bytes
 
 
-def _refusal(status: HTTPStatus, text: str, more: str = "") -> _Refusal:
+def _encode_refusal(status: HTTPStatus, text: str, more: str = "") -> _Refusal:
     body = encode_error(text)
     head = f"{more}content-type: {CONTENT_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
     return _Refusal(status, f"HTTP/1.1 {status} {status.phrase}\r\n".encode(), head.encode() + body)
 
 
-_MALFORMED = _refusal(HTTPStatus.BAD_REQUEST, "Bad request: . Malformed HTTP request")
-_TOO_LARGE = _refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "Request header fields too large")
-_TOO_SLOW = _refusal(HTTPStatus.REQUEST_TIMEOUT, "Request timeout")
-_BUSY = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections", "retry-after: 1\r\n")
+# Encoded once, at import: a flood of connections must be refused at the lowest possible cost.
+_MALFORMED = _encode_refusal(HTTPStatus.BAD_REQUEST, "Bad request: . Malformed HTTP request")
+_TOO_LARGE = _encode_refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "Request header fields too large")
+_TOO_SLOW = _encode_refusal(HTTPStatus.REQUEST_TIMEOUT, "Request timeout")
+_BUSY = _encode_refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections", "retry-after: 1\r\n")
 
 
-_REFUSALS = {Fault.MALFORMED: _MALFORMED, Fault.TOO_LARGE: _TOO_LARGE, Fault.TOO_SLOW: _TOO_SLOW, Fault.BUSY: _BUSY}
+_REFUSALS = {
+    RefusalReason.MALFORMED: _MALFORMED,
+    RefusalReason.TOO_LARGE: _TOO_LARGE,
+    RefusalReason.TOO_SLOW: _TOO_SLOW,
+    RefusalReason.BUSY: _BUSY,
+}
 
 
 class HttpProtocol(GuardedProtocol):
-    """Guarded protocol behind a `Connection`; the connection writes its refusals."""
+    """Guarded protocol behind a `VmConnection`; the connection writes its refusals."""
 
-    def refuse(self, fault: Fault) -> None:
-        self.app_state["connection"].refuse(_REFUSALS[fault])
+    def send_refusal(self, reason: RefusalReason) -> None:
+        connection: VmConnection = self.app_state["connection"]
+        connection.send_refusal(_REFUSALS[reason])
 
     def on_headers_complete(self) -> None:
         # The ASGI scope keeps only the path. The journal records the target as sent, which may be an absolute URL.
@@ -72,7 +81,7 @@ class HttpProtocol(GuardedProtocol):
         super().on_headers_complete()
 
 
-class Connection(asyncio.Protocol):
+class VmConnection(asyncio.Protocol):
     """One connection from a VM.
 
     Attributes:
@@ -83,6 +92,7 @@ class Connection(asyncio.Protocol):
         listening: `Listening` that accepted the connection.
     """
 
+    # There may be 16,384 connections (`connections_max`), most of them idle: slots keep each of them small.
     __slots__ = (
         "_candidate",
         "_config",
@@ -128,7 +138,7 @@ class Connection(asyncio.Protocol):
         self.is_lost = False
         self.listening: object = None
         self.held: asyncio.Future[None] | None = None
-        self.active_s = traffic.second
+        self.active_s = traffic.monotonic_s
         self.receiving_s: float | None = None
         self.stuck_s: float | None = None
 
@@ -139,21 +149,23 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         peername = transport.get_extra_info("peername")
         self.peer = peername[0] if peername else ""
-        self.caller = None if self._vm else self._identity.resolve(self.peer, "")
-        # Most callers are found by the source address alone; the local address is read only if it is needed.
+        # Identity comes from the socket or the address only; nothing that the client sends can change it (R2).
+        self.caller = None if self._vm else self._identity.resolve_caller(self.peer, "")
+        # Most callers are found by the source address alone; the local address costs another system call.
         if self.caller is None:
             self._find_caller()
         connections = self._server_state.connections
-        limit = self._limit_reached(len(connections))
+        limit = self._find_limit_reached(len(connections))
         if limit:
             # Return before counting: `connection_lost` uncounts only the connections in the set.
             self._traffic.connections_refused += 1
-            self._traffic.budgets.note(limit, "" if self.caller is None else self.caller.vm.name, self.peer)
-            self.refuse(_BUSY)
+            self._traffic.quotas.count_refusal(limit, "" if self.caller is None else self.caller.vm.name, self.peer)
+            self.send_refusal(_BUSY)
             return
-        if self._traffic.faults.in_force and self.is_cut_off():
+        # A connection that a fault resets is not counted either, so that its loss must not be uncounted.
+        if self._traffic.faults.in_force and self.reset_on_fault():
             return
-        self._count(1)
+        self._count_connection(1)
         connections.add(self)  # type: ignore[arg-type] # the set accepts any object with a `shutdown` method
 
     def data_received(self, data: bytes) -> None:
@@ -161,7 +173,7 @@ class Connection(asyncio.Protocol):
         caller = self.caller
         if self._traffic.faults.in_force:
             # No fast path while a fault is in force: the app decides for each request whether the fault strikes.
-            if self.is_cut_off():
+            if self.reset_on_fault():
                 return
         # The parser must be idle: known bytes may also be part of a body, and responses must keep the request order.
         elif caller is not None and (inner is None or inner.is_idle):
@@ -171,18 +183,21 @@ class Connection(asyncio.Protocol):
             if known is not None and replies:
                 traffic = self._traffic
                 version, closes = known
-                traffic.fast[version] += 1
-                caller.channel.asked_at = traffic.now
-                self.active_s = traffic.second
+                traffic.fast_path_counts[version] += 1
+                # The time of the last tick is exact enough (R69), and reading it costs no call to the clock.
+                caller.channel.last_polled_at = traffic.now
+                self.active_s = traffic.monotonic_s
+                # The journal gets references only; it parses the request when it is read.
                 if traffic.journal is not None:
-                    traffic.journal.hit(caller.vm.name, self.peer, data, replies[version].body)
+                    traffic.journal.record_fast_request(caller.vm.name, self.peer, data, replies[version].body)
+                # One write for head and body, since each write is a system call and may become a packet.
                 if closes:
-                    self._transport.write(traffic.prefix + replies[version].closed)
+                    self._transport.write(traffic.fast_response_prefix + replies[version].closing_bytes)
                     self._transport.close()
                 else:
-                    self._transport.write(traffic.prefix + replies[version].kept)
+                    self._transport.write(traffic.fast_response_prefix + replies[version].keep_alive_bytes)
                 return
-        self._receive_slowly(data)
+        self._feed_parser(data)
 
     def eof_received(self) -> bool:
         """Finish the response in progress after the client has shut down its sending side, then close.
@@ -190,24 +205,25 @@ class Connection(asyncio.Protocol):
         Most such clients are gone, so a held request is released at once.
         """
         inner = self._inner
-        if inner is None or not inner.has_whole:
+        if inner is None or not inner.has_complete_request:
             return False
         inner.cycle.keep_alive = False
-        self._release()
-        return True
+        self._release_held_request()
+        return True  # otherwise asyncio would close the transport before the response is written
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
+        # Refused connections were never counted, see `connection_made`.
         if self in self._server_state.connections:
             self._server_state.connections.discard(self)
             self._count(-1)
-        self._release()
+        self._release_held_request()
         if self._inner is not None:
             self._inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
         """Stop reading from a client that does not take its responses, so that nothing piles up."""
-        self.stuck_s = self._traffic.second
+        self.stuck_s = self._traffic.monotonic_s
         self._transport.pause_reading()
         if self._inner is not None:
             self._inner.pause_writing()
@@ -223,20 +239,21 @@ class Connection(asyncio.Protocol):
 
     # Called by the app
 
-    def learn(self, version: int) -> None:
+    def remember_request(self, version: int) -> None:
         """Remember the request being answered as a plain GET of this version, to be answered by the fast path."""
         caller, inner = self.caller, self._inner
         # More bytes that arrived meanwhile have cleared the candidate, so it belongs to this request.
         if self._candidate is not None and caller is not None and inner is not None:
-            self._traffic.learn(self._candidate, version, closes=not inner.stays_open, vm=caller.vm.name)
+            self._traffic.remember_request(self._candidate, version, closes=not inner.stays_open, vm=caller.vm.name)
 
     def current_caller(self) -> Caller | None:
         """Return the VM behind this connection according to the current inventory; None if unknown."""
+        # After the loss the caller is no longer counted, so there is no count to move.
         if not self.is_lost and (self.caller is None or not self.caller.is_current):
             # Move the count from the old caller, or from the unknown addresses, to the new one.
-            self._count(-1)
+            self._count_connection(-1)
             self._find_caller()
-            self._count(1)
+            self._count_connection(1)
         return self.caller
 
     def write(self, content: bytes) -> None:
@@ -244,7 +261,7 @@ class Connection(asyncio.Protocol):
         if not self.is_lost:
             self._transport.write(content)
 
-    def end(self) -> None:
+    def close_when_written(self) -> None:
         """Close after everything has been written."""
         self._transport.close()
 
@@ -262,13 +279,14 @@ class Connection(asyncio.Protocol):
             self.held = self._loop.create_future()
             await self.held
 
-    def is_cut_off(self) -> bool:
+    def reset_on_fault(self) -> bool:
         """Reset this connection if a fault says so; return True if it did."""
         vm = "" if self.caller is None else self.caller.vm.name
-        fault = self._traffic.faults.strike(vm, "", Place.CONNECTION)
+        # No request has been parsed yet, so the method is unknown.
+        fault = self._traffic.faults.take_matching_fault(vm, "", FaultPoint.CONNECTION)
         if fault is None:
             return False
-        self._note(0, fault.kind.name)
+        self._record_in_journal(0, fault.kind.name)
         self.reset()
         return True
 
@@ -276,47 +294,50 @@ class Connection(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """Close now, or after the response in progress, because the service stops."""
-        if self._inner is None or not self._inner.has_whole:
+        # A request that is still arriving is dropped: waiting for its client could use up the whole grace period.
+        if self._inner is None or not self._inner.has_complete_request:
             self._transport.close()
         else:
             self._inner.cycle.keep_alive = False
-            self._release()
+            self._release_held_request()
 
     def abort(self) -> None:
         """Close at once, without waiting for a response in progress."""
         self._transport.abort()
 
-    def refuse(self, refusal: _Refusal) -> None:
+    def send_refusal(self, refusal: _Refusal) -> None:
         """Send this refusal and close."""
         self._traffic.outcomes["other", "other", refusal.status] += 1
-        self._note(refusal.status)
-        self._transport.write(refusal.line + self._traffic.stamp + refusal.rest)
+        self._record_in_journal(refusal.status)
+        self._transport.write(refusal.status_line + self._traffic.common_header_lines + refusal.headers_and_body)
         self._transport.close()
 
-    def sweep(self, second: float) -> None:
+    def close_if_overdue(self, monotonic_s: float) -> None:
         """Close the connection if it is overdue: a request incomplete, a response not taken, or idle for too long."""
         limits = self._traffic.limits
         inner = self._inner
         if self.stuck_s is None and self._transport.is_closing():
-            self.stuck_s = second  # a closing transport lives on until the client has taken the last bytes
+            self.stuck_s = monotonic_s  # a closing transport lives on until the client has taken the last bytes
         # The checks run once a second, so a limit may be exceeded by a tick or two.
-        if self.stuck_s is not None and second - self.stuck_s > limits.request_timeout_s:
+        if self.stuck_s is not None and monotonic_s - self.stuck_s > limits.request_timeout_s:
             self._transport.abort()
         elif inner is not None and inner.is_receiving:
+            # Measured from the first check that sees the request arriving, so that requests need no timers of their
+            # own.
             if self.receiving_s is None:
-                self.receiving_s = second
-            elif second - self.receiving_s > limits.request_timeout_s:
-                self._give_up(inner)
+                self.receiving_s = monotonic_s
+            elif monotonic_s - self.receiving_s > limits.request_timeout_s:
+                self._time_out_request(inner)
         else:
             self.receiving_s = None
             if inner is not None and not inner.is_idle:
-                self.active_s = second
-            elif second - self.active_s > limits.idle_timeout_s:
+                self.active_s = monotonic_s  # a held long poll is no idle time
+            elif monotonic_s - self.active_s > limits.idle_timeout_s:
                 self._transport.close()
 
     # Slow path
 
-    def _receive_slowly(self, data: bytes) -> None:
+    def _feed_parser(self, data: bytes) -> None:
         inner = self._inner
         # Created on first use: a connection that sends only known requests never needs a parser.
         if inner is None:
@@ -324,18 +345,19 @@ class Connection(asyncio.Protocol):
             inner.header_size_bytes_max = self._traffic.limits.header_size_bytes_max
             inner.connection_made(self._transport)
             self._server_state.connections.discard(inner)  # `self` is in the set already
-        self.active_s = self._traffic.second
-        was_idle, begun = inner.is_idle, inner.begun
+        self.active_s = self._traffic.monotonic_s
+        # Both must be read before the parser runs, which changes them.
+        was_idle, begun = inner.is_idle, inner.requests_begun
         inner.data_received(data)
         # Only a chunk that holds exactly one whole request may be remembered: the memo is looked up by chunk.
-        is_one_request = was_idle and inner.begun == begun + 1 and not inner.is_receiving
+        is_one_request = was_idle and inner.requests_begun == begun + 1 and not inner.is_receiving
         self._candidate = data if is_one_request and len(data) <= _CANDIDATE_BYTES_MAX else None
 
-    def _note(self, status: int, fault: str = "") -> None:
+    def _record_in_journal(self, status: int, fault: str = "") -> None:
         """Record in the journal a request that did not reach the app."""
         journal = self._traffic.journal
         if journal is not None:
-            journal.note(
+            journal.record_request(
                 vm="" if self.caller is None else self.caller.vm.name,
                 source_address=self.peer,
                 method="",
@@ -348,15 +370,15 @@ class Connection(asyncio.Protocol):
                 fault=fault,
             )
 
-    def _release(self) -> None:
+    def _release_held_request(self) -> None:
         """Release a held request."""
         if self.held is not None and not self.held.done():
             self.held.set_result(None)
 
-    def _give_up(self, inner: HttpProtocol) -> None:
+    def _time_out_request(self, inner: HttpProtocol) -> None:
         # A refusal written while an older response is due would be taken for that response.
         if not self._transport.is_closing() and inner.is_answerable:
-            self.refuse(_TOO_SLOW)
+            self.send_refusal(_TOO_SLOW)
         else:
             self._transport.close()
 
@@ -364,11 +386,11 @@ class Connection(asyncio.Protocol):
         sockname: Any = self._transport.get_extra_info("sockname")
         self.local = sockname[0] if sockname else ""
         if self._vm:
-            self.caller = self._identity.named(self._vm)
+            self.caller = self._identity.find_caller(self._vm)
         else:
-            self.caller = self._identity.resolve(self.peer, self.local)
+            self.caller = self._identity.resolve_caller(self.peer, self.local)
 
-    def _limit_reached(self, open_count: int) -> str:
+    def _find_limit_reached(self, open_count: int) -> str:
         """Return the setting that forbids another connection of this caller; empty if there is room."""
         limits, traffic = self._traffic.limits, self._traffic
         free = limits.connections_max - open_count
@@ -384,10 +406,11 @@ class Connection(asyncio.Protocol):
         share = min(limits.connections_per_vm_max, max(_SHARE_MIN, free // _SHARES))
         return "connections_per_vm_max" if counted >= share else ""
 
-    def _count(self, by: int) -> None:
+    def _count_connection(self, by: int) -> None:
         if self.caller is None:
             unknown = self._traffic.unknown_connections
             unknown[self.peer] += by
+            # Without this, a scan from many addresses would leave an entry for each of them.
             if not unknown[self.peer]:
                 del unknown[self.peer]
         else:

@@ -13,21 +13,21 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from forewarn.clock import Clock
-from forewarn.core.fault import FAULTS, Fault, FaultKind, Place
+from forewarn.core.fault import FAULTS, FaultKind, FaultPoint, InjectedFault
 from forewarn.errors import InvalidRequest, LimitExceeded, NotFound
 
-__all__ = ["Faults"]
+__all__ = ["FaultRegistry"]
 
 _METHODS = ("GET", "POST")
 
 
 @dataclass(slots=True)
-class Faults:
+class FaultRegistry:
     """Faults of one service.
 
     Args:
         clock: Clock that expires faults with an end.
-        most: Maximum number of faults in force.
+        faults_max: Maximum number of faults in force.
         seed: Seed of the random choice by `Fault.rate`.
 
     Attributes:
@@ -35,9 +35,9 @@ class Faults:
     """
 
     clock: Clock
-    most: int = 100
+    faults_max: int = 100
     seed: int = 0
-    in_force: dict[int, Fault] = field(default_factory=dict)
+    in_force: dict[int, InjectedFault] = field(default_factory=dict)
     _number: int = 0
     _rng: random.Random = field(init=False)
 
@@ -45,9 +45,9 @@ class Faults:
         self._rng = random.Random(self.seed)  # noqa: S311 - deterministic on purpose
 
     @property
-    def all(self) -> tuple[Fault, ...]:
+    def all(self) -> tuple[InjectedFault, ...]:
         """Faults in force, oldest first."""
-        self._expire()
+        self._remove_expired()
         return tuple(self.in_force.values())
 
     def inject(  # noqa: PLR0913 - the parts of a fault
@@ -60,7 +60,7 @@ class Faults:
         rate: float = 1.0,
         lasts: timedelta | None = None,
         delay: timedelta | None = None,
-    ) -> Fault:
+    ) -> InjectedFault:
         """Put a fault into force; if several match a request, the oldest strikes.
 
         Args:
@@ -80,13 +80,14 @@ class Faults:
         if row is None:
             msg = f"unknown fault {kind!r}: expected one of {', '.join(FAULTS)}"
             raise InvalidRequest(msg, kind=kind)
-        _check(row, method, count, rate, lasts, delay)
-        self._expire()
-        if len(self.in_force) >= self.most:
-            msg = f"{self.most} faults are in force, which is the limit (faults_max): clear some"
-            raise LimitExceeded(msg, limit=self.most)
+        _check_fault_arguments(row, method, count, rate, lasts, delay)
+        # Expired faults must not count towards the limit.
+        self._remove_expired()
+        if len(self.in_force) >= self.faults_max:
+            msg = f"{self.faults_max} faults are in force, the limit (faults_max); clear some first"
+            raise LimitExceeded(msg, limit=self.faults_max)
         self._number += 1
-        fault = Fault(
+        fault = InjectedFault(
             id=self._number,
             kind=row,
             vms=tuple(dict.fromkeys(vms)),
@@ -108,41 +109,44 @@ class Faults:
         Raises:
             NotFound: No fault with that number is in force.
         """
-        self._expire()
+        self._remove_expired()
         if fault_id is None:
             count = len(self.in_force)
             self.in_force.clear()
             return count
         if self.in_force.pop(fault_id, None) is None:
-            msg = f"no fault {fault_id} is in force: see 'forewarn fault list'"
+            msg = f"fault {fault_id} is not in force; see 'forewarn fault list'"
             raise NotFound(msg, id=fault_id)
         return 1
 
-    def strike(self, vm: str, method: str, *places: Place) -> Fault | None:
+    def take_matching_fault(self, vm: str, method: str, *places: FaultPoint) -> InjectedFault | None:
         """Return the fault that strikes this request at one of these places, and count it; None if there is none."""
+        # Checked first: this runs for every request, and mostly there is no fault.
         if not self.in_force:
             return None
-        self._expire()
+        self._remove_expired()
         for fault in self.in_force.values():
-            if fault.fits(vm, method, places) and (fault.rate >= 1.0 or self._rng.random() < fault.rate):
-                self._note(fault)
+            # Draw a number only for a partial rate, so that other faults do not change the sequence of a seed.
+            if fault.applies_to(vm, method, places) and (fault.rate >= 1.0 or self._rng.random() < fault.rate):
+                self._count_strike(fault)
                 return fault
         return None
 
-    def _note(self, fault: Fault) -> None:
+    def _count_strike(self, fault: InjectedFault) -> None:
         left = None if fault.count is None else fault.count - 1
         if left == 0:
             del self.in_force[fault.id]
         else:
+            # Replaced, since requests in progress still hold the fault that struck them.
             self.in_force[fault.id] = replace(fault, count=left, struck=fault.struck + 1)
 
-    def _expire(self) -> None:
+    def _remove_expired(self) -> None:
         now = self.clock.now()
         for fault in [each for each in self.in_force.values() if each.until is not None and each.until <= now]:
             del self.in_force[fault.id]
 
 
-def _check(  # noqa: PLR0913 - the arguments of `inject`
+def _check_fault_arguments(  # noqa: PLR0913 - the arguments of `inject`
     kind: FaultKind,
     method: str,
     count: int | None,
@@ -151,18 +155,19 @@ def _check(  # noqa: PLR0913 - the arguments of `inject`
     delay: timedelta | None,
 ) -> None:
     if method and method not in _METHODS:
-        msg = f"method is {method!r}: expected GET, POST or nothing"
+        msg = f"method is {method!r}: expected GET or POST, or empty for both"
         raise InvalidRequest(msg)
     if count is not None and count < 1:
         msg = f"count is {count}: expected at least 1"
         raise InvalidRequest(msg)
+    # Written as a negated range so that NaN fails, too.
     if not 0 < rate <= 1:
         msg = f"rate is {rate:g}: expected more than 0 and at most 1"
         raise InvalidRequest(msg)
     if lasts is not None and lasts <= timedelta(0):
-        msg = "a fault is expected to last for some time"
+        msg = f"duration is {lasts.total_seconds():g} s: expected more than 0 s"
         raise InvalidRequest(msg)
     if delay is not None and (kind.delay is None or delay < timedelta(0)):
-        reason = "a delay is not negative" if kind.delay is not None else f"fault {kind.name} takes no time"
+        reason = "expected at least 0 s" if kind.delay is not None else f"fault {kind.name} has no delay"
         msg = f"delay is {delay.total_seconds():g} s: {reason}"
         raise InvalidRequest(msg)

@@ -16,39 +16,40 @@ from typing import Any
 
 import msgspec
 
-from forewarn.core.approval import Approval, Approver
-from forewarn.core.decision import Document
-from forewarn.core.limit_log import LimitsMet
+from forewarn.core.approval import ApprovalResult, Approver
+from forewarn.core.decision import AudienceDocument
+from forewarn.core.limit_log import CallerLimitHits
 from forewarn.core.model import Maintenance, Scope, VirtualMachine
 from forewarn.endpoint.request_journal import JournalEntry
-from forewarn.endpoint.traffic import Limits
+from forewarn.endpoint.traffic import EndpointLimits
 from forewarn.wire.imds import Dialect
 
 __all__ = [
-    "Answer",
-    "Approve",
-    "Asked",
-    "Begin",
-    "Counted",
-    "Declare",
-    "Enable",
-    "Failure",
+    "ApproveCall",
+    "CallFailure",
+    "CallResult",
+    "CounterReport",
+    "CounterRequest",
+    "DocumentUpdate",
+    "EnableCall",
+    "EndpointSettings",
     "FromEndpoint",
     "FromService",
-    "Report",
-    "Show",
-    "Stop",
-    "Sync",
-    "Synced",
-    "Told",
+    "InventoryPart",
+    "JournalEntries",
+    "LastRequestTimes",
+    "StopRequest",
+    "SyncReply",
+    "SyncRequest",
+    "build_document_update",
     "decode_from_endpoint",
     "decode_from_service",
     "encode",
-    "show",
-    "sparse",
+    "encode_sparse",
 ]
 
 
+# Both processes always run the same version, so fields need no names, and messages may change with any release.
 class _Message(msgspec.Struct, array_like=True, tag=True):
     """Base of all messages; the class is encoded as the first element."""
 
@@ -56,7 +57,7 @@ class _Message(msgspec.Struct, array_like=True, tag=True):
 # From the service to the metadata process
 
 
-class Begin(_Message):
+class EndpointSettings(_Message):
     """Settings, sent once before any other message.
 
     Attributes:
@@ -71,7 +72,7 @@ class Begin(_Message):
         calls_per_vm_max: Maximum number of approvals of one VM that wait for the service.
     """
 
-    limits: Limits
+    limits: EndpointLimits
     dialect: Dialect
     any_caller_is: str
     first_answer_delay_s: float
@@ -82,7 +83,7 @@ class Begin(_Message):
     calls_per_vm_max: int
 
 
-class Declare(_Message):
+class InventoryPart(_Message):
     """Part of an inventory change. All parts take effect together, with the last one.
 
     Attributes:
@@ -100,13 +101,13 @@ class Declare(_Message):
     is_last: bool = False
 
 
-class Show(_Message):
+class DocumentUpdate(_Message):
     """Changed documents, the latest of each audience."""
 
-    documents: list[Document]
+    documents: list[AudienceDocument]
 
 
-class Failure(msgspec.Struct, array_like=True, frozen=True):
+class CallFailure(msgspec.Struct, array_like=True, frozen=True):
     """Error of the service: status, message, and the name of the limit that was exceeded, if any."""
 
     status: int
@@ -114,7 +115,7 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
     limit: str = ""
 
 
-class Answer(_Message):
+class CallResult(_Message):
     """Result of a call.
 
     Attributes:
@@ -124,24 +125,24 @@ class Answer(_Message):
     """
 
     number: int
-    approval: Approval | None = None
-    failure: Failure | None = None
+    approval: ApprovalResult | None = None
+    failure: CallFailure | None = None
 
 
-class Sync(_Message):
+class SyncRequest(_Message):
     """Request to reply once all earlier messages have taken effect. The first one makes the process accept VMs."""
 
     number: int
 
 
-class Report(_Message):
+class CounterRequest(_Message):
     """Request for the counters, and for the requests recorded after number `requests_after`."""
 
     number: int
     requests_after: int
 
 
-class Stop(_Message):
+class StopRequest(_Message):
     """Request to stop: accept no connections, finish pending responses within `grace_s`, and end."""
 
     grace_s: float
@@ -150,7 +151,7 @@ class Stop(_Message):
 # From the metadata process to the service
 
 
-class Enable(_Message):
+class EnableCall(_Message):
     """First request of a VM of an audience (R67)."""
 
     number: int
@@ -158,7 +159,7 @@ class Enable(_Message):
     scope: str | None
 
 
-class Approve(_Message):
+class ApproveCall(_Message):
     """Approval of events by a VM."""
 
     number: int
@@ -166,23 +167,23 @@ class Approve(_Message):
     approver: Approver
 
 
-class Asked(_Message):
+class LastRequestTimes(_Message):
     """Time of the last request of each audience (R69)."""
 
     moments: dict[str, datetime]
 
 
-class Told(_Message):
+class JournalEntries(_Message):
     """Requests recorded in the journal, oldest first."""
 
     requests: list[JournalEntry]
 
 
-class Counted(_Message):
+class CounterReport(_Message):
     """Counters since this process began.
 
     Attributes:
-        number: Number of the `Report` that this answers.
+        number: Number of the `CounterRequest` that this answers.
         fast: GETs answered by the hot path, by version.
         outcomes: Requests answered by the app: version, method, status, count.
         unknown_callers: Requests of callers that are not a VM.
@@ -199,18 +200,21 @@ class Counted(_Message):
     connections_refused: int
     connections: int
     over_limit: dict[str, int]
-    limits_met: list[LimitsMet] = []
+    limits_met: list[CallerLimitHits] = []
 
 
-class Synced(_Message):
-    """Reply to a `Sync`: all messages before it have taken effect."""
+class SyncReply(_Message):
+    """Reply to a `SyncRequest`: all messages before it have taken effect."""
 
     number: int
 
 
-FromService = Begin | Declare | Show | Answer | Sync | Report | Stop
-FromEndpoint = Enable | Approve | Asked | Told | Counted | Synced
+FromService = (
+    EndpointSettings | InventoryPart | DocumentUpdate | CallResult | SyncRequest | CounterRequest | StopRequest
+)
+FromEndpoint = EnableCall | ApproveCall | LastRequestTimes | JournalEntries | CounterReport | SyncReply
 
+# Built once, since msgspec compiles a decoder for all these types.
 _from_service = msgspec.msgpack.Decoder(FromService)
 _from_endpoint = msgspec.msgpack.Decoder(FromEndpoint)
 _encoder = msgspec.msgpack.Encoder()
@@ -219,30 +223,34 @@ decode_from_service = _from_service.decode
 decode_from_endpoint = _from_endpoint.decode
 encode = _encoder.encode
 
+# Only decisions use these, and the service makes them. The claims of a maintenance may name thousands of VMs.
 _NOT_SENT = frozenset({"claims", "hosts", "policy", "terminate_notification", "os_image_notification"})
 
 
-def _defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
+def _list_defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
     return tuple((each.name, each.default) for each in fields(kind) if each.name not in _NOT_SENT)
 
 
-_FIELDS = {kind: _defaults(kind) for kind in (VirtualMachine, Scope, Maintenance)}
+# Computed once: `fields` is too slow for each VM of a large inventory.
+_FIELDS = {kind: _list_defaults(kind) for kind in (VirtualMachine, Scope, Maintenance)}
 
 
-def sparse(value: VirtualMachine | Scope | Maintenance) -> Any:  # noqa: ANN401 - a map that decodes as the same class
+def encode_sparse(value: VirtualMachine | Scope | Maintenance) -> Any:  # noqa: ANN401 - a map that decodes as the same class
     """Return the fields that an endpoint needs and that differ from their defaults."""
     shown: dict[str, Any] = {}
     for name, default in _FIELDS[type(value)]:
         field = getattr(value, name)
+        # A field with a default factory has no plain default either, and is always sent.
         if default is MISSING or field != default:
             shown[name] = field
     return shown
 
 
-def show(documents: Iterable[Document]) -> Show:
+def build_document_update(documents: Iterable[AudienceDocument]) -> DocumentUpdate:
     """Return the message that shows these documents."""
+    # A dict encodes as the dataclass would, which saves a sparse copy of each document.
     shown: Any = [
-        {"audience": each.audience, "items": [(event, sparse(maintenance)) for event, maintenance in each.items]}
+        {"audience": each.audience, "items": [(event, encode_sparse(maintenance)) for event, maintenance in each.items]}
         for each in documents
     ]
-    return Show(documents=shown)
+    return DocumentUpdate(documents=shown)

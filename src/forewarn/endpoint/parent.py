@@ -21,19 +21,19 @@ from typing import Any, TypeVar
 import structlog
 
 from forewarn.clock import uptime_s
-from forewarn.core.approval import Approval, Approver
-from forewarn.core.decision import Document
+from forewarn.core.approval import ApprovalResult, Approver
+from forewarn.core.decision import AudienceDocument
 from forewarn.core.model import Scope, VirtualMachine
 from forewarn.endpoint import messages
-from forewarn.endpoint.budget import limit_of
 from forewarn.endpoint.pipe import Pipe
-from forewarn.endpoint.request_journal import Journal
+from forewarn.endpoint.quota import find_exceeded_limit
+from forewarn.endpoint.request_journal import RequestJournal
 from forewarn.endpoint.traffic import Traffic
 from forewarn.errors import ForewarnError, ServerError
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity, InventoryDelta
 
-__all__ = ["MetadataProcess", "ProcessTerms"]
+__all__ = ["MetadataProcess", "ProcessSettings"]
 
 _log = structlog.get_logger("forewarn.endpoint")
 
@@ -51,9 +51,11 @@ _PAUSE_MOST_S = 5.0
 _LIVED_S = 30.0
 """Lifetime after which the pause before a restart is reset to the first one."""
 
+# These bound the work between two chances of the service to do something else.
 _TOLD_AT_ONCE = 100
 _COMPARED_AT_ONCE = 2000
 _WAITING_MAX = 1000
+# Each is a copy of both tables of the inventory, so only a few may wait.
 _INVENTORIES_MAX = 2
 _CHECKS = 6
 """Number of liveness checks within `silence_max_s`.
@@ -69,12 +71,12 @@ _NOT_HANDED_ON = ("FOREWARN_", "PG", "OTEL_")
 
 T = TypeVar("T")
 Declared = tuple[dict[str, VirtualMachine], dict[str, Scope]]
-_Item = dict[str, Document] | Declared | InventoryDelta | bytes
+_Item = dict[str, AudienceDocument] | Declared | InventoryDelta | bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessTerms:
-    """Settings of the metadata process; see `messages.Begin`.
+class ProcessSettings:
+    """Settings of the metadata process; see `messages.EndpointSettings`.
 
     Attributes:
         silence_max_s: Time without a message, in seconds, after which the process is killed and replaced.
@@ -102,25 +104,25 @@ class MetadataProcess:
         journal: Receives the requests that the process records.
 
     Attributes:
-        connections: Number of open connections of VMs, as last reported.
+        connection_count: Number of open connections of VMs, as last reported.
         restarts: Number of restarts after the process ended unexpectedly.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of the service that it serves
         self,
-        terms: ProcessTerms,
+        settings: ProcessSettings,
         *,
         feed: Feed,
         identity: Identity,
         enable: Callable[[str, str | None], Awaitable[None]],
-        approve: Callable[[Sequence[str], Approver], Awaitable[Approval]],
+        approve: Callable[[Sequence[str], Approver], Awaitable[ApprovalResult]],
         traffic: Traffic,
-        journal: Journal,
+        journal: RequestJournal,
     ) -> None:
-        self.connections = 0
+        self.connection_count = 0
         self.restarts = 0
         self._decide = approve
-        self._terms = terms
+        self._settings = settings
         self._feed = feed
         self._identity = identity
         self._grant = enable
@@ -130,16 +132,16 @@ class MetadataProcess:
         self._started: tuple[subprocess.Popen[bytes], socket.socket] | None = None
         self._pipe: Pipe | None = None
         self._queue: deque[_Item] = deque()
-        self._has_more = asyncio.Event()
-        self._told: Declared = ({}, {})
+        self._has_queued_items = asyncio.Event()
+        self._sent_inventory: Declared = ({}, {})
         self._numbers = itertools.count(1)
         self._questions: dict[int, asyncio.Future[bool]] = {}
         self._calls: set[asyncio.Task[None]] = set()
-        self._looking = asyncio.Lock()
+        self._refresh_lock = asyncio.Lock()
         self._is_behind = False
         self._is_ending = False
-        self._signs_of_life = 0
-        self._before = _Totals(self._traffic)
+        self._batches_received = 0
+        self._earlier_totals = _EarlierTotals(self._traffic)
 
     @property
     def pid(self) -> int | None:
@@ -149,54 +151,57 @@ class MetadataProcess:
     # Life cycle
 
     @asynccontextmanager
-    async def started(self, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
+    async def start_process(self, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
         """Start a process, which takes a while to be ready, and make sure that it has ended when the block ends.
 
         Args:
             sockets: Bound sockets; they stay open here, so that connections wait during a restart.
         """
         self._sockets = sockets
-        self._started = self._start()
+        # Started before the service has loaded its state, so that both processes import their modules at the same time.
+        self._started = self._spawn_process()
         try:
             yield
         finally:
             if self._started is not None:
-                await self._end(*self._started, timeout_s=0.0)
+                await self._end_process(*self._started, timeout_s=0.0)
 
     @asynccontextmanager
-    async def answering(self, grace_s: float) -> AsyncIterator[None]:
+    async def answer_vms(self, grace_s: float) -> AsyncIterator[None]:
         """Have VMs answered until the block ends; pending responses then have `grace_s` seconds.
 
         Raises:
             ServerError: The process ends before it answers.
         """
-        self._feed.listeners.append(self._tell_document)
-        self._identity.listeners.append(self._tell_inventory)
+        self._feed.listeners.append(self._queue_document)
+        self._identity.listeners.append(self._queue_inventory)
         ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        keeping = asyncio.create_task(self._keep(ready))
+        keeping = asyncio.create_task(self._keep_running(ready))
         try:
             waited: set[asyncio.Future[Any]] = {ready, keeping}
             await asyncio.wait(waited, timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
-                msg = "the metadata process has ended before it answered, see the log"
+                msg = "the metadata process ended before it was ready; see the log"
                 raise ServerError(msg)
             yield
         finally:
             self._is_ending = True
+            # While any process holds a socket open, the kernel goes on to queue connections that no one will accept.
             for sock in self._sockets:
                 sock.close()
-            self._put(messages.encode(messages.Stop(grace_s)))
+            self._enqueue(messages.encode(messages.StopRequest(grace_s)))
             await asyncio.wait({keeping}, timeout=grace_s + _END_S)
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
-            self._feed.listeners.remove(self._tell_document)
-            self._identity.listeners.remove(self._tell_inventory)
+            self._feed.listeners.remove(self._queue_document)
+            self._identity.listeners.remove(self._queue_inventory)
 
-    def _start(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    def _spawn_process(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()
         with theirs:
             numbers = [theirs.fileno(), *(sock.fileno() for sock in self._sockets)]
             process = subprocess.Popen(  # noqa: S603 - this same program
+                # `-P` keeps the working directory off the import path. Logs go to stderr, which the process inherits.
                 [sys.executable, "-P", "-m", "forewarn.endpoint", *map(str, numbers)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -206,8 +211,9 @@ class MetadataProcess:
             )
         return process, ours
 
-    async def _end(self, process: subprocess.Popen[bytes], ours: socket.socket, timeout_s: float) -> int:
+    async def _end_process(self, process: subprocess.Popen[bytes], ours: socket.socket, timeout_s: float) -> int:
         """Make sure that the process has ended, and return its exit status."""
+        # First, so that a failure here cannot make `start_process` end the same process again.
         self._started = None
         ours.close()
         try:
@@ -216,203 +222,216 @@ class MetadataProcess:
             process.kill()
             return await asyncio.to_thread(process.wait)
 
-    async def _keep(self, ready: asyncio.Future[bool]) -> None:
+    async def _keep_running(self, ready: asyncio.Future[bool]) -> None:
         """Keep a process running, with a restart whenever it ends, until the service stops."""
         pause_s = _PAUSE_FIRST_S
         while True:
             began_s = uptime_s()
             status: int | str
             try:
-                status = await self._live(ready)
+                status = await self._run_one_process(ready)
             except OSError as error:
                 status = error.strerror or str(error)
             except Exception:  # noqa: BLE001 - VMs must be answered in any case; the log has the trace
-                _log.exception("the metadata process could not be followed")
+                _log.exception("the connection to the metadata process failed")
                 status = "lost"
+            # A process that was never ready would fail again, so the start of the service fails instead of retrying.
             if self._is_ending or not ready.done():
                 return
             if uptime_s() - began_s > _LIVED_S:
                 pause_s = _PAUSE_FIRST_S
             self.restarts += 1
-            _log.error("the metadata process has ended, starting another one", status=status, pause_s=pause_s)
+            _log.error("the metadata process ended, restarting it", status=status, pause_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MOST_S)
 
-    async def _live(self, ready: asyncio.Future[bool]) -> int:
+    async def _run_one_process(self, ready: asyncio.Future[bool]) -> int:
         """Serve one process until it ends, and return its exit status."""
-        process, ours = self._started = self._started or self._start()
+        process, ours = self._started = self._started or self._spawn_process()
         try:
-            await self._serve(ours, ready)
+            await self._exchange_messages(ours, ready)
         finally:
-            status = await self._end(process, ours, _END_S)
+            status = await self._end_process(process, ours, _END_S)
         return status
 
-    async def _serve(self, ours: socket.socket, ready: asyncio.Future[bool]) -> None:
+    async def _exchange_messages(self, ours: socket.socket, ready: asyncio.Future[bool]) -> None:
         """Send a process the full state, then the changes, and handle its messages until it is gone."""
-        pipe = await Pipe.over(ours)
+        pipe = await Pipe.from_socket(ours)
         self._pipe = pipe
-        self._told = ({}, {})
+        self._sent_inventory = ({}, {})
         self._queue.clear()
-        self._queue.append(messages.encode(self._begin()))
-        self._tell_all()
-        first = self._ask(messages.Sync)
-        first.add_done_callback(lambda answered: _pass_on(answered, ready))
-        works = self._send(pipe), self._listen(pipe), self._until_silent(pipe, first)
+        # The order matters: settings, full state, then the sync that makes the process accept VMs. So no VM ever gets
+        # an answer from half an inventory.
+        self._queue.append(messages.encode(self._build_settings()))
+        self._queue_snapshot()
+        first = self._queue_question(messages.SyncRequest)
+        first.add_done_callback(lambda answered: _signal_ready(answered, ready))
+        works = self._send_queue(pipe), self._handle_messages(pipe), self._wait_until_silent(pipe, first)
         tasks = {asyncio.create_task(work) for work in works}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
+            # Further updates are dropped: the next process begins with a snapshot.
             self._pipe = None
             pipe.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._forget()
+            self._reset_process_state()
 
-    async def _listen(self, pipe: Pipe) -> None:
+    async def _handle_messages(self, pipe: Pipe) -> None:
         """Handle messages of the process until it is gone."""
         while frames := await pipe.receive():
-            self._signs_of_life += 1
+            self._batches_received += 1
             for frame in frames:
-                self._take(messages.decode_from_endpoint(frame), pipe)
+                self._handle_message(messages.decode_from_endpoint(frame), pipe)
 
-    async def _until_silent(self, pipe: Pipe, first: asyncio.Future[bool]) -> None:
+    async def _wait_until_silent(self, pipe: Pipe, first: asyncio.Future[bool]) -> None:
         """Return when the process has sent nothing for too long; its first answer may take longer."""
+        # Decoding a large inventory keeps the process silent for longer than `silence_max_s`.
         await asyncio.wait({first}, timeout=_START_S)
         failures = 0
         while failures < _CHECKS:
-            before = self._signs_of_life
+            before = self._batches_received
             # Bypass the queue, so that a process still receiving a large inventory can answer in between.
-            pipe.send(messages.encode(messages.Sync(next(self._numbers))))
-            await asyncio.sleep(self._terms.silence_max_s / _CHECKS)
-            failures = failures + 1 if self._signs_of_life == before else 0
-        _log.error("the metadata process does not answer and is killed", silence_max_s=self._terms.silence_max_s)
+            pipe.send(messages.encode(messages.SyncRequest(next(self._numbers))))
+            await asyncio.sleep(self._settings.silence_max_s / _CHECKS)
+            failures = failures + 1 if self._batches_received == before else 0
+        _log.error("the metadata process does not answer, killing it", silence_max_s=self._settings.silence_max_s)
 
-    def _begin(self) -> messages.Begin:
-        terms = self._terms
-        return messages.Begin(
+    def _build_settings(self) -> messages.EndpointSettings:
+        terms = self._settings
+        return messages.EndpointSettings(
             limits=self._traffic.limits,
             dialect=self._feed.dialect,
             any_caller_is=terms.any_caller_is,
             first_answer_delay_s=terms.first_answer_delay_s,
             report_s=terms.report_s,
             requests_kept=terms.requests_kept,
-            requests_before=self._journal.newest,
+            requests_before=self._journal.newest_number,
             calls_max=terms.calls_max,
             calls_per_vm_max=terms.calls_per_vm_max,
         )
 
-    def _forget(self) -> None:
+    def _reset_process_state(self) -> None:
         """Drop the state of a process that is gone: its pending questions will not be answered."""
         self._queue.clear()
         questions, self._questions = self._questions, {}
         for question in questions.values():
             if not question.done():
+                # Not an exception: an operator whose change is committed must get an answer all the same.
                 question.set_result(False)
-        self.connections = 0
+        self.connection_count = 0
         self._is_behind = False
-        self._before = _Totals(self._traffic)
+        self._earlier_totals = _EarlierTotals(self._traffic)
 
     # Updates
 
-    def _tell_document(self, document: Document) -> None:
+    def _queue_document(self, document: AudienceDocument) -> None:
         if self._pipe is None:
             return
         # Merge only into the last item, so that the stream keeps its order.
         last = self._queue[-1] if self._queue else None
         if isinstance(last, dict):
             last[document.audience.key] = document
-            self._has_more.set()
+            self._has_queued_items.set()
         else:
-            self._put({document.audience.key: document})
+            self._enqueue({document.audience.key: document})
 
-    def _tell_inventory(self, delta: InventoryDelta | None) -> None:
+    def _queue_inventory(self, delta: InventoryDelta | None) -> None:
         if self._pipe is None:
             return
         if delta is not None and len(delta.before.vms) + len(delta.after.vms) <= _TOLD_AT_ONCE:
-            self._put(delta)
+            self._enqueue(delta)
         elif sum(isinstance(each, tuple) for each in self._queue) >= _INVENTORIES_MAX:
-            self._tell_all()  # snapshots are large: replace the waiting ones
+            self._queue_snapshot()  # snapshots are large: replace the waiting ones
         else:
-            self._put(self._identity.snapshot())
+            self._enqueue(self._identity.snapshot())
 
-    def _tell_all(self) -> None:
+    def _queue_snapshot(self) -> None:
         """Queue a full snapshot in place of the waiting updates; waiting answers go behind it."""
         answers = [each for each in self._queue if isinstance(each, bytes)]
         self._queue.clear()
-        if not self._told[0]:
+        if not self._sent_inventory[0]:
             self._queue.extend(answers)  # the settings must go first; there can be no answers yet
             answers = []
         self._queue.append(self._identity.snapshot())
         self._queue.append({document.audience.key: document for document in self._feed.all_documents()})
         self._queue.extend(answers)
-        self._has_more.set()
+        self._has_queued_items.set()
 
-    def _put(self, item: _Item) -> None:
+    def _enqueue(self, item: _Item) -> None:
         if self._pipe is None:
             return
         self._queue.append(item)
+        # Answers do not count: pending calls have limits of their own, and a snapshot cannot replace an answer.
         if len(self._queue) > _WAITING_MAX and sum(not isinstance(each, bytes) for each in self._queue) > _WAITING_MAX:
-            self._tell_all()
-        self._has_more.set()
+            self._queue_snapshot()
+        self._has_queued_items.set()
 
-    async def _send(self, pipe: Pipe) -> None:
+    async def _send_queue(self, pipe: Pipe) -> None:
         while True:
             while self._queue:
                 item = self._queue.popleft()
                 if isinstance(item, bytes):
                     pipe.send(item)
                 elif isinstance(item, dict):
-                    await self._show(pipe, item)
+                    await self._send_documents(pipe, item)
                 elif isinstance(item, InventoryDelta):
-                    self._declare_delta(pipe, item)
+                    self._send_inventory_delta(pipe, item)
                 else:
-                    await self._declare(pipe, item)
+                    await self._send_inventory(pipe, item)
                 await pipe.drain()
-            self._has_more.clear()
-            await self._has_more.wait()
+            # There is no await between the check for an empty queue and this, so that no item can be missed.
+            self._has_queued_items.clear()
+            await self._has_queued_items.wait()
 
-    async def _show(self, pipe: Pipe, documents: dict[str, Document]) -> None:
+    async def _send_documents(self, pipe: Pipe, documents: dict[str, AudienceDocument]) -> None:
         if len(documents) <= _TOLD_AT_ONCE:
-            pipe.send(messages.encode(messages.show(documents.values())))
+            pipe.send(messages.encode(messages.build_document_update(documents.values())))
             return
-        for part in _parts(list(documents.values()), _TOLD_AT_ONCE):
-            await _push(pipe, messages.show(part))
+        for part in _split_into_parts(list(documents.values()), _TOLD_AT_ONCE):
+            await _send_and_yield(pipe, messages.build_document_update(part))
 
-    async def _declare(self, pipe: Pipe, declared: Declared) -> None:
+    async def _send_inventory(self, pipe: Pipe, declared: Declared) -> None:
         """Send what is new, changed or gone since the last declaration, yielding in between."""
-        (vms_before, scopes_before), (vms, scopes) = self._told, declared
-        for names in _parts(list(vms_before), _COMPARED_AT_ONCE):
+        (vms_before, scopes_before), (vms, scopes) = self._sent_inventory, declared
+        for names in _split_into_parts(list(vms_before), _COMPARED_AT_ONCE):
             removed = [name for name in names if name not in vms]
             if removed:
-                await _push(pipe, messages.Declare(removed_vms=removed))
-        for part in _parts(list(vms.items()), _COMPARED_AT_ONCE):
-            changed = [messages.sparse(vm) for name, vm in part if vms_before.get(name) != vm]
-            for piece in _parts(changed, _TOLD_AT_ONCE):
-                await _push(pipe, messages.Declare(vms=piece))
+                await _send_and_yield(pipe, messages.InventoryPart(removed_vms=removed))
+        for part in _split_into_parts(list(vms.items()), _COMPARED_AT_ONCE):
+            changed = [messages.encode_sparse(vm) for name, vm in part if vms_before.get(name) != vm]
+            for piece in _split_into_parts(changed, _TOLD_AT_ONCE):
+                await _send_and_yield(pipe, messages.InventoryPart(vms=piece))
             await asyncio.sleep(0)
-        for part_of_scopes in _parts(list(scopes.items()), _TOLD_AT_ONCE):
-            moved = [messages.sparse(scope) for name, scope in part_of_scopes if scopes_before.get(name) != scope]
+        for part_of_scopes in _split_into_parts(list(scopes.items()), _TOLD_AT_ONCE):
+            moved = [
+                messages.encode_sparse(scope) for name, scope in part_of_scopes if scopes_before.get(name) != scope
+            ]
             if moved:
-                await _push(pipe, messages.Declare(scopes=moved))
+                await _send_and_yield(pipe, messages.InventoryPart(scopes=moved))
         gone = [name for name in scopes_before if name not in scopes]
-        await _push(pipe, messages.Declare(removed_scopes=gone, is_last=True))
-        self._told = declared
+        await _send_and_yield(pipe, messages.InventoryPart(removed_scopes=gone, is_last=True))
+        # Only now: if the pipe breaks earlier, this record is dropped together with the process.
+        self._sent_inventory = declared
 
-    def _declare_delta(self, pipe: Pipe, delta: InventoryDelta) -> None:
+    def _send_inventory_delta(self, pipe: Pipe, delta: InventoryDelta) -> None:
         """Send a small change at once."""
+        # The record of what was sent is changed in place, so that the cost depends on the delta and not on the
+        # inventory.
         before, after = delta.before, delta.after
-        vms, scopes = self._told
+        vms, scopes = self._sent_inventory
         for told, names in ((vms, [vm.name for vm in before.vms]), (scopes, [scope.name for scope in before.scopes])):
             for name in names:
                 told.pop(name, None)
         vms.update({vm.name: vm for vm in after.vms})
         scopes.update({scope.name: scope for scope in after.scopes})
-        message = messages.Declare(
-            vms=[messages.sparse(vm) for vm in after.vms],
-            scopes=[messages.sparse(scope) for scope in after.scopes],
+        message = messages.InventoryPart(
+            vms=[messages.encode_sparse(vm) for vm in after.vms],
+            scopes=[messages.encode_sparse(scope) for scope in after.scopes],
             removed_vms=[vm.name for vm in before.vms if vm.name not in vms],
             removed_scopes=[scope.name for scope in before.scopes if scope.name not in scopes],
             is_last=True,
@@ -421,61 +440,63 @@ class MetadataProcess:
 
     # Messages
 
-    def _take(self, message: messages.FromEndpoint, pipe: Pipe) -> None:
+    def _handle_message(self, message: messages.FromEndpoint, pipe: Pipe) -> None:
         match message:
-            case messages.Approve():
-                self._call(self._approve(message, pipe))
-            case messages.Enable():
-                self._call(self._enable(message, pipe))
-            case messages.Asked():
-                self._feed.hear(message.moments)
-            case messages.Told():
-                self._journal.take_over(message.requests)
-            case messages.Counted():
-                self._before.add_to(self._traffic, message)
-                self._traffic.budgets.met.add(message.limits_met)
-                self.connections = message.connections
-                self._answered(message.number)
-            case messages.Synced():
-                self._answered(message.number)
+            case messages.ApproveCall():
+                self._start_call(self._handle_approve_call(message, pipe))
+            case messages.EnableCall():
+                self._start_call(self._handle_enable_call(message, pipe))
+            case messages.LastRequestTimes():
+                self._feed.merge_polls(message.moments)
+            case messages.JournalEntries():
+                self._journal.add_entries(message.requests)
+            case messages.CounterReport():
+                self._earlier_totals.add_to(self._traffic, message)
+                self._traffic.quotas.limit_log.add_counts(message.limits_met)
+                self.connection_count = message.connections
+                self._complete_question(message.number)
+            case messages.SyncReply():
+                self._complete_question(message.number)
 
-    def _call(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_call(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
 
-    async def _approve(self, asked: messages.Approve, pipe: Pipe) -> None:
+    async def _handle_approve_call(self, call: messages.ApproveCall, pipe: Pipe) -> None:
         approval, failure = None, None
         try:
-            approval = await self._decide(asked.event_ids, asked.approver)
+            approval = await self._decide(call.event_ids, call.approver)
         except Exception as error:  # noqa: BLE001 - the error is the VM's answer
-            failure = _failure(error)
-        self._answer(messages.Answer(asked.number, approval, failure), pipe)
+            failure = _encode_failure(error)
+        self._queue_result(messages.CallResult(call.number, approval, failure), pipe)
 
-    async def _enable(self, asked: messages.Enable, pipe: Pipe) -> None:
+    async def _handle_enable_call(self, call: messages.EnableCall, pipe: Pipe) -> None:
         failure = None
         try:
-            await self._grant(asked.key, asked.scope)
+            await self._grant(call.key, call.scope)
         except Exception as error:  # noqa: BLE001 - as above
-            failure = _failure(error)
-        self._answer(messages.Answer(asked.number, None, failure), pipe)
+            failure = _encode_failure(error)
+        self._queue_result(messages.CallResult(call.number, None, failure), pipe)
 
-    def _answer(self, answer: messages.Answer, pipe: Pipe) -> None:
+    def _queue_result(self, answer: messages.CallResult, pipe: Pipe) -> None:
         """Queue an answer, behind the documents published before it."""
         # A restarted process numbers its calls from 1 again, so it must not get answers meant for the earlier one.
         if pipe is self._pipe:
-            self._put(messages.encode(answer))
+            self._enqueue(messages.encode(answer))
 
     # Questions
 
-    def _ask(self, make: Callable[[int], messages.Sync | messages.Report]) -> asyncio.Future[bool]:
+    def _queue_question(
+        self, make_message: Callable[[int], messages.SyncRequest | messages.CounterRequest]
+    ) -> asyncio.Future[bool]:
         """Queue a question; its future is False if the process ends before it answers."""
         number = next(self._numbers)
         question = self._questions[number] = asyncio.get_running_loop().create_future()
-        self._put(messages.encode(make(number)))
+        self._enqueue(messages.encode(make_message(number)))
         return question
 
-    def _answered(self, number: int) -> None:
+    def _complete_question(self, number: int) -> None:
         question = self._questions.pop(number, None)
         if question is None:
             return
@@ -491,9 +512,9 @@ class MetadataProcess:
         """
         if self._is_behind and len(self._questions) >= _QUESTIONS_MAX:
             return False
-        return await self._hear(messages.Sync)
+        return await self._wait_for_reply(messages.SyncRequest)
 
-    async def settled(self) -> None:
+    async def wait_until_settled(self) -> None:
         """Wait as `sync` does, but skip a process that did not answer in time until it has caught up.
 
         A restarted process answers no VM before it has the full state.
@@ -501,61 +522,64 @@ class MetadataProcess:
         if not self._is_behind:
             await self.sync()
 
-    async def look(self) -> None:
+    async def refresh_counters(self) -> None:
         """Update the counters and the journal from the process; they stay as they are if it does not answer."""
-        async with self._looking:
+        # One at a time: two reports would both fetch the same requests of the journal.
+        async with self._refresh_lock:
             if not self._is_behind:
-                after = self._journal.newest
-                await self._hear(lambda number: messages.Report(number, after))
+                after = self._journal.newest_number
+                await self._wait_for_reply(lambda number: messages.CounterRequest(number, after))
 
-    async def _hear(self, make: Callable[[int], messages.Sync | messages.Report]) -> bool:
+    async def _wait_for_reply(
+        self, make_message: Callable[[int], messages.SyncRequest | messages.CounterRequest]
+    ) -> bool:
         if self._pipe is None:
             return False
-        question = self._ask(make)
+        question = self._queue_question(make_message)
         done, _ = await asyncio.wait({question}, timeout=_SYNC_S)
         if not done:
             self._is_behind = True
         return bool(done) and question.result()
 
 
-class _Totals:
+class _EarlierTotals:
     """Counters of all earlier processes."""
 
     def __init__(self, traffic: Traffic) -> None:
-        self._fast = list(traffic.fast)
+        self._fast = list(traffic.fast_path_counts)
         self._outcomes = Counter(traffic.outcomes)
         self._unknown_callers = traffic.unknown_callers
         self._connections_refused = traffic.connections_refused
         self._over_limit = Counter(traffic.over_limit)
 
-    def add_to(self, traffic: Traffic, counted: messages.Counted) -> None:
+    def add_to(self, traffic: Traffic, counted: messages.CounterReport) -> None:
         """Set the traffic's counters to the sums of these and those of the current process."""
-        traffic.fast[:] = [a + b for a, b in zip(self._fast, counted.fast, strict=True)]
+        traffic.fast_path_counts[:] = [a + b for a, b in zip(self._fast, counted.fast, strict=True)]
         outcomes = Counter({(version, method, status): count for version, method, status, count in counted.outcomes})
         traffic.outcomes = self._outcomes + outcomes
         traffic.unknown_callers = self._unknown_callers + counted.unknown_callers
         traffic.connections_refused = self._connections_refused + counted.connections_refused
-        traffic.budgets.refused = self._over_limit + Counter(counted.over_limit)
+        traffic.quotas.refusals = self._over_limit + Counter(counted.over_limit)
 
 
-def _pass_on(first: asyncio.Future[bool], ready: asyncio.Future[bool]) -> None:
+def _signal_ready(first: asyncio.Future[bool], ready: asyncio.Future[bool]) -> None:
     if first.result() and not ready.done():
         ready.set_result(True)
 
 
-def _parts(items: list[T], size: int) -> Iterator[list[T]]:
+def _split_into_parts(items: list[T], size: int) -> Iterator[list[T]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
-async def _push(pipe: Pipe, message: messages.FromService) -> None:
+async def _send_and_yield(pipe: Pipe, message: messages.FromService) -> None:
     """Send one of many messages, and yield."""
     pipe.send(messages.encode(message))
     await pipe.drain()
     await asyncio.sleep(0)
 
 
-def _failure(error: Exception) -> messages.Failure:
+def _encode_failure(error: Exception) -> messages.CallFailure:
     if isinstance(error, ForewarnError):
-        return messages.Failure(error.status, error.message, limit_of(error))
-    _log.error("a request of a VM raised", exc_info=error)
-    return messages.Failure(500, "an unexpected error; the log of the service has it")
+        return messages.CallFailure(error.status, error.message, find_exceeded_limit(error))
+    _log.error("a request from a VM raised an exception", exc_info=error)
+    return messages.CallFailure(500, "unexpected error; see the log of the service")

@@ -35,7 +35,7 @@ class Pipe(asyncio.Protocol):
         self._writable.set()
 
     @classmethod
-    async def over(cls, sock: socket.socket) -> Pipe:
+    async def from_socket(cls, sock: socket.socket) -> Pipe:
         """Open a pipe over a connected socket, which the pipe owns from now on."""
         sock.setblocking(False)  # noqa: FBT003 - the signature is the socket's
         _, pipe = await asyncio.get_running_loop().create_unix_connection(cls, sock=sock)
@@ -63,6 +63,7 @@ class Pipe(asyncio.Protocol):
         frames = list(self._frames)
         self._frames.clear()
         self._unread_bytes = 0
+        # Reading pauses while too much is waiting here; the caller has just taken all of it.
         if not self.is_closed:
             self._transport.resume_reading()
         return frames
@@ -91,6 +92,7 @@ class Pipe(asyncio.Protocol):
             self._frames.append(bytes(buffer[at + _LENGTH_BYTES : end]))
             self._unread_bytes += end - at
             at = end
+        # One cut per chunk: a cut per message would move the rest of the buffer each time.
         if at:
             del buffer[:at]
             self._readable.set()

@@ -9,11 +9,13 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 from starlette.responses import Response
 
-from forewarn.net.listen import is_own_host
+from forewarn.net.listen_address import is_own_host
 from forewarn.wire import imds
 
 __all__ = [
-    "Refused",
+    "RequestRefused",
+    "build_payload_refusal",
+    "build_size_refusal",
     "check_events_request",
     "check_metadata",
     "check_method",
@@ -22,12 +24,10 @@ __all__ = [
     "encode_error_response",
     "encode_json_response",
     "parse_query",
-    "payload_refusal",
-    "size_refusal",
 ]
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """Raised to answer a request with a response other than 200."""
 
     def __init__(self, response: Response) -> None:
@@ -59,10 +59,13 @@ def check_events_request(
     check_sender(request, host_names, is_local=is_local)
     name = parse_query(request).get("api-version", "") if version_name is None else version_name
     version = versions.get(name)
+    # A missing header is reported before an unknown version (R62).
     if version is None or request.method in version.requires_metadata or _is_from_browser(request):
         check_metadata(request)
     if version is None:
-        raise Refused(encode_json_response(HTTPStatus.BAD_REQUEST, imds.version_error(versions.values())))
+        raise RequestRefused(
+            encode_json_response(HTTPStatus.BAD_REQUEST, imds.encode_unsupported_version(versions.values()))
+        )
     check_single_parameters(request)
     return version
 
@@ -76,7 +79,7 @@ def check_method(request: Request, allowed: Sequence[str]) -> None:
     if request.method not in allowed:
         response = encode_error_response(HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed")
         response.headers["allow"] = ", ".join(allowed)
-        raise Refused(response)
+        raise RequestRefused(response)
 
 
 def check_sender(request: Request, host_names: frozenset[str] = frozenset(), *, is_local: bool = False) -> None:
@@ -90,11 +93,11 @@ def check_sender(request: Request, host_names: frozenset[str] = frozenset(), *, 
     is_ours = len(hosts) == 1 and is_own_host(hosts[0], host_names)
     # Browsers and DNS names cannot reach a Unix socket, and clients send any Host there.
     if not is_local and not (is_ours or (is_old and not hosts)):
-        raise Refused(encode_json_response(HTTPStatus.BAD_REQUEST, imds.HOST_REFUSED))
+        raise RequestRefused(encode_json_response(HTTPStatus.BAD_REQUEST, imds.HOST_REFUSED))
     if "x-forwarded-for" in request.headers:
-        raise Refused(encode_json_response(HTTPStatus.BAD_REQUEST, imds.FORWARDED))
+        raise RequestRefused(encode_json_response(HTTPStatus.BAD_REQUEST, imds.FORWARDED))
     if "origin" in request.headers:
-        raise Refused(encode_json_response(HTTPStatus.BAD_REQUEST, imds.ORIGIN_REFUSED))
+        raise RequestRefused(encode_json_response(HTTPStatus.BAD_REQUEST, imds.ORIGIN_REFUSED))
 
 
 def check_metadata(request: Request) -> None:
@@ -105,9 +108,10 @@ def check_metadata(request: Request) -> None:
 
     Spec: R10, R11.
     """
+    # A repeated header is accepted if all its values agree.
     values = {value.strip().lower() for value in request.headers.getlist("metadata")}
     if values != {"true"}:
-        raise Refused(encode_json_response(HTTPStatus.BAD_REQUEST, imds.METADATA_MISSING))
+        raise RequestRefused(encode_json_response(HTTPStatus.BAD_REQUEST, imds.METADATA_MISSING))
 
 
 def check_single_parameters(request: Request) -> None:
@@ -116,18 +120,19 @@ def check_single_parameters(request: Request) -> None:
     Raises:
         Refused: A parameter is given twice.
     """
-    pairs = _query_pairs(request)
+    pairs = _parse_query_pairs(request)
     if len({name for name, _ in pairs}) < len(pairs):
         text = "Bad request: . A query parameter is given twice"
-        raise Refused(encode_error_response(HTTPStatus.BAD_REQUEST, text))
+        raise RequestRefused(encode_error_response(HTTPStatus.BAD_REQUEST, text))
 
 
 def parse_query(request: Request) -> dict[str, str]:
     """Return the query's parameters; the last value of one given twice."""
-    return dict(_query_pairs(request))
+    return dict(_parse_query_pairs(request))
 
 
-def _query_pairs(request: Request) -> list[tuple[str, str]]:
+def _parse_query_pairs(request: Request) -> list[tuple[str, str]]:
+    # Latin-1 decodes every byte, so a malformed query is an unknown version and not an exception.
     return parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 
@@ -140,16 +145,17 @@ def _is_from_browser(request: Request) -> bool:
     return any(name == "referer" or name.startswith("sec-fetch-") for name in request.headers)
 
 
-def payload_refusal(error: imds.BadPayload) -> Response:
+def build_payload_refusal(error: imds.BadPayload) -> Response:
     """Return the response to an approval that cannot be decoded."""
     text = str(error)
     return encode_error_response(HTTPStatus.BAD_REQUEST, f"Bad request: . {text[:1].upper()}{text[1:]}")
 
 
-def size_refusal(size_bytes_max: int) -> Response:
+def build_size_refusal(size_bytes_max: int) -> Response:
     """Return the response to a body that is too large; it closes the connection."""
     text = f"Request body is larger than {size_bytes_max} bytes"
     response = encode_error_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+    # The rest of the body may not have been read, and would be parsed as the next request.
     response.headers["connection"] = "close"
     return response
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from forewarn.wire.exchange import BODY_BYTES_MAX, Exchange
 
-__all__ = ["Journal", "JournalEntry"]
+__all__ = ["JournalEntry", "RequestJournal"]
 
 
-class _Hit(NamedTuple):
+class _FastPathEntry(NamedTuple):
     """Request answered by the hot path; a tuple, because it is cheap to create."""
 
     number: int
@@ -26,7 +26,8 @@ class _Hit(NamedTuple):
     request: bytes
     answer: bytes
 
-    def read(self) -> Exchange:
+    def to_exchange(self) -> Exchange:
+        # These bytes have passed the HTTP parser before, so they are split without any checks.
         head, _, _ = self.request.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         method, target, *_ = f"{first}  ".split(" ")
@@ -44,11 +45,11 @@ class _Hit(NamedTuple):
         )
 
 
-JournalEntry = Exchange | _Hit
+JournalEntry = Exchange | _FastPathEntry
 """Request as stored in the journal."""
 
 
-class Journal:
+class RequestJournal:
     """Bounded journal of the latest requests.
 
     Args:
@@ -60,25 +61,25 @@ class Journal:
         listeners: Callables called after each recorded request.
     """
 
-    def __init__(self, now: Callable[[], datetime], most: int = 1000, before: int = 0) -> None:
+    def __init__(self, now: Callable[[], datetime], requests_max: int = 1000, numbered_after: int = 0) -> None:
         self.listeners: list[Callable[[], None]] = []
         self._now = now
-        self._most = most
-        self._entries: deque[JournalEntry] = deque(maxlen=most)
-        self._numbers = itertools.count(before + 1)
+        self._requests_max = requests_max
+        self._entries: deque[JournalEntry] = deque(maxlen=requests_max)
+        self._numbers = itertools.count(numbered_after + 1)
 
     def __bool__(self) -> bool:
         """Return True if the journal keeps any requests."""
-        return self._most > 0
+        return self._requests_max > 0
 
-    def hit(self, vm: str, source_address: str, request: bytes, answer: bytes) -> None:
+    def record_fast_request(self, vm: str, source_address: str, request: bytes, answer: bytes) -> None:
         """Record a request answered by the hot path."""
         hit = (next(self._numbers), self._now(), vm, source_address, request, answer)
-        self._entries.append(tuple.__new__(_Hit, hit))  # like `_make`, in half the time
+        self._entries.append(tuple.__new__(_FastPathEntry, hit))  # like `_make`, in half the time
         for listener in self.listeners:
             listener()
 
-    def note(  # noqa: PLR0913 - the parts of an exchange
+    def record_request(  # noqa: PLR0913 - the parts of an exchange
         self,
         *,
         vm: str,
@@ -112,41 +113,43 @@ class Journal:
             listener()
 
     @property
-    def newest(self) -> int:
+    def newest_number(self) -> int:
         """Number of the latest request kept; 0 if there is none."""
         return self._entries[-1].number if self._entries else 0
 
-    def since(self, number: int) -> list[JournalEntry]:
+    def list_entries_after(self, number: int) -> list[JournalEntry]:
         """Return the requests with a larger number, oldest first, as stored."""
+        # From the newest end: this is called often, and only a few requests are new each time.
         found = list(itertools.takewhile(lambda each: each.number > number, reversed(self._entries)))
         return found[::-1]
 
-    def take_over(self, entries: Iterable[JournalEntry]) -> None:
+    def add_entries(self, entries: Iterable[JournalEntry]) -> None:
         """Add requests recorded by another process, except those already known."""
-        newest = self.newest
+        newest = self.newest_number
         self._entries.extend(each for each in entries if each.number > newest)
 
-    def exchanges(
-        self, *, after: int = 0, vm: str = "", most: int | None = None, is_shown: Callable[[str], bool] | None = None
+    def list_exchanges(
+        self, *, after: int = 0, vm: str = "", limit: int | None = None, is_visible: Callable[[str], bool] | None = None
     ) -> list[Exchange]:
         """Return the requests kept, oldest first; safe on any thread.
 
         Args:
             after: Number after which requests are returned.
             vm: Name of the VM whose requests are returned; empty for all.
-            most: Maximum number of requests, the newest ones; None for all.
-            is_shown: Filter by VM name, called once per VM; None for all. Excluded requests are not parsed.
+            limit: Maximum number of requests, the newest ones; None for all.
+            is_visible: Filter by VM name, called once per VM; None for all. Excluded requests are not parsed.
         """
         entries = list(self._entries)  # one atomic copy, since another thread may be recording
-        shown = None if is_shown is None else {name for name in {each.vm for each in entries} if is_shown(name)}
+        shown = None if is_visible is None else {name for name in {each.vm for each in entries} if is_visible(name)}
         wanted = [
             each
             for each in entries
             if each.number > after and (not vm or each.vm == vm) and (shown is None or each.vm in shown)
         ]
-        if most is not None:
-            wanted = wanted[max(len(wanted) - most, 0) :]
-        return [each.read() if isinstance(each, _Hit) else each for each in wanted]
+        # Cut before parsing, which costs far more than the selection.
+        if limit is not None:
+            wanted = wanted[max(len(wanted) - limit, 0) :]
+        return [each.to_exchange() if isinstance(each, _FastPathEntry) else each for each in wanted]
 
     def clear(self) -> None:
         """Remove all requests; the numbers continue."""

@@ -11,29 +11,30 @@ from uvicorn.server import ServerState
 
 from forewarn.clock import Clock, VirtualClock
 from forewarn.endpoint.app import MetadataApp
-from forewarn.endpoint.fastpath import Connection
+from forewarn.endpoint.fastpath import VmConnection
 from forewarn.endpoint.traffic import Traffic
 from forewarn.publishing.identity import Identity
 
-__all__ = ["Listening", "MetadataServer"]
+__all__ = ["ListeningSockets", "MetadataServer"]
 
 _BACKLOG = 4096
 _SEND_BUFFER_BYTES = 128 << 10
 
 
-class Listening:
+class ListeningSockets:
     """Group of listening sockets and the connections that they accepted.
 
     Args:
         connections: Returns all open connections of the server.
     """
 
-    def __init__(self, connections: Callable[[], Sequence[Connection]]) -> None:
+    def __init__(self, connections: Callable[[], Sequence[VmConnection]]) -> None:
         self.servers: list[asyncio.Server] = []
         self._connections = connections
 
     def close(self) -> None:
         """Close the sockets and end every connection that they accepted."""
+        # The sockets first, so that no connection is accepted after the others were closed.
         for server in self.servers:
             server.close()
         for connection in self._connections():
@@ -67,18 +68,19 @@ class MetadataServer:
             log_config=None,
             log_level="error",  # a VM must not be able to fill the log with warnings about its requests
             access_log=False,
-            proxy_headers=False,
+            proxy_headers=False,  # no header may replace the address that identifies the VM (R2)
         )
         self._config.load()
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._refreshing: asyncio.Handle | None = None
+        self._refresh_handle: asyncio.Handle | None = None
+        # A virtual clock may jump by a day between two ticks, and the Date header must follow it.
         if isinstance(clock, VirtualClock):
-            clock.listeners.append(self._refresh_soon)
+            clock.listeners.append(self._schedule_refresh)
 
     @property
-    def connections(self) -> int:
+    def connection_count(self) -> int:
         """Number of open connections."""
         return len(self._state.connections)
 
@@ -88,27 +90,27 @@ class MetadataServer:
         return [sock for server in self._servers for sock in server.sockets]
 
     @property
-    def open(self) -> list[Connection]:
+    def open_connections(self) -> list[VmConnection]:
         """Open connections."""
-        return [connection for connection in self._state.connections if isinstance(connection, Connection)]
+        return [connection for connection in self._state.connections if isinstance(connection, VmConnection)]
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Start the tick and accept on sockets that are already bound."""
         self._tick()
         await self.listen(sockets)
 
-    async def listen(self, sockets: Sequence[socket.socket], vm: str = "") -> Listening:
-        """Accept on further sockets until the endpoint stops or the returned `Listening` is closed.
+    async def listen(self, sockets: Sequence[socket.socket], vm: str = "") -> ListeningSockets:
+        """Accept on further sockets until the endpoint stops or the returned `ListeningSockets` is closed.
 
         Args:
             sockets: Bound sockets.
             vm: VM assumed for every connection; empty to find it by the source address.
         """
         loop = asyncio.get_running_loop()
-        listening = Listening(lambda: self.open)
+        listening = ListeningSockets(lambda: self.open_connections)
 
-        def connect() -> Connection:
-            connection = Connection(self._traffic, self._identity, self._config, self._state, loop, vm)
+        def connect() -> VmConnection:
+            connection = VmConnection(self._traffic, self._identity, self._config, self._state, loop, vm)
             connection.listening = listening
             return connection
 
@@ -118,6 +120,7 @@ class MetadataServer:
             server = await loop.create_server(connect, sock=sock, backlog=_BACKLOG)
             listening.servers.append(server)
             self._servers.append(server)
+        # Forget closed servers: VMs of a host come and go, and each may have had its own socket.
         self._servers = [server for server in self._servers if server.is_serving()]
         return listening
 
@@ -126,16 +129,17 @@ class MetadataServer:
         self._traffic.is_stopping = True
         for server in self._servers:
             server.close()
-        for connection in self.open:
+        for connection in self.open_connections:
             connection.shutdown()
         deadline = asyncio.get_running_loop().time() + grace_s
+        # uvicorn signals no end of a response. Most take a millisecond, so begin with short pauses.
         pause_s = 0.0005
         while self._state.connections and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.02)
         for task in list(self._state.tasks):
             task.cancel()
-        for connection in self.open:
+        for connection in self.open_connections:
             connection.abort()
         if self._timer is not None:
             self._timer.cancel()
@@ -145,25 +149,25 @@ class MetadataServer:
         self._traffic.is_stopping = True
         for server in self._servers:
             server.close()
-        for connection in self.open:
+        for connection in self.open_connections:
             connection.abort()
         if self._timer is not None:
             self._timer.cancel()
 
-    def _refresh_soon(self) -> None:
+    def _schedule_refresh(self) -> None:
         """Schedule a refresh before the next response; once, even if a virtual clock takes many steps."""
-        if self._refreshing is None:
-            self._refreshing = asyncio.get_running_loop().call_soon(self._refresh)
+        if self._refresh_handle is None:
+            self._refresh_handle = asyncio.get_running_loop().call_soon(self._refresh_time)
 
-    def _refresh(self) -> None:
-        self._refreshing = None
+    def _refresh_time(self) -> None:
+        self._refresh_handle = None
         self._traffic.tick(self._clock.now(), asyncio.get_running_loop().time())
         self._state.default_headers = self._traffic.headers
 
     def _tick(self) -> None:
         """Update the time in the headers, close overdue connections, and schedule the next tick."""
         loop = asyncio.get_running_loop()
-        self._refresh()
-        for connection in self.open:
-            connection.sweep(self._traffic.second)
+        self._refresh_time()
+        for connection in self.open_connections:
+            connection.close_if_overdue(self._traffic.monotonic_s)
         self._timer = loop.call_later(self.tick_s, self._tick)

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from email.utils import format_datetime
 
-from forewarn.endpoint.budget import Budgets
-from forewarn.endpoint.fault_registry import Faults
-from forewarn.endpoint.request_journal import Journal
+from forewarn.endpoint.fault_registry import FaultRegistry
+from forewarn.endpoint.quota import VmQuotas
+from forewarn.endpoint.request_journal import RequestJournal
 
-__all__ = ["Limits", "Traffic"]
+__all__ = ["EndpointLimits", "Traffic"]
 
+# Each entry has 2 KiB at most. A VM needs a few: one per HTTP library, api-version and connection header.
 _MEMO_MAX = 4096
 _MEMO_PER_VM_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class EndpointLimits:
     """Limits of one endpoint.
 
     Attributes:
@@ -66,66 +67,72 @@ class Traffic:
         journal: Journal of requests; None if none are recorded.
 
     Attributes:
-        stamp: `Date` and `Server` header lines, updated every second.
-        prefix: Start of a fast response, including the stamp.
+        common_header_lines: `Date` and `Server` header lines, updated every second.
+        fast_response_prefix: Start of a fast response, including the stamp.
         now: Time as of the last tick, for R69.
-        second: Monotonic seconds as of the last tick, for timeouts.
+        monotonic_s: Monotonic seconds as of the last tick, for timeouts.
         memo: Index of the version, and whether to close the connection, by the bytes of a whole request.
-        fast: Number of GETs answered by the fast path, by version.
+        fast_path_counts: Number of GETs answered by the fast path, by version.
         outcomes: Number of requests answered by the app, by version, method and status.
-        budgets: Pending work per VM.
+        quotas: Pending work per VM.
         unknown_connections: Number of open connections of each unknown address.
     """
 
-    def __init__(self, limits: Limits, versions: int, faults: Faults, journal: Journal | None = None) -> None:
+    def __init__(
+        self, limits: EndpointLimits, versions: int, faults: FaultRegistry, journal: RequestJournal | None = None
+    ) -> None:
         self.limits = limits
         self.faults = faults
         self.journal = journal
-        self.stamp = b""
-        self.prefix = b""
+        self.common_header_lines = b""
+        self.fast_response_prefix = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.now: datetime | None = None
-        self.second = 0.0
+        self.monotonic_s = 0.0
         self.memo: dict[bytes, tuple[int, bool]] = {}
-        self._taught: Counter[str] = Counter()
-        self.fast = [0] * versions
+        self._memo_entries_by_vm: Counter[str] = Counter()
+        self.fast_path_counts = [0] * versions
         self.outcomes: Counter[tuple[str, str, int]] = Counter()
         self.unknown_callers = 0
         self.unknown_connections: Counter[str] = Counter()
-        self.budgets = Budgets(limits)
+        self.quotas = VmQuotas(limits)
         self.connections_refused = 0
         self.is_stopping = False
 
     def tick(self, now: datetime, monotonic_s: float) -> None:
         """Set the time; called once a second, and when a virtual clock moves."""
         self.now = now
-        self.second = monotonic_s
-        self.budgets.tick(now, monotonic_s)
+        self.monotonic_s = monotonic_s
+        self.quotas.tick(now, monotonic_s)
         date = format_datetime(now, usegmt=True).encode()
-        self.stamp = b"date: " + date + b"\r\nserver: Forewarn\r\n"
-        self.prefix = b"HTTP/1.1 200 OK\r\n" + self.stamp
+        self.common_header_lines = b"date: " + date + b"\r\nserver: Forewarn\r\n"
+        self.fast_response_prefix = b"HTTP/1.1 200 OK\r\n" + self.common_header_lines
         # Update the list in place: a held request refers to it, and must be answered with the date of its response.
         self.headers[:] = [(b"date", date), (b"server", b"Forewarn")]
 
     @property
     def over_limit(self) -> Counter[str]:
         """Number of requests and connections over a limit, by setting."""
-        return self.budgets.refused
+        return self.quotas.refusals
 
-    def learn(self, request: bytes, version: int, *, closes: bool, vm: str) -> None:
+    def remember_request(self, request: bytes, version: int, *, closes: bool, vm: str) -> None:
         """Remember that these bytes request a plain document of this version.
 
         A VM may add only a few entries, and a full memo is cleared: no VM can make it grow or keep others out.
         """
         # The fast path does not count requests per VM, so a rate limit turns it off.
-        if request in self.memo or self._taught[vm] >= _MEMO_PER_VM_MAX or self.limits.rate_limit_per_s is not None:
+        if (
+            request in self.memo
+            or self._memo_entries_by_vm[vm] >= _MEMO_PER_VM_MAX
+            or self.limits.rate_limit_per_s is not None
+        ):
             return
         if len(self.memo) >= _MEMO_MAX:
-            self.forget()
-        self._taught[vm] += 1
+            self.clear_memo()
+        self._memo_entries_by_vm[vm] += 1
         self.memo[request] = (version, closes)
 
-    def forget(self) -> None:
+    def clear_memo(self) -> None:
         """Clear the memo."""
         self.memo.clear()
-        self._taught.clear()
+        self._memo_entries_by_vm.clear()

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from forewarn.core.clock_jump import Jump, Steadiness, observe
-from forewarn.util.duration import format_span
+from forewarn.core.clock_jump import ClockComparison, ClockJump, compare_clocks
+from forewarn.util.duration import format_duration
 
 __all__ = ["ClockGuard", "describe_jump"]
 
@@ -23,47 +23,47 @@ class ClockGuard:
     Attributes:
         jump: First unconfirmed jump; None if the clock is trusted.
         jumps: Number of jumps detected.
-        is_kept: True if the jump is stored in the database.
+        is_stored: True if the jump is stored in the database.
     """
 
     def __init__(self, jump_max: timedelta = timedelta(seconds=30)) -> None:
-        self.jump: Jump | None = None
+        self.jump: ClockJump | None = None
         self.jumps = 0
-        self.is_kept = False
+        self.is_stored = False
         self._jump_max = jump_max
-        self._known: Steadiness | None = None
+        self._known: ClockComparison | None = None
 
     def observe(self, now: datetime, uptime_s: float) -> None:
         """Compare a reading of the decision clock with a monotonic one, and detect a jump."""
-        self._known, jump = observe(self._known, now, uptime_s, self._jump_max)
+        self._known, jump = compare_clocks(self._known, now, uptime_s, self._jump_max)
         if jump is None:
             return
         self.jumps += 1
+        # Keep the first jump: a second one, such as a step back, does not make the clock trustworthy again.
         if self.jump is None:
-            self.hold(jump)
-            self.is_kept = False
-            _log.error(
-                "the clock has jumped: nothing that is due starts until it is confirmed", by_s=jump.by.total_seconds()
-            )
+            self.distrust(jump)
+            self.is_stored = False
+            _log.error("the clock has jumped: due work is held until it is confirmed", by_s=jump.by.total_seconds())
 
-    def follows(self, newest: datetime, now: datetime) -> None:
+    def detect_setback(self, newest: datetime, now: datetime) -> None:
         """Detect, after a start, a clock that was set back: it is behind the newest audit log entry."""
+        # No monotonic clock spans a restart, so the audit log is the only witness of the time before.
         if now < newest - self._jump_max and self.jump is None:
             self.jumps += 1
-            self.hold(Jump(by=now - newest, at=now))
-            self.is_kept = False
-            _log.error("the clock is behind the audit log: nothing that is due starts until it is confirmed")
+            self.distrust(ClockJump(by=now - newest, at=now))
+            self.is_stored = False
+            _log.error("the clock is behind the audit log: due work is held until it is confirmed")
 
-    def hold(self, jump: Jump) -> None:
+    def distrust(self, jump: ClockJump) -> None:
         """Stop trusting the clock; the jump is stored in the database."""
-        self.jump, self.is_kept = jump, True
+        self.jump, self.is_stored = jump, True
 
-    def release(self) -> None:
+    def trust_again(self) -> None:
         """Trust the clock again, as it is now."""
-        self.jump, self.is_kept = None, False
+        self.jump, self.is_stored = None, False
 
 
-def describe_jump(jump: Jump) -> str:
+def describe_jump(jump: ClockJump) -> str:
     """Describe a jump in one line for people."""
     way = "ahead" if jump.by > timedelta(0) else "back"
-    return f"the clock jumped {format_span(abs(jump.by))} {way}, to {jump.at:%Y-%m-%d %H:%M:%SZ}"
+    return f"the clock jumped {format_duration(abs(jump.by))} {way}, to {jump.at:%Y-%m-%d %H:%M:%SZ}"

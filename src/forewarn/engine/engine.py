@@ -9,50 +9,50 @@ from functools import partial
 from math import ceil
 from typing import Any, NoReturn, TypeVar
 
-from forewarn.core import ending, host_failure, moving, planning, service, settlement
-from forewarn.core.access import Owned
+from forewarn.core import enablement, ending, host_failure, planning, postponement, settlement
+from forewarn.core.access import Ownership
 from forewarn.core.announcement import is_warned
-from forewarn.core.approval import Approval, Approver, approve
+from forewarn.core.approval import ApprovalResult, Approver, approve_events
 from forewarn.core.causes import CAUSES
-from forewarn.core.clock_jump import Jump
-from forewarn.core.decision import Changes, Document, Draft, State
-from forewarn.core.difference import (
-    InventoryDifference,
-    RemovalLimit,
-    check_host_removals,
-    check_removals,
-    compare,
-    show_joined,
-    show_removed,
-)
-from forewarn.core.fault import Place
+from forewarn.core.clock_jump import ClockJump
+from forewarn.core.decision import AudienceDocument, ChangeSet, Draft, WorkingSet
+from forewarn.core.fault import FaultPoint
 from forewarn.core.inventory import (
     HostDeclaration,
     Inventory,
     InventoryChange,
     apply_inventory,
-    check_held,
-    moving_vms,
-    only_changes,
-    with_host,
+    check_held_vms,
+    extract_changes,
+    find_moving_vms,
+    merge_host_declaration,
 )
+from forewarn.core.inventory_difference import (
+    InventoryDifference,
+    RemovalLimit,
+    check_host_removals,
+    check_removals,
+    compare_inventories,
+    format_removed_counts,
+    format_scope_joins,
+)
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import ACTIVE_STATES, Audience, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine
-from forewarn.core.request import Request
-from forewarn.core.warning import unwarned_vms
+from forewarn.core.unwarned import find_unwarned_vms
 from forewarn.engine.deadlines import DeadlineCommands
 from forewarn.engine.faults import FaultCommands
 from forewarn.engine.retention import RetentionCommands
 from forewarn.engine.rollouts import RolloutCommands
 from forewarn.engine.subscriptions import SubscriptionCommands
 from forewarn.engine.tokens import TokenCommands
-from forewarn.engine.transaction import Key, inline, recall, traced
+from forewarn.engine.transaction import IdempotencyKey, recall_outcome, run_inline, trace_command
 from forewarn.errors import Conflict, LimitExceeded, NotFound, StoreUnavailable
 from forewarn.observability.tracing import Origin
 from forewarn.publishing.identity import InventoryIndex
-from forewarn.store.contract import Outcome, Reader, Transaction
-from forewarn.util.fair_share import FairBatcher, Room
+from forewarn.store.contract import IdempotencyRecord, Reader, Transaction
+from forewarn.util.fair_share import FairBatcher, QueueLimits
 
-__all__ = ["SAMPLE_FINGERPRINT", "Engine", "Rehearsed"]
+__all__ = ["SAMPLE_FINGERPRINT", "Engine", "MaintenancePreview"]
 
 T = TypeVar("T")
 N = TypeVar("N", Scope, VirtualMachine)
@@ -84,7 +84,7 @@ ApprovalRequest = tuple[tuple[str, ...], Approver, Origin | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsed:
+class MaintenancePreview:
     """Maintenance that a request would create.
 
     Attributes:
@@ -98,10 +98,10 @@ class Rehearsed:
     unwarned_vms: tuple[str, ...]
 
 
-def _rehearsed(draft: Draft, maintenance_id: str) -> Rehearsed:
-    m, events = draft.maintenances[maintenance_id], tuple(draft.events_of(maintenance_id))
-    found = unwarned_vms(m, events, lambda name: is_warned(draft, m.cause, draft.vms[name]))
-    return Rehearsed(maintenance=m, events=events, unwarned_vms=found)
+def _preview_maintenance(draft: Draft, maintenance_id: str) -> MaintenancePreview:
+    m, events = draft.maintenances[maintenance_id], tuple(draft.get_events(maintenance_id))
+    found = find_unwarned_vms(m, events, lambda name: is_warned(draft, m.cause, draft.vms[name]))
+    return MaintenancePreview(maintenance=m, events=events, unwarned_vms=found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +138,10 @@ class _Declaration:
         """Summary for the audit log."""
         change = self.change
         words = [f"{change.added} added, {change.changed} changed, {change.removed} removed"]
-        removed = show_removed(self.before, self.after) if self.is_confirmed else ""
+        removed = format_removed_counts(self.before, self.after) if self.is_confirmed else ""
         if removed:
             words.append(f"removal confirmed: {removed}")
-        joined = show_joined(self.before, self.after) if self.host is not None else ""
+        joined = format_scope_joins(self.before, self.after) if self.host is not None else ""
         if joined:
             words.append(f"joined scopes: {joined}")
         return ("" if self.host is None else f"host {self.host}: ") + "; ".join(words)
@@ -151,25 +151,25 @@ class _OutdatedError(Exception):
     """Control flow, not an error: the inventory has changed since a declaration was compared with it."""
 
 
-def _checked(planned: _Declaration | None, tx: Transaction) -> _Declaration | None:
+def _require_current_plan(planned: _Declaration | None, tx: Transaction) -> _Declaration | None:
     """Return a plan if it was compared with the current inventory.
 
     Raises:
         _OutdatedError: The inventory has changed since.
     """
-    if planned is not None and planned.version != tx.inventory_version():
+    if planned is not None and planned.version != tx.get_inventory_version():
         raise _OutdatedError
     return planned
 
 
-def _by_name(named: Iterable[N]) -> dict[str, N]:
+def _index_by_name(named: Iterable[N]) -> dict[str, N]:
     return {each.name: each for each in named}
 
 
-class _Undone(Exception):
+class _PreviewRollback(Exception):
     """Control flow, not an error: ends a transaction without a commit and carries its result out."""
 
-    def __init__(self, found: list[Rehearsed]) -> None:
+    def __init__(self, found: list[MaintenancePreview]) -> None:
         super().__init__()
         self.found = found
 
@@ -181,29 +181,34 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         room: Maximum number of waiting approvals, per caller and in total, weighed by their event ids.
     """
 
-    def __init__(self, *, room: Room | None = None, **parts: Any) -> None:  # noqa: ANN401 - those of `Committer`
+    def __init__(self, *, limits: QueueLimits | None = None, **parts: Any) -> None:  # noqa: ANN401 - those of `Committer`
         super().__init__(**parts)
-        room = room or Room(entries_max=self._waiting_max)
+        limits = limits or QueueLimits(entries_max=self._waiting_max)
         self._approvals = FairBatcher(
             self._approve_all,
-            wishes_max=1 if self._write is inline else _APPROVALS_MAX,
+            requests_max=1 if self._write is run_inline else _APPROVALS_MAX,
             weight_max=_IDS_MAX,
-            room=room,
+            limits=limits,
         )
         self._look_ups = FairBatcher(
-            self._look_up_all,
-            wishes_max=1 if self._read is inline else _APPROVALS_MAX,
+            self._find_unknown_ids,
+            requests_max=1 if self._read is run_inline else _APPROVALS_MAX,
             weight_max=_IDS_MAX,
-            room=room,
+            limits=limits,
         )
 
     # Operators
 
-    @traced
+    @trace_command
     async def schedule(
-        self, request: Request, *, actor: str, key: Key | None = None, owned: Owned | None = None
+        self,
+        request: MaintenanceRequest,
+        *,
+        actor: str,
+        key: IdempotencyKey | None = None,
+        owned: Ownership | None = None,
     ) -> list[Maintenance]:
-        """Carry out a request; see `planning.plan` for errors.
+        """Carry out a request; see `planning.plan_maintenance` for errors.
 
         Args:
             request: Request for maintenances.
@@ -213,25 +218,27 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         """
         request = self._apply_faults(request)
 
-        def load(tx: Transaction) -> State:
+        def load(tx: Transaction) -> WorkingSet:
+            # In the transaction, so that concurrent requests cannot exceed the quota together.
             if owned is not None:
                 self._check_quota(tx, owned)
-            return tx.load_request(request.hosts, request.vms)
+            return tx.load_targets(request.hosts, request.vms)
 
         def decide(draft: Draft) -> list[str]:
             if owned is not None:
                 for vm in [draft.vms[name] for name in {*request.vms} & draft.vms.keys()]:
                     if not owned.has_vm(vm, draft.scopes.get(vm.scope or "")):
                         del draft.vms[vm.name]  # for this caller it does not exist
-            made = [m.id for m in planning.plan(draft, request)]
+            made = [m.id for m in planning.plan_maintenance(draft, request)]
             if owned is not None:
+                # Marks them as the tenant's, so that their entries count toward its quota.
                 for maintenance_id in made:
                     draft.put(replace(draft.maintenances[maintenance_id], tenant_key=owned.key))
             return made
 
-        return await self._maintenances(load, decide, actor=actor, key=key)
+        return await self._maintenance_command(load, decide, actor=actor, key=key)
 
-    def _check_quota(self, tx: Transaction, owned: Owned) -> None:
+    def _check_quota(self, tx: Transaction, owned: Ownership) -> None:
         """Refuse a user operation of a tenant that has used up its audit log quota.
 
         All tokens for the same scopes and VMs share one quota. It counts the entries that tenants caused for the
@@ -245,14 +252,15 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         """
         most = self.rules.tenant_entries_max
         now = self._now(tx)
-        first = tx.nth_newest_of_tenant(owned.key, now - _DAY, most)
+        # If there are as many entries as allowed, the oldest of them must be a day old before there is room again.
+        first = tx.find_nth_newest_of_tenant(owned.key, now - _DAY, most)
         wait = timedelta(0) if first is None else first + _DAY - now
         if wait > timedelta(0):
             limit = f"{most} audit log entries in 24 hours (audit_log_entries_per_tenant_per_day)"
-            msg = f"this tenant made {limit}: try again later"
+            msg = f"this tenant caused {limit}: try again later"
             raise LimitExceeded(msg, limit=most, retry_after_s=ceil(wait / timedelta(seconds=1)))
 
-    async def rehearse(self, request: Request, *, actor: str) -> list[Rehearsed]:
+    async def preview_maintenances(self, request: MaintenanceRequest, *, actor: str) -> list[MaintenancePreview]:
         """Return the maintenances and events that `schedule` would create now, without creating them.
 
         Raises:
@@ -260,56 +268,64 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         """
 
         def decide(tx: Transaction) -> NoReturn:
-            draft = self._draft(tx.load_request(request.hosts, request.vms), tx, actor)
-            made = planning.plan(draft, request)
-            settlement.settle(draft)
-            raise _Undone([_rehearsed(draft, m.id) for m in made])
+            draft = self._make_draft(tx.load_targets(request.hosts, request.vms), tx, actor)
+            made = planning.plan_maintenance(draft, request)
+            settlement.settle_maintenances(draft)
+            raise _PreviewRollback([_preview_maintenance(draft, m.id) for m in made])
 
-        def work() -> list[Rehearsed]:
+        def work() -> list[MaintenancePreview]:
             try:
                 with self._store.write() as tx:
                     decide(tx)
-            except _Undone as undone:
+            except _PreviewRollback as undone:
                 return undone.found
 
+        # Not run as a command: nothing is committed, so there is nothing to publish.
         async with self._lock:
-            result: list[Rehearsed] = await self._write(work)
+            result: list[MaintenancePreview] = await self._write(work)
             return result
 
-    def _apply_faults(self, request: Request) -> Request:
+    def _apply_faults(self, request: MaintenanceRequest) -> MaintenanceRequest:
         """Apply an injected fault to a request: less notice than is promised (A21, R90)."""
         cause = CAUSES.get(request.cause)
         if not self.faults.in_force or cause is None or cause.is_immediate:
             return request
         names = request.vms or [vm.name for vm in self.identity.vms if vm.host in request.hosts]
-        fault = next((f for name in names if (f := self.faults.strike(name, "", Place.NOTICE)) is not None), None)
+        fault = next(
+            (f for name in names if (f := self.faults.take_matching_fault(name, "", FaultPoint.NOTICE)) is not None),
+            None,
+        )
         if fault is None:
             return request
         reason = request.force_reason or f"fault {fault.kind.name}"
         return replace(request, notice=fault.delay, not_before=None, is_now=False, force_reason=reason)
 
-    @traced
+    @trace_command
     async def cancel(
-        self, maintenance_id: str, *, actor: str, reason: str | None = None, key: Key | None = None
+        self, maintenance_id: str, *, actor: str, reason: str | None = None, key: IdempotencyKey | None = None
     ) -> Maintenance:
         """Cancel a queued or scheduled maintenance (R77)."""
-        return await self._one(maintenance_id, lambda d, m: ending.cancel(d, m, reason=reason), actor=actor, key=key)
+        return await self._change_maintenance(
+            maintenance_id, lambda d, m: ending.cancel_maintenance(d, m, reason=reason), actor=actor, key=key
+        )
 
-    @traced
-    async def complete(self, maintenance_id: str, *, actor: str, key: Key | None = None) -> Maintenance:
+    @trace_command
+    async def complete(self, maintenance_id: str, *, actor: str, key: IdempotencyKey | None = None) -> Maintenance:
         """Mark a started maintenance as complete (R79)."""
-        return await self._one(maintenance_id, ending.complete, actor=actor, key=key)
+        return await self._change_maintenance(maintenance_id, ending.complete_maintenance, actor=actor, key=key)
 
-    @traced
-    async def start(self, maintenance_id: str, *, actor: str, reason: str, key: Key | None = None) -> Maintenance:
+    @trace_command
+    async def start(
+        self, maintenance_id: str, *, actor: str, reason: str, key: IdempotencyKey | None = None
+    ) -> Maintenance:
         """Start a scheduled maintenance without further waiting; the reason is recorded in the audit log."""
 
         def force(draft: Draft, maintenance: Maintenance) -> Maintenance:
             return settlement.force_start(draft, maintenance, reason=reason)
 
-        return await self._one(maintenance_id, force, actor=actor, key=key)
+        return await self._change_maintenance(maintenance_id, force, actor=actor, key=key)
 
-    @traced
+    @trace_command
     async def defer(  # noqa: PLR0913 - the options of the command
         self,
         maintenance_id: str,
@@ -318,16 +334,16 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         not_before: datetime | None = None,
         by: timedelta | None = None,
         reason: str | None = None,
-        key: Key | None = None,
+        key: IdempotencyKey | None = None,
     ) -> Maintenance:
-        """Move a scheduled maintenance to a later time; see `moving.defer` for arguments and errors."""
+        """Move a scheduled maintenance to a later time; see `postponement.defer_maintenance`."""
 
         def change(draft: Draft, maintenance: Maintenance) -> Maintenance:
-            return moving.defer(draft, maintenance, not_before=not_before, by=by, reason=reason)
+            return postponement.defer_maintenance(draft, maintenance, not_before=not_before, by=by, reason=reason)
 
-        return await self._one(maintenance_id, change, actor=actor, key=key)
+        return await self._change_maintenance(maintenance_id, change, actor=actor, key=key)
 
-    @traced
+    @trace_command
     async def extend(  # noqa: PLR0913 - as above
         self,
         maintenance_id: str,
@@ -336,26 +352,28 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         actor: str,
         tenant: str | None = None,
         reason: str | None = None,
-        key: Key | None = None,
+        key: IdempotencyKey | None = None,
     ) -> Maintenance:
-        """Give a tenant more time to prepare; see `moving.extend` for arguments and errors."""
+        """Give a tenant more time to prepare; see `postponement.extend_maintenance` for arguments and errors."""
 
         def change(draft: Draft, maintenance: Maintenance) -> Maintenance:
-            return moving.extend(draft, maintenance, by=by, tenant=tenant, reason=reason)
+            return postponement.extend_maintenance(draft, maintenance, by=by, tenant=tenant, reason=reason)
 
-        return await self._one(maintenance_id, change, actor=actor, key=key)
+        return await self._change_maintenance(maintenance_id, change, actor=actor, key=key)
 
-    @traced
-    async def impact(self, maintenance_id: str, duration_s: int, *, actor: str, key: Key | None = None) -> Maintenance:
+    @trace_command
+    async def impact(
+        self, maintenance_id: str, duration_s: int, *, actor: str, key: IdempotencyKey | None = None
+    ) -> Maintenance:
         """Record a further impact of a started maintenance in the audit log; no document changes (R80)."""
 
         def strike(draft: Draft, maintenance: Maintenance) -> Maintenance:
-            return ending.extra_impact(draft, maintenance, duration_s=duration_s)
+            return ending.record_extra_impact(draft, maintenance, duration_s=duration_s)
 
-        return await self._one(maintenance_id, strike, actor=actor, key=key)
+        return await self._change_maintenance(maintenance_id, strike, actor=actor, key=key)
 
-    @traced
-    async def approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
+    @trace_command
+    async def approve(self, event_ids: Sequence[str], approver: Approver) -> ApprovalResult:
         """Approve events; when this returns, the approval is on disk (R49 to R57a, invariant 5).
 
         Approvals that arrive while the database is busy share the next transaction: the VMs of a fleet approve at
@@ -371,46 +389,51 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         ids = tuple(dict.fromkeys(event_ids))
         owner, weight = approver.vm or approver.actor, max(1, len(ids))
         if approver.audience is not None:
-            unlisted = self.feed.channel(approver.audience).unlisted(ids)
+            unlisted = self.feed.channel(approver.audience).find_unlisted(ids)
+            # A client may repeat a stale approval with every poll; a read is much cheaper than a place in the writer's
+            # queue.
             if unlisted:
-                unknown = await self._look_ups.add((unlisted, approver.audience), owner=owner, weight=len(unlisted))
+                unknown = await self._look_ups.submit((unlisted, approver.audience), owner=owner, weight=len(unlisted))
                 if unknown:
-                    return Approval(unknown=unknown)
-        return await self._approvals.add((ids, approver, self.tracing.here()), owner=owner, weight=weight)
+                    return ApprovalResult(unknown=unknown)
+        return await self._approvals.submit((ids, approver, self.tracing.current_span()), owner=owner, weight=weight)
 
     async def drain(self) -> None:
         """Wait for the commands under way; used when the service stops."""
         await self._approvals.drain()
         await super().drain()
 
-    async def _look_up_all(self, wanted: Sequence[tuple[tuple[str, ...], str]]) -> list[tuple[str, ...]]:
+    async def _find_unknown_ids(self, wanted: Sequence[tuple[tuple[str, ...], str]]) -> list[tuple[str, ...]]:
         """Return, for each audience, the ids among those given that it never had, in one read."""
-        found = await self.read(lambda reader: reader.event_audiences({i for ids, _ in wanted for i in ids}))
+        found = await self.read(lambda reader: reader.find_event_audiences({i for ids, _ in wanted for i in ids}))
         return [tuple(i for i in ids if found.get(i) != audience) for ids, audience in wanted]
 
-    async def _approve_all(self, wanted: Sequence[ApprovalRequest]) -> list[Approval]:
-        def load(tx: Transaction) -> State:
+    async def _approve_all(self, wanted: Sequence[ApprovalRequest]) -> list[ApprovalResult]:
+        def load(tx: Transaction) -> WorkingSet:
             return tx.load_events({i for ids, _, _ in wanted for i in ids})
 
-        def decide(draft: Draft) -> list[Approval]:
+        def decide(draft: Draft) -> list[ApprovalResult]:
             found = []
             for ids, approver, _ in wanted:
+                # One draft serves several approvers; each is named for what it causes.
                 draft.actor = approver.actor
-                found.append(approve(draft, ids, approver))
-                settlement.settle(draft)  # now, so that starts caused by this approval are recorded under its actor
+                found.append(approve_events(draft, ids, approver))
+                settlement.settle_maintenances(
+                    draft
+                )  # now, so that starts caused by this approval are recorded under its actor
             return found
 
-        with self.tracing.together([origin for _, _, origin in wanted]):
-            return await self._decide(load, decide, actor=wanted[0][1].actor)
+        with self.tracing.batch_span([origin for _, _, origin in wanted]):
+            return await self._run_decision(load, decide, actor=wanted[0][1].actor)
 
-    @traced
+    @trace_command
     async def apply_inventory(  # noqa: PLR0913 - the options of the command
         self,
         inventory: Inventory,
         fingerprint: str,
         *,
         actor: str,
-        key: Key | None = None,
+        key: IdempotencyKey | None = None,
         is_first: bool = False,
         removals: RemovalLimit | None = None,
     ) -> InventoryChange:
@@ -434,15 +457,16 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         """
 
         def plan(reader: Reader) -> _Declaration | None:
-            mark = reader.fingerprint()
-            if recall(reader, key) is not None or (is_first and mark is not None):
+            mark = reader.get_inventory_fingerprint()
+            if recall_outcome(reader, key) is not None or (is_first and mark is not None):
                 return None
-            version, before = reader.inventory_version(), reader.inventory()
+            version, before = reader.get_inventory_version(), reader.get_inventory()
             if removals is not None and mark != SAMPLE_FINGERPRINT:
                 check_removals(before, inventory, removals)
+            # Active maintenances are left out here, and are checked within the transaction.
             merged, change = apply_inventory(before, inventory, ())
-            less, more = only_changes(before, merged)
-            scopes = _by_name(before.scopes), _by_name(merged.scopes)
+            less, more = extract_changes(before, merged)
+            scopes = _index_by_name(before.scopes), _index_by_name(merged.scopes)
             return _Declaration(
                 before=less,
                 after=more,
@@ -457,18 +481,20 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         for _ in range(_PLANS_MAX):
             planned = await self.read_long(plan)
             try:
-                return await self._declare(partial(_checked, planned), fingerprint, actor=actor, key=key)
+                return await self._apply_declaration(
+                    partial(_require_current_plan, planned), fingerprint, actor=actor, key=key
+                )
             except _OutdatedError:
                 continue
-        return await self._declare(plan, fingerprint, actor=actor, key=key)
+        return await self._apply_declaration(plan, fingerprint, actor=actor, key=key)
 
-    @traced
+    @trace_command
     async def apply_host(
         self,
         declared: HostDeclaration,
         *,
         actor: str,
-        key: Key | None = None,
+        key: IdempotencyKey | None = None,
         removals: RemovalLimit | None = None,
         is_host: bool = False,
     ) -> InventoryChange:
@@ -493,25 +519,26 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         """
 
         def plan(tx: Transaction) -> _Declaration:
-            part = tx.inventory_around(
+            part = tx.get_inventory_around(
                 host=declared.host,
                 vms=[vm.name for vm in declared.vms],
                 addresses=[address for vm in declared.vms for address in vm.addresses],
                 scopes=[scope.name for scope in declared.scopes],
             )
-            held = tx.load_request((), [vm.name for vm in part.vms]).maintenances.values()
+            held = tx.load_targets((), [vm.name for vm in part.vms]).maintenances.values()
             active = [maintenance for maintenance in held if maintenance.is_active]
             moving = None
             if is_host:
-                moving = moving_vms([*active, *tx.ended_since(self._now(tx) - _MOVED_LATELY, _MOVED_MAX)])
+                moving = find_moving_vms([*active, *tx.list_ended_since(self._now(tx) - _MOVED_LATELY, _MOVED_MAX)])
             may_join = not is_host or self.rules.hosts_may_join_scopes
-            after = with_host(part, declared, active, moving, may_join=may_join)
+            after = merge_host_declaration(part, declared, active, moving, may_join=may_join)
             if removals is not None:
                 check_host_removals(declared.host, part, after, removals)
             merged, change = apply_inventory(part, after, active)
-            less, more = only_changes(part, merged)
+            less, more = extract_changes(part, merged)
+            # Only the surroundings of this host were read; all other VMs are unchanged.
             elsewhere = max(self.identity.vm_count - len(part.vms), 0)
-            scopes = _by_name(part.scopes), _by_name(merged.scopes)
+            scopes = _index_by_name(part.scopes), _index_by_name(merged.scopes)
             change = replace(change, unchanged=change.unchanged + elsewhere)
             return _Declaration(
                 before=less,
@@ -522,7 +549,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
                 host=declared.host,
             )
 
-        return await self._declare(plan, None, actor=actor, key=key)
+        return await self._apply_declaration(plan, None, actor=actor, key=key)
 
     async def compare_inventory(
         self, inventory: Inventory, removals: RemovalLimit | None
@@ -530,88 +557,96 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         """Return the changes that `apply_inventory` would make now and its error, if any, without applying them."""
 
         def read(reader: Reader) -> tuple[InventoryDifference, Conflict | None]:
-            before = reader.inventory()
+            before = reader.get_inventory()
             refusal: Conflict | None = None
             merged, _ = apply_inventory(before, inventory, [])
             try:
-                if removals is not None and reader.fingerprint() != SAMPLE_FINGERPRINT:
+                if removals is not None and reader.get_inventory_fingerprint() != SAMPLE_FINGERPRINT:
                     check_removals(before, inventory, removals)
-                apply_inventory(before, inventory, _active(reader))
+                apply_inventory(before, inventory, _read_active_maintenances(reader))
             except Conflict as error:
                 refusal = error
-            return compare(before, merged), refusal
+            return compare_inventories(before, merged), refusal
 
         return await self.read_long(read)
 
-    @traced
+    @trace_command
     async def recover_host(self, name: str, *, actor: str, reason: str | None = None) -> Host:
-        """Mark a failed host as working again; see `host_failure.recover` for errors."""
+        """Mark a failed host as working again; see `host_failure.mark_host_recovered` for errors."""
 
-        def load(tx: Transaction) -> State:
-            return State(hosts=tx.hosts([name]))
+        def load(tx: Transaction) -> WorkingSet:
+            return WorkingSet(hosts=tx.find_hosts([name]))
 
-        return await self._decide(load, lambda draft: host_failure.recover(draft, name, reason), actor=actor)
+        return await self._run_decision(
+            load, lambda draft: host_failure.mark_host_recovered(draft, name, reason), actor=actor
+        )
 
-    async def _declare(
+    async def _apply_declaration(
         self,
         plan: Callable[[Transaction], _Declaration | None],
         fingerprint: str | None,
         *,
         actor: str,
-        key: Key | None = None,
+        key: IdempotencyKey | None = None,
     ) -> InventoryChange:
-        """Apply the declaration that `plan` returns; if it returns None, change nothing.
+        """Apply the declaration that `plan_maintenance` returns; if it returns None, change nothing.
 
         Without a fingerprint, that of the last applied file is kept, so that a start does not apply the file again;
         and a declaration that changes nothing is not recorded.
         """
-        missed: list[Document] = []
+        missed: list[AudienceDocument] = []
         index: list[InventoryIndex] = []
 
-        def work(tx: Transaction) -> tuple[InventoryChange, _Declaration | None, Changes]:
-            known = recall(tx, key)
+        def work(tx: Transaction) -> tuple[InventoryChange, _Declaration | None, ChangeSet]:
+            known = recall_outcome(tx, key)
             if known is not None:
-                return InventoryChange(**known), None, Changes()
-            missed[:] = self._missed(tx)
-            draft = self._draft(State(), tx, actor)
+                return InventoryChange(**known), None, ChangeSet()
+            missed[:] = self._read_missed_documents(tx)
+            draft = self._make_draft(WorkingSet(), tx, actor)
             declaration = plan(tx)
             if declaration is None:
-                return InventoryChange(unchanged=self.identity.vm_count), None, Changes()
+                return InventoryChange(unchanged=self.identity.vm_count), None, ChangeSet()
             change = declaration.change
             if fingerprint is None and declaration.is_empty:
-                return change, None, Changes()
-            active = tx.load_maintenances(tx.active_ids()).maintenances.values() if declaration.whole else ()
-            before, after = _by_name(declaration.before.vms), _by_name(declaration.after.vms)
-            check_held(active, (before, declaration.scopes[0]), (after, declaration.scopes[1]))
+                return change, None, ChangeSet()
+            # A declaration of one host was compared with the active maintenances in this transaction already.
+            active = tx.load_maintenances(tx.list_active_ids()).maintenances.values() if declaration.whole else ()
+            before, after = _index_by_name(declaration.before.vms), _index_by_name(declaration.after.vms)
+            check_held_vms(active, (before, declaration.scopes[0]), (after, declaration.scopes[1]))
             if key is not None:
-                tx.keep_outcome(Outcome(key=key.key, fingerprint=key.fingerprint, content=asdict(change), at=draft.now))
-            tx.replace_inventory(declaration.after, fingerprint or tx.fingerprint() or "", declaration.before)
-            draft.note(EntryKind.INVENTORY_APPLIED, reason=declaration.reason)
+                tx.save_idempotency_record(
+                    IdempotencyRecord(key=key.key, fingerprint=key.fingerprint, content=asdict(change), at=draft.now)
+                )
+            tx.replace_inventory(
+                declaration.after, fingerprint or tx.get_inventory_fingerprint() or "", declaration.before
+            )
+            draft.record(EntryKind.INVENTORY_APPLIED, reason=declaration.reason)
             changes = draft.finish()
             tx.save(changes)
             if declaration.whole is not None and len(before) + len(after) > _CHANGED_MAX:
                 index.append(InventoryIndex.of(declaration.whole))
             return change, declaration, changes
 
-        def publish(result: tuple[InventoryChange, _Declaration | None, Changes]) -> InventoryChange:
+        def publish(result: tuple[InventoryChange, _Declaration | None, ChangeSet]) -> InventoryChange:
             change, declaration, changes = result
             if declaration is not None:
-                self.feed.publish(document for document in missed if self.feed.is_new(document))
+                # Before the inventory: a VM that moves must not see an older document on its new host.
+                self.feed.publish_documents(document for document in missed if self.feed.is_new(document))
                 if index:
-                    self.identity.load(index.pop())
+                    self.identity.load_inventory(index.pop())
                 else:
-                    self.identity.change(declaration.before, declaration.after)
-                self._publish(changes)
+                    self.identity.replace_part(declaration.before, declaration.after)
+                self._publish_changes(changes)
             return change
 
-        return await self._command(work, publish)
+        return await self._run_transaction(work, publish)
 
-    @traced
+    @trace_command
     async def update_model(self, vm_name: str, *, actor: str) -> VirtualMachine:
         """Bring a VM to its scope's latest model: it takes over the scope's terminate notification (R91)."""
 
-        def load(tx: Transaction) -> State:
-            return tx.load_request((), (vm_name,))
+        def load(tx: Transaction) -> WorkingSet:
+            return tx.load_targets((), (vm_name,))
 
         def decide(draft: Draft) -> VirtualMachine:
             vm = draft.vms.get(vm_name)
@@ -622,83 +657,84 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
                 return vm
             updated = replace(vm, terminate_notification=draft.scopes[vm.scope].terminate_notification)
             draft.put(updated)
-            draft.note(EntryKind.VM_CHANGED, vm=vm.name, reason="brought to the latest model")
+            draft.record(EntryKind.VM_CHANGED, vm=vm.name, reason="brought to the latest model")
             return updated
 
-        return await self._decide(load, decide, actor=actor)
+        return await self._run_decision(load, decide, actor=actor)
 
-    async def is_done(self, key: Key | None) -> bool:
+    async def was_carried_out(self, key: IdempotencyKey | None) -> bool:
         """Return whether the request under this ``Idempotency-Key`` was carried out before.
 
         Raises:
             IdempotencyMismatch: The key was used for a different request.
         """
-        return key is not None and await self.read(lambda reader: recall(reader, key)) is not None
+        return key is not None and await self.read(lambda reader: recall_outcome(reader, key)) is not None
 
-    @traced
-    async def note_clock(self, by: timedelta, *, actor: str, key: Key | None = None) -> None:
+    @trace_command
+    async def note_clock(self, by: timedelta, *, actor: str, key: IdempotencyKey | None = None) -> None:
         """Record in the audit log that an operator advanced the virtual clock."""
 
-        def load(_tx: Transaction) -> State:
-            return State()
+        def load(_tx: Transaction) -> WorkingSet:
+            return WorkingSet()
 
         def decide(draft: Draft) -> list[str]:
-            draft.note(EntryKind.CLOCK_ADVANCED, reason=f"by {by}")
+            draft.record(EntryKind.CLOCK_ADVANCED, reason=f"by {by}")
             return []
 
-        await self._maintenances(load, decide, actor=actor, key=key)
+        await self._maintenance_command(load, decide, actor=actor, key=key)
 
     # VMs
 
     async def enable(self, key: str, scope: str | None) -> None:
         """Enable the service for an audience, on its first valid GET (R67); repeating it changes nothing."""
 
-        def load(tx: Transaction) -> State:
+        def load(tx: Transaction) -> WorkingSet:
             return tx.load_audiences([key], with_waiting=True)
 
         def decide(draft: Draft) -> None:
-            service.enable(draft, draft.audiences.get(key) or Audience(key=key, scope=scope))
+            enablement.enable_audience(draft, draft.audiences.get(key) or Audience(key=key, scope=scope))
 
-        await self._decide(load, decide, actor="forewarn")
+        await self._run_decision(load, decide, actor="forewarn")
         if not self.feed.channel(key).is_enabled:
             await self.catch_up()  # another replica has enabled it, and the change has not arrived here yet
 
-    async def remember_requests(self) -> None:
+    async def store_last_polls(self) -> None:
         """Record when audiences last asked, so that they do not count as silent after a restart (R69)."""
-        asked = self.feed.asked()
+        asked = self.feed.last_polls()
         if asked:
-            await self._command(lambda tx: tx.touch(asked), lambda _: None)
+            await self._run_transaction(lambda tx: tx.extend_active_until(asked), lambda _: None)
 
     # The service
 
-    async def recover(self) -> None:
+    async def restore_state(self) -> None:
         """Fill the feed and the identity from the store; silence while the service was down does not count."""
         threshold = self.clock.now() - self.rules.disable_after + self.rules.restart_grace
 
         def hear(tx: Transaction) -> None:
-            tx.touch({audience.key: threshold for audience in tx.silent(threshold, 1_000_000)})
+            tx.extend_active_until({audience.key: threshold for audience in tx.list_inactive(threshold, 1_000_000)})
 
-        def look(reader: Reader) -> tuple[int, InventoryIndex, list[Document]]:
-            return reader.position(), InventoryIndex.of(reader.inventory()), list(reader.documents())
+        def look(reader: Reader) -> tuple[int, InventoryIndex, list[AudienceDocument]]:
+            return reader.get_position(), InventoryIndex.of(reader.get_inventory()), list(reader.iter_documents())
 
-        def mind(reader: Reader) -> tuple[Jump | None, datetime | None]:
-            newest = reader.entries(limit=1, newest=True).items
-            return reader.clock_jump(), newest[-1].at if newest else None
+        def mind(reader: Reader) -> tuple[ClockJump | None, datetime | None]:
+            newest = reader.list_entries(limit=1, newest=True).items
+            return reader.get_clock_jump(), newest[-1].at if newest else None
 
-        await self._command(hear, lambda _: None)
+        await self._run_transaction(hear, lambda _: None)
         jump, written_at = await self.read(mind)
         if jump is not None:
-            self.clock_guard.hold(jump)
+            self.clock_guard.distrust(jump)
+        # Replicas decide by the database's clock, and the newest entry may be another replica's.
         elif written_at is not None and self._store.shared is None:
-            self.clock_guard.follows(written_at, self.clock.now())
+            self.clock_guard.detect_setback(written_at, self.clock.now())
         async with self._lock:
             # In a read, not in the write transaction: reading a million VMs takes half a minute.
             position, index, documents = await self.read(look)
-            self.identity.load(index)
-            self.feed.reload(documents)
+            self.identity.load_inventory(index)
+            self.feed.replace_documents(documents)
             self._position = position
 
-    async def probe(self) -> None:
+    async def probe_store(self) -> None:
         """Check that the store takes changes, by a write, so that a full disk is detected.
 
         Raises:
@@ -706,24 +742,25 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
         """
 
         def work(tx: Transaction) -> None:
+            # Reads the clock as well, so that a jump is noticed while nothing else happens.
             self._now(tx)
-            tx.probe()
+            tx.check_writable()
 
         if self._store.damage is None:
-            await self._command(work, lambda _: None)
+            await self._run_transaction(work, lambda _: None)
         if self._store.damage is not None:
             msg = f"{self._store.damage}: stop the service, and restore the database from a backup"
             raise StoreUnavailable(msg)
 
-    async def _one(
+    async def _change_maintenance(
         self,
         maintenance_id: str,
         change: Callable[[Draft, Maintenance], Maintenance],
         *,
         actor: str,
-        key: Key | None,
+        key: IdempotencyKey | None,
     ) -> Maintenance:
-        def load(tx: Transaction) -> State:
+        def load(tx: Transaction) -> WorkingSet:
             return tx.load_maintenances([maintenance_id], with_neighbours=True)
 
         def decide(draft: Draft) -> list[str]:
@@ -734,18 +771,18 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
             change(draft, maintenance)
             return [maintenance_id]
 
-        found = await self._maintenances(load, decide, actor=actor, key=key)
+        found = await self._maintenance_command(load, decide, actor=actor, key=key)
         if not found:  # done before under this key, and deleted since
-            msg = f"maintenance {maintenance_id!r} does not exist any more"
+            msg = f"maintenance {maintenance_id!r} no longer exists"
             raise NotFound(msg, id=maintenance_id)
         return found[0]
 
 
-def _active(reader: Reader) -> list[Maintenance]:
+def _read_active_maintenances(reader: Reader) -> list[Maintenance]:
     found: list[Maintenance] = []
     before: int | None = None
     while True:
-        page = reader.maintenances(states=tuple(ACTIVE_STATES), before=before, limit=_PAGE)
+        page = reader.list_maintenances(states=tuple(ACTIVE_STATES), before=before, limit=_PAGE)
         found += page.items
         if page.next is None:
             return found

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from forewarn.core import service
-from forewarn.core.decision import Draft, State
-from forewarn.core.fault import Fault, Place
+from forewarn.core import enablement
+from forewarn.core.decision import Draft, WorkingSet
+from forewarn.core.fault import FaultPoint, InjectedFault
 from forewarn.core.model import EntryKind
-from forewarn.engine.transaction import Committer, traced
+from forewarn.engine.transaction import Committer, trace_command
 from forewarn.store.contract import Transaction
 
 __all__ = ["FaultCommands"]
@@ -18,7 +18,7 @@ __all__ = ["FaultCommands"]
 class FaultCommands(Committer):
     """Commands that inject and clear faults."""
 
-    @traced
+    @trace_command
     async def inject(
         self,
         /,
@@ -27,7 +27,7 @@ class FaultCommands(Committer):
         actor: str,
         vms: Sequence[str] = (),
         **how: Any,  # noqa: ANN401 - whatever `Faults.inject` takes
-    ) -> Fault:
+    ) -> InjectedFault:
         """Inject a fault; see `Faults.inject` for its arguments and errors.
 
         Held requests are answered as unchanged, so that clients ask again and meet the fault now rather than after
@@ -36,26 +36,27 @@ class FaultCommands(Committer):
         Raises:
             NotFound: A VM does not exist.
         """
-        keys = {self.identity.audience(name) for name in vms or [vm.name for vm in self.identity.vms]}
+        keys = {self.identity.get_audience_key(name) for name in vms or [vm.name for vm in self.identity.vms]}
         fault = self.faults.inject(kind, vms=vms, **how)
-        is_over = fault.kind.place is Place.ONCE
+        # Such a fault happens once, in the transaction below, and has no effect afterwards.
+        is_over = fault.kind.place is FaultPoint.ONCE
         if is_over:
             self.faults.clear(fault.id)
 
-        def load(tx: Transaction) -> State:
-            return tx.load_audiences(keys) if is_over else State()
+        def load(tx: Transaction) -> WorkingSet:
+            return tx.load_audiences(keys) if is_over else WorkingSet()
 
         def decide(draft: Draft) -> None:
             for audience in list(draft.audiences.values()) if is_over else ():
-                service.renumber(draft, audience)
-            draft.note(EntryKind.FAULT_INJECTED, reason=fault.describe())
+                enablement.restart_incarnation(draft, audience)
+            draft.record(EntryKind.FAULT_INJECTED, reason=fault.describe())
 
-        await self._decide(load, decide, actor=actor)
-        if fault.strikes_documents:
-            self.feed.wake(keys)
+        await self._run_decision(load, decide, actor=actor)
+        if fault.affects_documents:
+            self.feed.wake_audiences(keys)
         return fault
 
-    @traced
+    @trace_command
     async def clear_faults(self, fault_id: int | None = None, *, actor: str) -> int:
         """End one fault, or all; return the number ended.
 
@@ -65,8 +66,8 @@ class FaultCommands(Committer):
         count = self.faults.clear(fault_id)
 
         def decide(draft: Draft) -> None:
-            draft.note(EntryKind.FAULT_CLEARED, reason="all" if fault_id is None else f"fault {fault_id}")
+            draft.record(EntryKind.FAULT_CLEARED, reason="all" if fault_id is None else f"fault {fault_id}")
 
         if count:
-            await self._decide(lambda _tx: State(), decide, actor=actor)
+            await self._run_decision(lambda _tx: WorkingSet(), decide, actor=actor)
         return count

@@ -35,30 +35,32 @@ class Follower:
     """
 
     def __init__(
-        self, store: SharedStore, engine: Engine, on_news: Callable[[], None], poll_s: float = _POLL_S
+        self, store: SharedStore, engine: Engine, on_remote_change: Callable[[], None], poll_s: float = _POLL_S
     ) -> None:
         self._store = store
         self._engine = engine
-        self._on_news = on_news
+        self._on_remote_change = on_remote_change
         self._poll_s = poll_s
         self.is_behind = False
 
     async def run(self) -> None:
         """Follow until cancelled. While the database is unreachable, what is known stays published."""
+        # A separate thread, since it is blocked in the wait nearly all the time.
         with ThreadPoolExecutor(1, thread_name_prefix="forewarn-follow") as thread:
             loop = asyncio.get_running_loop()
             while True:
                 try:
+                    # The result is ignored: a hint may be lost or spurious, so the changes are read in any case.
                     await loop.run_in_executor(thread, self._store.wait_for_change, self._poll_s)
                     if await self._engine.catch_up():
-                        self._on_news()
+                        self._on_remote_change()
                 except ForewarnError as error:
                     if not self.is_behind:
-                        _log.warning("the database cannot be followed, trying again", error=error.message)
+                        _log.warning("cannot follow the database; retrying", error=error.message)
                     self.is_behind = True
                     await asyncio.sleep(_RETRY_S)
                 except Exception:  # noqa: BLE001 - the follower must survive a bug; the log has the trace
-                    _log.exception("following failed, trying again")
+                    _log.exception("following the database failed; retrying")
                     self.is_behind = True
                     await asyncio.sleep(_RETRY_S)
                 else:

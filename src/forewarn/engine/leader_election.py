@@ -21,7 +21,7 @@ from forewarn.errors import ClockOff, ForewarnError, LeaseLost
 from forewarn.store.contract import SharedStore, Transaction
 from forewarn.store.lease import Lease
 
-__all__ = ["Leadership", "Leased", "SoleLeader"]
+__all__ = ["Leadership", "LeasedLeadership", "SoleLeader"]
 
 _log = structlog.get_logger("forewarn.engine.leader_election")
 
@@ -62,7 +62,7 @@ class Leadership(Protocol):
         """
         ...
 
-    def check(self, tx: Transaction) -> None:
+    def ensure_leader_in(self, tx: Transaction) -> None:
         """Check in a transaction that this process is still the leader.
 
         Raises:
@@ -82,7 +82,7 @@ class Leadership(Protocol):
         """Take and renew the lease until cancelled."""
         ...
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Release the lease, so that another replica can take over at once."""
         ...
 
@@ -97,7 +97,7 @@ class SoleLeader:
     def ensure_leader(self) -> None:
         """Do nothing: there is no other replica."""
 
-    def check(self, tx: Transaction) -> None:
+    def ensure_leader_in(self, tx: Transaction) -> None:
         """Do nothing: there is no other replica."""
 
     def check_clock(self) -> None:
@@ -106,11 +106,11 @@ class SoleLeader:
     async def run(self) -> None:
         """Do nothing: there is no lease."""
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Do nothing: there is no replica to take over."""
 
 
-class Leased:
+class LeasedLeadership:
     """Leadership of one among several replicas.
 
     Args:
@@ -143,7 +143,7 @@ class Leased:
         self._span = span
         self._term: int | None = None
         self._until_s = 0.0
-        self._others_s = math.inf
+        self._retry_in_s = math.inf
         self._was_held = False
 
     @property
@@ -159,14 +159,14 @@ class Leased:
     def ensure_leader(self) -> None:
         """Check the lease right before an action outside the database."""
         if not self.is_held:
-            msg = "the lease is over"
+            msg = "the lease has expired"
             raise LeaseLost(msg)
 
-    def check(self, tx: Transaction) -> None:
+    def ensure_leader_in(self, tx: Transaction) -> None:
         """Check the row of the lease: any takeover is committed before this transaction, or comes after it."""
         lease: Lease | None = tx.lease(_NAME)  # type: ignore[attr-defined] # a shared store makes no other transactions
         if lease is None or (lease.holder, lease.term) != (self.holder, self._term):
-            msg = "another replica carries out what is due by now"
+            msg = "another replica is the leader now"
             raise LeaseLost(msg)
 
     def check_clock(self) -> None:
@@ -174,28 +174,29 @@ class Leased:
         if abs(self.skew) > _SKEW_MAX:
             seconds = self.skew.total_seconds()
             where = "ahead of" if seconds > 0 else "behind"
-            msg = f"this machine's clock is {abs(seconds):.1f} s {where} the database's: nothing is scheduled here"
+            msg = f"this machine's clock is {abs(seconds):.1f} s {where} the database's: this replica cannot lead"
             raise ClockOff(msg)
 
     async def run(self) -> None:
         """Take and renew the lease until cancelled."""
         while True:
             try:
-                await self._take()
+                await self._renew_or_take_lease()
             except ForewarnError as error:
-                _log.warning("the lease cannot be renewed, trying again", error=error.message)
+                _log.warning("cannot renew the lease; retrying", error=error.message)
             except Exception:  # noqa: BLE001 - the loop must survive a bug; the log has the trace
-                _log.exception("the lease cannot be renewed, trying again")
-            self._tell()
-            await asyncio.sleep(min(self._span.total_seconds() / _RENEWALS, self._others_s))
+                _log.exception("cannot renew the lease; retrying")
+            self._log_role_change()
+            await asyncio.sleep(min(self._span.total_seconds() / _RENEWALS, self._retry_in_s))
 
-    async def _take(self) -> None:
-        self._others_s = math.inf
+    async def _renew_or_take_lease(self) -> None:
+        self._retry_in_s = math.inf
         # Read before the request, so that the lease never lasts longer here than in the database.
         began_s = uptime_s()
         is_wrong = abs(self.skew) > _SKEW_MAX
         if self.is_held and not is_wrong and self._term is not None:
             term = self._term
+            # A renewal does not queue behind writers, so a long transaction cannot cost the leader its lease.
             renewed = await self._renew(lambda: self._store.renew_lease(_NAME, self.holder, term, self._span))
             if renewed is not None:
                 self._note_skew(self._clock.now() - renewed.now, uptime_s() - began_s)
@@ -208,9 +209,10 @@ class Leased:
         def take() -> Lease | None:
             with self._store.write() as tx:
                 if is_wrong:
-                    tx.give_lease_back(_NAME, self.holder)
+                    tx.release_lease(_NAME, self.holder)
+                    # Do not compete while the clock is off; only read the database's time, to measure the skew again.
                     return Lease(holder="", term=0, expires_at=tx.now(), now=tx.now())
-                return tx.take_lease(_NAME, self.holder, self._span)
+                return tx.acquire_lease(_NAME, self.holder, self._span)
 
         lease = await self._write(take)
         # The time that the database took is no skew; it lies between the two readings of our clock.
@@ -221,38 +223,41 @@ class Leased:
             return
         self._term = None
         if lease.holder:  # the holder may be dead: try when its lease ends, not a renewal later
-            self._others_s = max((lease.expires_at - lease.now).total_seconds(), 0) + _AFTER_S
+            self._retry_in_s = max((lease.expires_at - lease.now).total_seconds(), 0) + _AFTER_S
 
     def _note_skew(self, ahead: timedelta, took_s: float) -> None:
         """Note the skew. Our clock was read after the database's: up to `took_s` of the difference may be latency."""
         way = timedelta(seconds=took_s)
+        # The true skew lies between `ahead - way` and `ahead`. Assume the value nearest to 0, so that a slow database
+        # is no reason to step down.
         skew = max(ahead - way, min(ahead, timedelta(0)))
         if (abs(skew) > _SKEW_MAX) != (abs(self.skew) > _SKEW_MAX):
             if abs(skew) > _SKEW_MAX:
-                _log.warning("this machine's clock is off: nothing is scheduled here", ahead_s=skew.total_seconds())
+                _log.warning("this machine's clock is off: this replica cannot lead", ahead_s=skew.total_seconds())
             else:
                 _log.warning("this machine's clock is right again", ahead_s=skew.total_seconds())
         self.skew = skew
 
-    def _tell(self) -> None:
+    def _log_role_change(self) -> None:
         is_held = self.is_held
         if is_held != self._was_held:
             self._was_held = is_held
-            words = "this replica carries out what is due" if is_held else "another replica carries out what is due"
+            words = "this replica is the leader" if is_held else "this replica is no longer the leader"
             _log.info(words, replica=self.holder)
             self.on_change()
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Release the lease, so that another replica can take over at once."""
         if self._term is None:
             return
+        # First stop acting as the leader: the write below may fail, or succeed without an answer.
         self._term = None
 
         def give() -> None:
             with self._store.write() as tx:
-                tx.give_lease_back(_NAME, self.holder)
+                tx.release_lease(_NAME, self.holder)
 
         try:
             await self._write(give)
         except ForewarnError as error:
-            _log.warning("the lease could not be given back; it ends by itself", error=error.message)
+            _log.warning("cannot release the lease; it will expire", error=error.message)

@@ -18,24 +18,24 @@ def check_owned(reader: Reader, scopes: Iterable[str], vms: Iterable[str]) -> No
         NotFound: A scope or VM does not exist.
         InvalidRequest: A scope is of the kind standalone, or a VM is in another scope.
     """
-    known = reader.scopes(scopes)
+    known = reader.find_scopes(scopes)
     for name in scopes:
         scope = known.get(name)
         if scope is None:
             msg = f"scope {name!r} does not exist: see 'forewarn vm list'"
             raise NotFound(msg, scope=name)
         if scope.kind is ScopeKind.STANDALONE:
-            msg = f"scope {name!r} only says that its VMs stand alone: name the VMs"
+            msg = f"scope {name!r} is standalone and cannot be owned: name its VMs"
             raise InvalidRequest(msg, scope=name)
     for name in vms:
-        found = reader.vms(name=name)
+        found = reader.list_vms(name=name)
         if not found:
             msg = f"vm {name!r} does not exist: see 'forewarn vm list'"
             raise NotFound(msg, vm=name)
-        if not _is_alone(found[0], reader.scopes([found[0].scope or ""])):
-            msg = f"vm {name!r} is in scope {found[0].scope!r}, and sees all of its events: name the scope"
+        if not _is_standalone(found[0], reader.find_scopes([found[0].scope or ""])):
+            msg = f"vm {name!r} is in scope {found[0].scope!r} and sees all its events: name the scope"
             raise InvalidRequest(msg, vm=name)
 
 
-def _is_alone(vm: VirtualMachine, scopes: dict[str, Scope]) -> bool:
+def _is_standalone(vm: VirtualMachine, scopes: dict[str, Scope]) -> bool:
     return vm.scope is None or scopes[vm.scope].kind is ScopeKind.STANDALONE

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TypeVar
 
-from forewarn.core.decision import Changes, State
+from forewarn.core.decision import ChangeSet, WorkingSet
 from forewarn.core.model import EntryKind
 from forewarn.engine.transaction import Committer
-from forewarn.store.contract import Forgotten, Transaction
-from forewarn.util.duration import format_span
+from forewarn.store.contract import PruneResult, Transaction
+from forewarn.util.duration import format_duration
 
 __all__ = ["RetentionCommands"]
 
@@ -25,9 +25,9 @@ _MICROSECOND = timedelta(microseconds=1)
 class RetentionCommands(Committer):
     """Commands of housekeeping."""
 
-    async def prune(
+    async def prune_history(
         self, history: timedelta, outcomes: timedelta, entries_max: int, audit: timedelta | None = None
-    ) -> Forgotten:
+    ) -> PruneResult:
         """Delete what is older than its retention, and the oldest entries where the audit log is too long.
 
         Audit entries are deleted by age alone: after `audit`, or after `history` if that is None.
@@ -36,45 +36,48 @@ class RetentionCommands(Committer):
         records how much.
         """
         if self.clock_guard.jump is not None:
-            return Forgotten()  # by a clock that has jumped, anything may look old
+            return PruneResult()  # by a clock that has jumped, anything may look old
         now = self.clock.now()
-        before, why = now - history, f"older than {format_span(history)} (history_retention)"
-        excess = await self.read(lambda reader: reader.excess_until(entries_max))
+        before, why = now - history, f"older than {format_duration(history)} (history_retention)"
+        excess = await self.read(lambda reader: reader.get_newest_excess_at(entries_max))
         if excess is not None and excess >= before:
+            # What ended exactly at `before` is spared, but the newest entry in excess must go too.
             before, why = excess + _MICROSECOND, f"beyond {entries_max} entries (history_entries_max)"
         audit_before = now - (history if audit is None else audit)
-        forgotten = Forgotten()
-        while some := await self._command(
-            lambda tx: tx.prune(before, now - outcomes, _FORGOTTEN_MAX, audit_before), _same
+        forgotten = PruneResult()
+        while some := await self._run_transaction(
+            lambda tx: tx.prune_history(before, now - outcomes, _FORGOTTEN_MAX, audit_before), _return_unchanged
         ):
             forgotten += some
         if forgotten:
-            await self._tell_pruned(forgotten, f"from before {before:%Y-%m-%d %H:%M:%SZ}, {why}")
+            await self._record_pruning(forgotten, f"from before {before:%Y-%m-%d %H:%M:%SZ}, {why}")
         return forgotten
 
-    async def _tell_pruned(self, forgotten: Forgotten, words: str) -> None:
-        def work(tx: Transaction) -> Changes:
-            draft = self._draft(State(), tx, "forewarn")
+    async def _record_pruning(self, forgotten: PruneResult, scope: str) -> None:
+        def work(tx: Transaction) -> ChangeSet:
+            draft = self._make_draft(WorkingSet(), tx, "forewarn")
             count = f"{forgotten.maintenances} maintenances and {forgotten.entries} audit log entries"
-            draft.note(EntryKind.PRUNED, reason=f"{count} {words}")
+            draft.record(EntryKind.PRUNED, reason=f"{count} {scope}")
             changes = draft.finish()
-            changes.forgotten_maintenances = forgotten.maintenances
-            changes.forgotten_entries = forgotten.entries
+            changes.pruned_maintenances = forgotten.maintenances
+            changes.pruned_entries = forgotten.entries
             tx.save(changes)
             return changes
 
-        await self._command(work, self._publish)
+        await self._run_transaction(work, self._publish_changes)
 
-    async def mend_history(self) -> int:
+    async def repair_history(self) -> int:
         """Fill in what replicas of an earlier version leave out during an upgrade; return the number repaired."""
         if self._store.shared is None:
             return 0
         until = self.clock.now() - _MENDED_AGAIN
         count = 0
-        while some := await self._command(lambda tx: tx.mend_claims(until, _FORGOTTEN_MAX), _same):
+        while some := await self._run_transaction(
+            lambda tx: tx.restore_claims(until, _FORGOTTEN_MAX), _return_unchanged
+        ):
             count += some
         return count
 
 
-def _same(value: T) -> T:
+def _return_unchanged(value: T) -> T:
     return value

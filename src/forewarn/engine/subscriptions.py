@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from forewarn.core.decision import Changes, Draft, State
+from forewarn.core.decision import ChangeSet, Draft, WorkingSet
 from forewarn.core.model import EntryKind
 from forewarn.core.subscription import (
     Delivery,
@@ -19,15 +19,15 @@ from forewarn.core.subscription import (
     NotificationKind,
     Subscription,
     SubscriptionState,
-    delivery_id,
+    make_delivery_id,
 )
 from forewarn.engine.ownership import check_owned
-from forewarn.engine.transaction import Committer, traced
+from forewarn.engine.transaction import Committer, trace_command
 from forewarn.errors import Conflict, InvalidRequest, LimitExceeded, NotFound
 from forewarn.store.contract import Reader, Transaction
 from forewarn.util.secrets import new_signing_secret
 
-__all__ = ["HandedOver", "SubscriptionCommands", "find_subscription"]
+__all__ = ["DeliveryResults", "SubscriptionCommands", "find_subscription"]
 
 T = TypeVar("T")
 
@@ -35,22 +35,22 @@ _REDELIVERED_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandedOver:
+class DeliveryResults:
     """Result of a round of deliveries for one subscription.
 
     Attributes:
-        cursor: Last audit log entry up to which everything was delivered or is in `kept`.
+        cursor: Last audit log entry up to which everything was delivered or is in `stored`.
         delivered: Keys of stored deliveries that succeeded.
-        kept: Deliveries to store, waiting or dead.
+        stored: Deliveries to store, waiting or dead.
         failing_since: Start of the current failures; None if there are none.
-        stop: Reason to pause the subscription; None to leave it active.
+        pause_reason: Reason to pause the subscription; None to leave it active.
     """
 
     cursor: int
     delivered: tuple[tuple[int, str], ...] = ()
-    kept: tuple[Delivery, ...] = ()
+    stored: tuple[Delivery, ...] = ()
     failing_since: datetime | None = None
-    stop: str | None = None
+    pause_reason: str | None = None
 
 
 class SubscriptionCommands(Committer):
@@ -60,7 +60,7 @@ class SubscriptionCommands(Committer):
     deliveries_dead_max = 10_000
     secret_overlap = timedelta(hours=24)
 
-    @traced
+    @trace_command
     async def create_subscription(  # noqa: PLR0913 - the fields of a subscription
         self,
         name: str,
@@ -82,15 +82,15 @@ class SubscriptionCommands(Committer):
         scopes, vms, kinds = tuple(dict.fromkeys(scopes)), tuple(dict.fromkeys(vms)), tuple(dict.fromkeys(kinds))
 
         def work(tx: Transaction, draft: Draft) -> Subscription:
-            before = tx.subscriptions()
+            before = tx.list_subscriptions()
             if any(each.name == name for each in before):
-                msg = f"there is a subscription {name!r} already: choose another name, or delete it"
+                msg = f"subscription {name!r} already exists: choose another name, or delete it"
                 raise Conflict(msg, name=name)
             if len(before) >= self.subscriptions_max:
                 msg = f"there are {len(before)} subscriptions already (subscriptions_max)"
                 raise LimitExceeded(msg)
             check_owned(tx, scopes, vms)
-            draft.note(EntryKind.SUBSCRIPTION, reason=f"subscription {name!r} created")
+            draft.record(EntryKind.SUBSCRIPTION, reason=f"subscription {name!r} created")
             made = Subscription(
                 id=draft.new_id("subscription"),
                 name=name,
@@ -99,17 +99,17 @@ class SubscriptionCommands(Committer):
                 scopes=scopes,
                 vms=vms,
                 kinds=tuple(kind.value for kind in kinds),
-                cursor=tx.position(),
+                cursor=tx.get_position(),
                 created_at=draft.now,
                 created_by=actor,
             )
-            tx.keep_subscription(made)
+            tx.save_subscription(made)
             return made
 
-        return await self._change(work, actor)
+        return await self._subscription_command(work, actor)
 
-    @traced
-    async def delete_subscription(self, wanted: str, *, actor: str) -> Subscription:
+    @trace_command
+    async def delete_subscription(self, id_or_name: str, *, actor: str) -> Subscription:
         """Delete a subscription with its waiting and dead deliveries.
 
         Raises:
@@ -117,54 +117,54 @@ class SubscriptionCommands(Committer):
         """
 
         def work(tx: Transaction, draft: Draft) -> Subscription:
-            found = find_subscription(tx, wanted)
-            draft.note(EntryKind.SUBSCRIPTION, reason=f"subscription {found.name!r} deleted")
-            tx.forget_subscription(found.id)
+            found = find_subscription(tx, id_or_name)
+            draft.record(EntryKind.SUBSCRIPTION, reason=f"subscription {found.name!r} deleted")
+            tx.delete_subscription(found.id)
             return found
 
-        return await self._change(work, actor)
+        return await self._subscription_command(work, actor)
 
-    @traced
-    async def pause_subscription(self, wanted: str, *, actor: str, reason: str | None = None) -> Subscription:
+    @trace_command
+    async def pause_subscription(self, id_or_name: str, *, actor: str, reason: str | None = None) -> Subscription:
         """Pause a subscription. Nothing is lost until it is resumed, as far as the audit log goes back."""
 
         def change(_tx: Transaction, draft: Draft, found: Subscription) -> Subscription:
             if found.state is SubscriptionState.PAUSED:
                 return found
             because = f": {reason}" if reason else ""
-            draft.note(EntryKind.SUBSCRIPTION, reason=f"subscription {found.name!r} paused{because}")
+            draft.record(EntryKind.SUBSCRIPTION, reason=f"subscription {found.name!r} paused{because}")
             return replace(found, state=SubscriptionState.PAUSED, reason=reason, is_given_up=False)
 
-        return await self._change_one(wanted, change, actor)
+        return await self._change_subscription(id_or_name, change, actor)
 
-    @traced
-    async def resume_subscription(self, wanted: str, *, actor: str, is_skipping: bool = False) -> Subscription:
+    @trace_command
+    async def resume_subscription(self, id_or_name: str, *, actor: str, is_skipping: bool = False) -> Subscription:
         """Resume a subscription where it was paused.
 
         Args:
-            wanted: Id or name of the subscription.
+            id_or_name: Id or name of the subscription.
             actor: Actor named in the audit log.
             is_skipping: True to skip everything up to now and delete waiting deliveries.
         """
 
         def change(tx: Transaction, draft: Draft, found: Subscription) -> Subscription:
-            draft.note(EntryKind.SUBSCRIPTION, reason=f"subscription {found.name!r} resumed")
+            draft.record(EntryKind.SUBSCRIPTION, reason=f"subscription {found.name!r} resumed")
             cursor = found.cursor
             if is_skipping:
-                cursor = tx.position()
-                while waiting := tx.deliveries(found.id, DeliveryState.WAITING, limit=_REDELIVERED_MAX):
-                    tx.forget_deliveries(found.id, [delivery.key for delivery in waiting])
+                cursor = tx.get_position()
+                while waiting := tx.list_deliveries(found.id, DeliveryState.WAITING, limit=_REDELIVERED_MAX):
+                    tx.delete_deliveries(found.id, [delivery.key for delivery in waiting])
             active = SubscriptionState.ACTIVE
             return replace(found, state=active, reason=None, is_given_up=False, cursor=cursor, failing_since=None)
 
-        return await self._change_one(wanted, change, actor)
+        return await self._change_subscription(id_or_name, change, actor)
 
-    @traced
-    async def rotate_secret(self, wanted: str, *, actor: str, is_at_once: bool = False) -> Subscription:
+    @trace_command
+    async def rotate_secret(self, id_or_name: str, *, actor: str, is_at_once: bool = False) -> Subscription:
         """Create a new signing secret, to be shown only now; the present one also signs for `secret_overlap`.
 
         Args:
-            wanted: Id or name of the subscription.
+            id_or_name: Id or name of the subscription.
             actor: Actor named in the audit log.
             is_at_once: True to stop signing with earlier secrets now, as after a leak.
 
@@ -174,23 +174,25 @@ class SubscriptionCommands(Committer):
         """
 
         def change(_tx: Transaction, draft: Draft, found: Subscription) -> Subscription:
-            draft.note(EntryKind.SUBSCRIPTION, reason=f"subscription {found.name!r} has a new secret")
+            draft.record(EntryKind.SUBSCRIPTION, reason=f"subscription {found.name!r} has a new secret")
             changed = replace(found, secret=new_signing_secret(), former_secret=None, former_until=None)
             if is_at_once:
                 return changed
-            if len(found.secrets(draft.now)) > 1:
-                msg = f"the secret before the present one of {found.name!r} still signs: wait, or say --at-once"
+            # At most two secrets sign at a time. A third would drop the oldest before its receivers had the promised
+            # time to switch.
+            if len(found.get_signing_secrets(draft.now)) > 1:
+                msg = f"the former secret of {found.name!r} still signs: wait, or use --at-once"
                 raise Conflict(msg, name=found.name)
             return replace(changed, former_secret=found.secret, former_until=draft.now + self.secret_overlap)
 
-        return await self._change_one(wanted, change, actor)
+        return await self._change_subscription(id_or_name, change, actor)
 
-    @traced
-    async def redeliver(self, wanted: str, keys: Iterable[tuple[int, str]] | None, *, actor: str) -> int:
+    @trace_command
+    async def redeliver(self, id_or_name: str, keys: Iterable[tuple[int, str]] | None, *, actor: str) -> int:
         """Retry dead deliveries at once; return their number.
 
         Args:
-            wanted: Id or name of the subscription.
+            id_or_name: Id or name of the subscription.
             keys: Keys of the deliveries, at most 1,000; None for up to 1,000 of all dead ones.
             actor: Actor named in the audit log.
 
@@ -202,108 +204,113 @@ class SubscriptionCommands(Committer):
         chosen = None if keys is None else set(keys)
 
         def work(tx: Transaction, draft: Draft) -> int:
-            found = find_subscription(tx, wanted)
+            found = find_subscription(tx, id_or_name)
             if found.state is SubscriptionState.PAUSED:
                 msg = f"subscription {found.name!r} is paused: resume it first"
                 raise Conflict(msg, name=found.name)
-            dead = _dead(tx, found, chosen)
+            dead = _find_dead_deliveries(tx, found, chosen)
             if dead:
-                draft.note(EntryKind.SUBSCRIPTION, reason=f"subscription {found.name!r}: {len(dead)} tried again")
+                words = f"subscription {found.name!r}: {len(dead)} deliveries retried"
+                draft.record(EntryKind.SUBSCRIPTION, reason=words)
                 again = DeliveryState.WAITING
-                tx.keep_deliveries(replace(each, state=again, attempts=0, next_at=draft.now) for each in dead)
+                tx.save_deliveries(replace(each, state=again, attempts=0, next_at=draft.now) for each in dead)
             return len(dead)
 
-        return await self._change(work, actor)
+        return await self._subscription_command(work, actor)
 
-    async def hand_over(self, subscription_id: str, outcome: HandedOver) -> bool:
+    async def record_deliveries(self, subscription_id: str, outcome: DeliveryResults) -> bool:
         """Record the results of deliveries; return True if the subscription is still active.
 
         Raises:
             LeaseLost: Another replica is the leader.
         """
 
-        def work(tx: Transaction) -> tuple[bool, Changes]:
-            self.leadership.check(tx)
-            found = tx.subscription(subscription_id)
+        def work(tx: Transaction) -> tuple[bool, ChangeSet]:
+            self.leadership.ensure_leader_in(tx)
+            found = tx.get_subscription(subscription_id)
             if found is None:
-                return False, Changes()
-            tx.forget_deliveries(subscription_id, outcome.delivered)
-            tx.keep_deliveries(outcome.kept)
-            stop = outcome.stop or self._full(tx, found, outcome)
+                return False, ChangeSet()
+            # One transaction for results and cursor: a cursor that moved alone would lose notifications.
+            tx.delete_deliveries(subscription_id, outcome.delivered)
+            tx.save_deliveries(outcome.stored)
+            stop = outcome.pause_reason or self._check_dead_limit(tx, found, outcome)
+            # An operator may have resumed the subscription further ahead while this round was under way.
             cursor = max(found.cursor, outcome.cursor)
             changed = replace(found, cursor=cursor, failing_since=outcome.failing_since)
-            changes = Changes()
+            changes = ChangeSet()
+            # A pause by an operator keeps its reason.
             if stop is not None and found.state is SubscriptionState.ACTIVE:
-                draft = self._draft(State(), tx, "forewarn")
-                draft.note(EntryKind.SUBSCRIPTION, reason=f"subscription {found.name!r} paused: {stop}")
+                draft = self._make_draft(WorkingSet(), tx, "forewarn")
+                draft.record(EntryKind.SUBSCRIPTION, reason=f"subscription {found.name!r} paused: {stop}")
                 changed = replace(changed, state=SubscriptionState.PAUSED, reason=stop, is_given_up=True)
                 changes = draft.finish()
                 tx.save(changes)
             if changed != found:
-                tx.keep_subscription(changed)
+                tx.save_subscription(changed)
             return changed.state is SubscriptionState.ACTIVE, changes
 
-        def publish(result: tuple[bool, Changes]) -> bool:
-            self._publish(result[1])
+        def publish(result: tuple[bool, ChangeSet]) -> bool:
+            self._publish_changes(result[1])
             return result[0]
 
-        return await self._command(work, publish)
+        return await self._run_transaction(work, publish)
 
-    def _full(self, tx: Transaction, found: Subscription, outcome: HandedOver) -> str | None:
+    def _check_dead_limit(self, tx: Transaction, found: Subscription, outcome: DeliveryResults) -> str | None:
         """Return the reason to pause if dead deliveries have reached their limit; None if not."""
-        if not any(delivery.state is DeliveryState.DEAD for delivery in outcome.kept):
+        # Only a round with a new dead delivery can reach the limit; others are spared the count.
+        if not any(delivery.state is DeliveryState.DEAD for delivery in outcome.stored):
             return None
-        count = tx.delivery_counts().get((found.id, DeliveryState.DEAD), 0)
+        count = tx.count_deliveries().get((found.id, DeliveryState.DEAD), 0)
         return None if count < self.deliveries_dead_max else f"{count} deliveries are dead (notify_dead_max)"
 
-    async def _change_one(
-        self, wanted: str, change: Callable[[Transaction, Draft, Subscription], Subscription], actor: str
+    async def _change_subscription(
+        self, id_or_name: str, change: Callable[[Transaction, Draft, Subscription], Subscription], actor: str
     ) -> Subscription:
         def work(tx: Transaction, draft: Draft) -> Subscription:
-            changed = change(tx, draft, find_subscription(tx, wanted))
-            tx.keep_subscription(changed)
+            changed = change(tx, draft, find_subscription(tx, id_or_name))
+            tx.save_subscription(changed)
             return changed
 
-        return await self._change(work, actor)
+        return await self._subscription_command(work, actor)
 
-    async def _change(self, change: Callable[[Transaction, Draft], T], actor: str) -> T:
-        def work(tx: Transaction) -> tuple[T, Changes]:
-            draft = self._draft(State(), tx, actor)
+    async def _subscription_command(self, change: Callable[[Transaction, Draft], T], actor: str) -> T:
+        def work(tx: Transaction) -> tuple[T, ChangeSet]:
+            draft = self._make_draft(WorkingSet(), tx, actor)
             result = change(tx, draft)
             changes = draft.finish()
             tx.save(changes)
             return result, changes
 
-        def publish(result: tuple[T, Changes]) -> T:
-            self._publish(result[1])
+        def publish(result: tuple[T, ChangeSet]) -> T:
+            self._publish_changes(result[1])
             return result[0]
 
-        return await self._command(work, publish)
+        return await self._run_transaction(work, publish)
 
 
-def find_subscription(reader: Reader, wanted: str) -> Subscription:
+def find_subscription(reader: Reader, id_or_name: str) -> Subscription:
     """Return the subscription with this id or name.
 
     Raises:
         NotFound: There is none.
     """
-    for each in reader.subscriptions():
-        if wanted in {each.id, each.name}:
+    for each in reader.list_subscriptions():
+        if id_or_name in {each.id, each.name}:
             return each
-    msg = f"subscription {wanted!r} does not exist: see 'forewarn subscription list'"
-    raise NotFound(msg, id=wanted)
+    msg = f"subscription {id_or_name!r} does not exist: see 'forewarn subscription list'"
+    raise NotFound(msg, id=id_or_name)
 
 
-def _dead(tx: Transaction, found: Subscription, chosen: set[tuple[int, str]] | None) -> list[Delivery]:
+def _find_dead_deliveries(tx: Transaction, found: Subscription, chosen: set[tuple[int, str]] | None) -> list[Delivery]:
     if chosen is None:
-        return tx.deliveries(found.id, DeliveryState.DEAD, limit=_REDELIVERED_MAX)
+        return tx.list_deliveries(found.id, DeliveryState.DEAD, limit=_REDELIVERED_MAX)
     if len(chosen) > _REDELIVERED_MAX:
-        msg = f"{len(chosen)} deliveries are named: {_REDELIVERED_MAX} at a time"
+        msg = f"{len(chosen)} deliveries are named: at most {_REDELIVERED_MAX} at a time"
         raise InvalidRequest(msg)
-    dead = [each for each in tx.deliveries_by_key(found.id, chosen) if each.state is DeliveryState.DEAD]
+    dead = [each for each in tx.find_deliveries(found.id, chosen) if each.state is DeliveryState.DEAD]
     missing = chosen - {each.key for each in dead}
     if missing:
-        id = delivery_id(*min(missing))
+        id = make_delivery_id(*min(missing))
         msg = f"subscription {found.name!r} has no dead delivery {id}"
         raise NotFound(msg, id=id)
     return dead

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from forewarn.core.access import Revocation, Role, Token
-from forewarn.core.decision import Changes, Draft, State
-from forewarn.core.model import Entry, EntryKind
+from forewarn.core.decision import ChangeSet, Draft, WorkingSet
+from forewarn.core.model import AuditEntry, EntryKind
 from forewarn.engine.ownership import check_owned
-from forewarn.engine.transaction import Committer, traced
+from forewarn.engine.transaction import Committer, trace_command
 from forewarn.errors import LimitExceeded, NotFound
 from forewarn.store.contract import Transaction
-from forewarn.util.secrets import digest, new_token
+from forewarn.util.secrets import hash_token, new_token
 
 __all__ = ["TokenCommands", "TokenRequest"]
 
@@ -30,14 +30,14 @@ class TokenRequest:
         name: Name of the owner.
         scopes: Scopes of the tenant.
         vms: Standalone VMs of the tenant.
-        lasts: Lifetime from now.
+        lifetime: Lifetime from now.
     """
 
     name: str
     role: Role
     scopes: tuple[str, ...] = ()
     vms: tuple[str, ...] = ()
-    lasts: timedelta
+    lifetime: timedelta
 
 
 class TokenCommands(Committer):
@@ -46,7 +46,7 @@ class TokenCommands(Committer):
     tokens_max: int = 1000
     """Maximum number of valid tokens of people and programs."""
 
-    @traced
+    @trace_command
     async def create_token(self, request: TokenRequest, *, actor: str) -> tuple[Token, str]:
         """Create a token; return it with its secret, which is shown only once.
 
@@ -58,7 +58,8 @@ class TokenCommands(Committer):
         word = new_token()
 
         def change(draft: Draft, tx: Transaction) -> Token:
-            if sum(each.is_taken(draft.now) for each in tx.tokens()) >= self.tokens_max:
+            # Counted in the transaction, so that concurrent requests cannot exceed the limit together.
+            if sum(each.is_valid(draft.now) for each in tx.list_tokens()) >= self.tokens_max:
                 msg = f"there are {self.tokens_max} tokens already (tokens_max): see 'forewarn token revoke'"
                 raise LimitExceeded(msg)
             check_owned(tx, request.scopes, request.vms)
@@ -68,17 +69,17 @@ class TokenCommands(Committer):
                 role=request.role,
                 scopes=tuple(sorted(set(request.scopes))),
                 vms=tuple(sorted(set(request.vms))),
-                digest=digest(word),
+                digest=hash_token(word),
                 created_at=draft.now,
                 created_by=actor,
-                expires_at=draft.now + request.lasts,
+                expires_at=draft.now + request.lifetime,
             )
-            draft.note(EntryKind.TOKEN_CREATED, reason=f"token {token.id} for {token.principal().actor}")
+            draft.record(EntryKind.TOKEN_CREATED, reason=f"token {token.id} for {token.to_principal().actor}")
             return token
 
         return await self._change_token(change, actor), word
 
-    @traced
+    @trace_command
     async def revoke_token(self, token_id: str, *, actor: str) -> Token:
         """Revoke a token; repeating it changes nothing.
 
@@ -87,15 +88,15 @@ class TokenCommands(Committer):
         """
 
         def change(draft: Draft, tx: Transaction) -> Token:
-            token = tx.token_of(token_id)
+            token = tx.get_token(token_id)
             if token is None:
                 msg = f"token {token_id!r} does not exist: see 'forewarn token list'"
                 raise NotFound(msg, id=token_id)
-            return _revoked(draft, token, f"token {token_id} of {token.principal().actor}")
+            return _mark_revoked(draft, token, f"token {token_id} of {token.to_principal().actor}")
 
         return await self._change_token(change, actor)
 
-    @traced
+    @trace_command
     async def create_host_token(self, host: str, *, actor: str) -> tuple[Token, str]:
         """Create a token for the endpoint on a host; return it with its secret, which is shown only once.
 
@@ -109,7 +110,8 @@ class TokenCommands(Committer):
         word = new_token()
 
         def change(draft: Draft, tx: Transaction) -> Token:
-            if sum(each.is_taken(draft.now) for each in tx.tokens(host)) >= _HOST_TOKENS_MAX:
+            # A few are allowed, so that a new token can be installed before the former one is revoked.
+            if sum(each.is_valid(draft.now) for each in tx.list_tokens(host)) >= _HOST_TOKENS_MAX:
                 msg = f"host {host!r} has {_HOST_TOKENS_MAX} tokens: revoke one with 'forewarn host revoke-token'"
                 raise LimitExceeded(msg, host=host)
             token = Token(
@@ -117,16 +119,16 @@ class TokenCommands(Committer):
                 name=host,
                 role=Role.HOST,
                 host=host,
-                digest=digest(word),
+                digest=hash_token(word),
                 created_at=draft.now,
                 created_by=actor,
             )
-            draft.note(EntryKind.TOKEN_CREATED, reason=f"token {token.id} of host {host}")
+            draft.record(EntryKind.TOKEN_CREATED, reason=f"token {token.id} of host {host}")
             return token
 
         return await self._change_token(change, actor), word
 
-    @traced
+    @trace_command
     async def revoke_host_token(self, host: str, token_id: str, *, actor: str) -> Token:
         """Revoke a token of a host.
 
@@ -135,70 +137,71 @@ class TokenCommands(Committer):
         """
 
         def change(draft: Draft, tx: Transaction) -> Token:
-            token = next((each for each in tx.tokens(host) if each.id == token_id), None)
+            token = next((each for each in tx.list_tokens(host) if each.id == token_id), None)
             if token is None:
                 msg = f"host {host!r} has no token {token_id!r}: see 'forewarn host tokens'"
                 raise NotFound(msg, host=host, id=token_id)
-            return _revoked(draft, token, f"token {token_id} of host {host}")
+            return _mark_revoked(draft, token, f"token {token_id} of host {host}")
 
         return await self._change_token(change, actor)
 
     async def _change_token(self, change: Callable[[Draft, Transaction], Token], actor: str) -> Token:
-        def work(tx: Transaction) -> tuple[Token, Changes]:
-            draft = self._draft(State(), tx, actor)
+        def work(tx: Transaction) -> tuple[Token, ChangeSet]:
+            draft = self._make_draft(WorkingSet(), tx, actor)
             token = change(draft, tx)
-            tx.keep_token(token)
+            tx.save_token(token)
             changes = draft.finish()
             tx.save(changes)
             return token, changes
 
-        def publish(result: tuple[Token, Changes]) -> Token:
-            self._publish(result[1])
+        def publish(result: tuple[Token, ChangeSet]) -> Token:
+            self._publish_changes(result[1])
             return result[0]
 
-        return await self._command(work, publish)
+        return await self._run_transaction(work, publish)
 
-    async def token(self, token_digest: str) -> Token | None:
+    async def find_token_by_digest(self, token_digest: str) -> Token | None:
         """Return the token with this digest."""
-        return await self.read(lambda reader: reader.token(token_digest))
+        return await self.read(lambda reader: reader.get_token_by_digest(token_digest))
 
-    async def token_of(self, token_id: str) -> Token | None:
+    async def find_token(self, token_id: str) -> Token | None:
         """Return the token with this id."""
-        return await self.read(lambda reader: reader.token_of(token_id))
+        return await self.read(lambda reader: reader.get_token(token_id))
 
     async def is_revoked(self, nonce: str) -> bool:
         """Return whether the login link or session with this nonce was revoked."""
         return await self.read(lambda reader: reader.is_revoked(nonce))
 
-    async def revoke(self, revocation: Revocation) -> bool:
+    async def record_revocation(self, revocation: Revocation) -> bool:
         """Revoke a login link or a session, on all replicas and permanently.
 
         Returns:
             True if it was neither revoked before nor expired.
         """
         now = self.clock.now()
+        # An expired link or session is refused anyway, and must not displace a revocation that still matters.
         if revocation.expires_at <= now:
             return False
-        return await self._command(lambda tx: tx.revoke(revocation, now, _REVOCATIONS_MAX), bool)
+        return await self._run_transaction(lambda tx: tx.add_revocation(revocation, now, _REVOCATIONS_MAX), bool)
 
-    async def is_token_taken(self, token_id: str, now: datetime) -> bool:
+    async def is_token_valid(self, token_id: str, now: datetime) -> bool:
         """Return whether the token with this id is neither revoked nor expired."""
-        token = await self.token_of(token_id)
-        return token is not None and token.is_taken(now)
+        token = await self.find_token(token_id)
+        return token is not None and token.is_valid(now)
 
-    async def note_refused(self, entries: Iterable[Entry]) -> None:
+    async def record_refused_calls(self, entries: Iterable[AuditEntry]) -> None:
         """Record refused calls in the audit log."""
-        changes = Changes(entries=list(entries))
+        changes = ChangeSet(entries=list(entries))
 
-        def work(tx: Transaction) -> Changes:
+        def work(tx: Transaction) -> ChangeSet:
             tx.save(changes)
             return changes
 
-        await self._command(work, self._publish)
+        await self._run_transaction(work, self._publish_changes)
 
 
-def _revoked(draft: Draft, token: Token, words: str) -> Token:
+def _mark_revoked(draft: Draft, token: Token, description: str) -> Token:
     if token.revoked_at is not None:
         return token
-    draft.note(EntryKind.TOKEN_REVOKED, reason=words)
+    draft.record(EntryKind.TOKEN_REVOKED, reason=description)
     return replace(token, revoked_at=draft.now)

@@ -21,25 +21,35 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from forewarn.clock import Clock, uptime_s
 from forewarn.core import settlement
 from forewarn.core.announcement import is_announcing, makes_event
-from forewarn.core.decision import Changes, Document, Draft, Rules, State
+from forewarn.core.decision import AudienceDocument, ChangeSet, DecisionRules, Draft, WorkingSet
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Maintenance, audience_key
-from forewarn.endpoint.fault_registry import Faults
+from forewarn.endpoint.fault_registry import FaultRegistry
 from forewarn.engine.clock_guard import ClockGuard
 from forewarn.engine.leader_election import Leadership, SoleLeader
 from forewarn.errors import IdempotencyMismatch, StoreUnavailable
 from forewarn.observability.tracing import Tracing
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity, InventoryIndex
-from forewarn.store.contract import News, Outcome, Reader, Store, Transaction
+from forewarn.store.contract import FeedChanges, IdempotencyRecord, Reader, Store, Transaction
 
-__all__ = ["Committer", "IdSource", "Key", "Runner", "Snapshot", "inline", "recall", "threaded", "traced"]
+__all__ = [
+    "Committer",
+    "IdSource",
+    "IdempotencyKey",
+    "Runner",
+    "Snapshot",
+    "make_thread_runner",
+    "recall_outcome",
+    "run_inline",
+    "trace_command",
+]
 
 T = TypeVar("T")
 C = TypeVar("C", bound="Committer")
 P = ParamSpec("P")
 
-Snapshot = tuple[Inventory, list[Document]]
+Snapshot = tuple[Inventory, list[AudienceDocument]]
 """Complete state of the endpoint: the inventory and the documents."""
 
 Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -55,19 +65,19 @@ class IdSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class IdempotencyKey:
     """An ``Idempotency-Key`` and the fingerprint of its request."""
 
     key: str
     fingerprint: str
 
 
-async def inline(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the function returns
+async def run_inline(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the function returns
     """Run a function in the calling thread: for tests and virtual time, where the order must never vary."""
     return function()
 
 
-def threaded(executor: ThreadPoolExecutor) -> Runner:
+def make_thread_runner(executor: ThreadPoolExecutor) -> Runner:
     """Return a runner on a thread of `executor`, so that the event loop never waits for a disk."""
 
     async def run(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the function returns
@@ -76,7 +86,7 @@ def threaded(executor: ThreadPoolExecutor) -> Runner:
     return run
 
 
-def traced(
+def trace_command(
     method: Callable[Concatenate[C, P], Awaitable[T]],
 ) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
     """Trace a command under its name, if tracing is on."""
@@ -86,7 +96,7 @@ def traced(
     async def command(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if not self.tracing.is_on:
             return await method(self, *args, **kwargs)
-        with self.tracing.command(name):
+        with self.tracing.command_span(name):
             return await method(self, *args, **kwargs)
 
     return command
@@ -117,19 +127,19 @@ class Committer:
         clock: Clock,
         feed: Feed,
         identity: Identity,
-        rules: Rules,
+        rules: DecisionRules,
         new_id: IdSource,
-        write: Runner = inline,
-        read: Runner = inline,
+        write: Runner = run_inline,
+        read: Runner = run_inline,
         read_long: Runner | None = None,
         waiting_max: int = 10_000,
-        faults: Faults | None = None,
+        faults: FaultRegistry | None = None,
         clock_guard: ClockGuard | None = None,
     ) -> None:
         self.clock = clock
         self.clock_guard = clock_guard or ClockGuard()
         self.rules = rules
-        self.faults = faults or Faults(clock)
+        self.faults = faults or FaultRegistry(clock)
         self.feed = feed
         self.identity = identity
         self._store = store
@@ -144,72 +154,85 @@ class Committer:
         self._position = 0
         self.leadership: Leadership = SoleLeader()
         self.tracing = Tracing()
-        self.listeners: list[Callable[[Changes], None]] = []
+        self.listeners: list[Callable[[ChangeSet], None]] = []
 
     async def read(self, function: Callable[[Reader], T]) -> T:
         """Run a read on a reader thread."""
-        result: T = await self._read(partial(self._call, function))
+        result: T = await self._read(partial(self._run_read, function))
         return result
 
     async def read_long(self, function: Callable[[Reader], T]) -> T:
         """Run a read that takes seconds for a large inventory; one at a time, without delaying short reads."""
-        result: T = await self._read_long(partial(self._call, function))
+        result: T = await self._read_long(partial(self._run_read, function))
         return result
 
-    def _call(self, function: Callable[[Reader], T]) -> T:
+    def _run_read(self, function: Callable[[Reader], T]) -> T:
         with self._store.read() as reader:
             return function(reader)
 
-    async def _maintenances(
-        self, load: Callable[[Transaction], State], decide: Callable[[Draft], list[str]], *, actor: str, key: Key | None
+    async def _maintenance_command(
+        self,
+        load: Callable[[Transaction], WorkingSet],
+        decide: Callable[[Draft], list[str]],
+        *,
+        actor: str,
+        key: IdempotencyKey | None,
     ) -> list[Maintenance]:
         """Run a command that returns maintenances and can be repeated under an ``Idempotency-Key``."""
 
-        def work(tx: Transaction) -> tuple[list[Maintenance], Changes]:
-            known = recall(tx, key)
+        def work(tx: Transaction) -> tuple[list[Maintenance], ChangeSet]:
+            known = recall_outcome(tx, key)
             if known is not None:
-                found = [tx.maintenance(i) for i in known["maintenances"]]
-                return [m for m in found if m is not None], Changes()
-            draft = self._draft(load(tx), tx, actor)
+                # The answer shows their present state; those that were deleted since are left out.
+                found = [tx.get_maintenance(i) for i in known["maintenances"]]
+                return [m for m in found if m is not None], ChangeSet()
+            draft = self._make_draft(load(tx), tx, actor)
             ids = decide(draft)
-            settlement.settle(draft)
+            settlement.settle_maintenances(draft)
             changes = draft.finish()
             tx.save(changes)
+            # Stored with the changes, so that a repeated request finds both or neither.
             if key is not None:
                 content = {"maintenances": ids}
-                tx.keep_outcome(Outcome(key=key.key, fingerprint=key.fingerprint, content=content, at=draft.now))
+                tx.save_idempotency_record(
+                    IdempotencyRecord(key=key.key, fingerprint=key.fingerprint, content=content, at=draft.now)
+                )
             return [draft.maintenances[i] for i in ids], changes
 
-        def publish(result: tuple[list[Maintenance], Changes]) -> list[Maintenance]:
-            self._publish(result[1])
+        def publish(result: tuple[list[Maintenance], ChangeSet]) -> list[Maintenance]:
+            self._publish_changes(result[1])
             return result[0]
 
-        return await self._command(work, publish)
+        return await self._run_transaction(work, publish)
 
-    async def _decide(self, load: Callable[[Transaction], State], decide: Callable[[Draft], T], *, actor: str) -> T:
-        def work(tx: Transaction) -> tuple[T, Changes]:
-            draft = self._draft(load(tx), tx, actor)
+    async def _run_decision(
+        self, load: Callable[[Transaction], WorkingSet], decide: Callable[[Draft], T], *, actor: str
+    ) -> T:
+        def work(tx: Transaction) -> tuple[T, ChangeSet]:
+            draft = self._make_draft(load(tx), tx, actor)
             result = decide(draft)
-            settlement.settle(draft)
+            settlement.settle_maintenances(draft)
             changes = draft.finish()
             if not changes.is_empty:
                 tx.save(changes)
             return result, changes
 
-        def publish(result: tuple[T, Changes]) -> T:
-            self._publish(result[1])
+        def publish(result: tuple[T, ChangeSet]) -> T:
+            self._publish_changes(result[1])
             return result[0]
 
-        return await self._command(work, publish)
+        return await self._run_transaction(work, publish)
 
-    async def _command(self, work: Callable[[Transaction], Any], publish: Callable[[Any], T]) -> T:
+    async def _run_transaction(self, work: Callable[[Transaction], Any], publish: Callable[[Any], T]) -> T:
         """Run a transaction and publish its result, in the order of commits, even if the caller is cancelled."""
-        origin = self.tracing.here()
+        origin = self.tracing.current_span()
 
         def transact() -> tuple[int, Snapshot | None, Any]:
-            with self.tracing.part("transaction", origin), self._store.write() as tx:
-                position = tx.position() if self._is_in_doubt else 0
-                snapshot = (tx.inventory(), list(tx.documents())) if self._is_in_doubt else None
+            with self.tracing.child_span("transaction", origin), self._store.write() as tx:
+                # After a commit in doubt, documents and inventory in memory may be outdated: read everything, in the
+                # transaction that follows it, and publish it with the result.
+                position = tx.get_position() if self._is_in_doubt else 0
+                snapshot = (tx.get_inventory(), list(tx.iter_documents())) if self._is_in_doubt else None
                 result = work(tx)
                 # The commit happens at the end of this block; if it raises, it may have succeeded all the same.
                 self._is_in_doubt = True
@@ -218,20 +241,24 @@ class Committer:
 
         def show(position: int, snapshot: Snapshot | None, result: Any) -> T:  # noqa: ANN401 - the result of the work
             if snapshot is not None:
-                self.identity.load(snapshot[0])
-                self.feed.reload(snapshot[1])
+                self.identity.load_inventory(snapshot[0])
+                self.feed.replace_documents(snapshot[1])
                 self._position = position  # only now: a refused command publishes nothing
             return publish(result)
 
         async def run() -> T:
+            # The lock covers commit and publication. If it were released in between, a later commit could be published
+            # first, and VMs would see its document replaced by an older one.
             async with self._lock:
                 return show(*await self._write(transact))
 
-        if self._write is inline:
+        if self._write is run_inline:
             return show(*transact())  # nothing runs in between, and the caller cannot be cancelled here
         if len(self._commands) >= self._waiting_max:
             msg = f"{len(self._commands)} changes are waiting for the database already (commands_max)"
             raise StoreUnavailable(msg, limit="commands_max")
+        # A separate task, shielded below: a client that disconnects must not prevent the publication of what it has
+        # changed. The set keeps the task alive, since the event loop holds only a weak reference.
         task = asyncio.get_running_loop().create_task(run())
         self._commands.add(task)
         task.add_done_callback(self._commands.discard)
@@ -241,37 +268,39 @@ class Committer:
         """Publish what other replicas have committed; return True if there was anything."""
         async with self._lock:  # a view read before one of our commits must not be published after it
 
-            def work() -> tuple[News, InventoryIndex | None]:
+            def work() -> tuple[FeedChanges, InventoryIndex | None]:
                 with self._store.read() as reader:
-                    news = reader.news(self._position)
+                    news = reader.get_feed_changes(self._position)
                 return news, None if news.inventory is None else InventoryIndex.of(news.inventory)
 
-            found: tuple[News, InventoryIndex | None] = await self._read(work)
+            found: tuple[FeedChanges, InventoryIndex | None] = await self._read(work)
             news, index = found
+            # This replica's commits do not move the position, or an earlier change of another one could be skipped.
             has_changed = news.position != self._position
             self._position = news.position
             if index is not None:
-                self.identity.load(index)
+                self.identity.load_inventory(index)
             elif news.hosts:
                 self.identity.replace_hosts(news.hosts)
-            self.feed.publish(document for document in news.documents if self.feed.is_new(document))
+            # The news include this replica's commits, which are published already.
+            self.feed.publish_documents(document for document in news.documents if self.feed.is_new(document))
             return has_changed
 
     def would_warn(self, cause: str, vm: str) -> bool:
         """Return whether this cause would show an event to this VM now, as far as this replica knows (R70c)."""
-        found = self.identity.declared(vm)
+        found = self.identity.find_declared(vm)
         if found is None:
             return False
-        audience = self.feed.audience(audience_key(*found))
+        audience = self.feed.find_audience(audience_key(*found))
         return is_announcing(audience, self.clock.now(), self.rules.announce_delay) and makes_event(cause, *found)
 
-    def _missed(self, tx: Transaction) -> list[Document]:
+    def _read_missed_documents(self, tx: Transaction) -> list[AudienceDocument]:
         """Return documents that other replicas committed and that are not published here yet.
 
         A VM that moves must see nothing on its new host that is older than what it saw on the old one. So these
         documents are published before the inventory that moves it.
         """
-        return [] if isinstance(self.leadership, SoleLeader) else list(tx.news(self._position).documents)
+        return [] if isinstance(self.leadership, SoleLeader) else list(tx.get_feed_changes(self._position).documents)
 
     @property
     def position(self) -> int:
@@ -287,6 +316,8 @@ class Committer:
         if shared is not None:
             self.clock_guard.observe(shared, uptime_s())
             return shared
+        # A process halted between these two readings seems to have jumped ahead. That errs on the safe side: an
+        # operator has to confirm the clock.
         elapsed_s, now = self.clock.uptime_s(), self.clock.now()
         self.clock_guard.observe(now, elapsed_s)
         return now
@@ -295,7 +326,7 @@ class Committer:
         """Wait for the commands under way; used when the service stops."""
         await asyncio.gather(*self._commands, return_exceptions=True)
 
-    def _draft(self, state: State, tx: Transaction, actor: str) -> Draft:
+    def _make_draft(self, state: WorkingSet, tx: Transaction, actor: str) -> Draft:
         now = self._now(tx)
         return Draft(
             state,
@@ -307,24 +338,26 @@ class Committer:
             actor=actor,
         )
 
-    def _publish(self, changes: Changes) -> None:
-        with self.tracing.publishing(changes):
-            self.feed.publish(changes.documents)
+    def _publish_changes(self, changes: ChangeSet) -> None:
+        with self.tracing.publication_span(changes):
+            self.feed.publish_documents(changes.documents)
+        # After the documents: a listener that is woken must find the feed up to date.
         if not changes.is_empty:
             for listener in self.listeners:
                 listener(changes)
 
 
-def recall(reader: Reader, key: Key | None) -> dict[str, Any] | None:
+def recall_outcome(reader: Reader, key: IdempotencyKey | None) -> dict[str, Any] | None:
     """Return the outcome of the request under this key; None if it was not carried out yet.
 
     Raises:
         IdempotencyMismatch: The key was used for a different request.
     """
-    known = None if key is None else reader.outcome(key.key)
+    known = None if key is None else reader.get_idempotency_record(key.key)
     if known is None or key is None:
         return None
+    # A client that reuses a key by mistake must not take the outcome of another request for its own.
     if known.fingerprint != key.fingerprint:
-        msg = "this Idempotency-Key came with another request before: use a new key"
+        msg = "this Idempotency-Key was used for a different request: use a new key"
         raise IdempotencyMismatch(msg)
     return known.content

@@ -29,7 +29,15 @@ from forewarn.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["Kind", "Lease", "Question", "Responder", "decide", "decode_question", "encode_answer"]
+__all__ = [
+    "DhcpLease",
+    "DhcpMessageType",
+    "DhcpRequest",
+    "DhcpResponder",
+    "decide_answer",
+    "decode_request",
+    "encode_answer",
+]
 
 _log = structlog.get_logger("forewarn.host")
 
@@ -56,7 +64,7 @@ _IS_GROUP = 1  # multicast bit of a MAC, never set for a network card
 _PAD, _MASK, _ROUTER, _WANTED, _SECONDS, _KIND, _SERVER, _ASKED, _ENDPOINT, _END = 0, 1, 3, 50, 51, 53, 54, 55, 245, 255
 
 
-class Kind(IntEnum):
+class DhcpMessageType(IntEnum):
     """Kinds of DHCP messages used here."""
 
     DISCOVER = 1
@@ -68,7 +76,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class DhcpLease:
     """Address for a guest.
 
     Attributes:
@@ -87,36 +95,36 @@ class Lease:
 
     def __post_init__(self) -> None:
         if not (1 <= self.prefix <= self.address.max_prefixlen and LEASE_MIN_S <= self.duration_s <= LEASE_MAX_S):
-            words = f"expected a mask of 1 to 32 bits, and {LEASE_MIN_S} to {LEASE_MAX_S} s"
-            msg = f"a lease of {self.address}/{self.prefix} for {self.duration_s} s cannot be given: {words}"
+            expected = f"expected a prefix of 1 to 32 bits and a duration of {LEASE_MIN_S} to {LEASE_MAX_S} s"
+            msg = f"invalid lease of {self.address}/{self.prefix} for {self.duration_s} s: {expected}"
             raise ConfigError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class DhcpRequest:
     """Request of a DHCP client.
 
     Attributes:
         xid: Transaction id, copied to the answer.
         mac: MAC address, six bytes.
         address: Current address of the client; 0.0.0.0 if none.
-        wanted: Requested address; 0.0.0.0 if not given.
+        requested_address: Requested address; 0.0.0.0 if not given.
         server: Server that the client selected; 0.0.0.0 for any.
         is_bare: True if it requests only option 245 and has no other options; clients that want an address never do.
         flags: Flags, copied to the answer.
     """
 
-    kind: Kind
+    kind: DhcpMessageType
     xid: int
     mac: bytes
     address: ipaddress.IPv4Address
-    wanted: ipaddress.IPv4Address
+    requested_address: ipaddress.IPv4Address
     server: ipaddress.IPv4Address
     is_bare: bool = False
     flags: int = 0
 
 
-def decode_question(packet: bytes) -> Question | None:
+def decode_request(packet: bytes) -> DhcpRequest | None:
     """Decode the question in a packet.
 
     Args:
@@ -131,7 +139,7 @@ def decode_question(packet: bytes) -> Question | None:
     if not _HEAD.size < len(packet) <= PACKET_BYTES_MAX:
         return None
     op, medium, size, _, xid, _, flags, address, _, _, relay, mac, _, _, cookie = _HEAD.unpack_from(packet)
-    options = _options(packet[_HEAD.size :])
+    options = _parse_options(packet[_HEAD.size :])
     is_well_formed = (op, medium, size, cookie, any(relay)) == (_REQUEST, _ETHERNET, _MAC_BYTES, _COOKIE, False)
     if not is_well_formed or mac[0] & _IS_GROUP or options is None:
         return None
@@ -139,12 +147,12 @@ def decode_question(packet: bytes) -> Question | None:
     if _ENDPOINT not in asked:
         return None
     try:
-        return Question(
-            kind=Kind(int.from_bytes(options.get(_KIND, b"\0"))),
+        return DhcpRequest(
+            kind=DhcpMessageType(int.from_bytes(options.get(_KIND, b"\0"))),
             xid=xid,
             mac=mac[:_MAC_BYTES],
             address=ipaddress.IPv4Address(address),
-            wanted=ipaddress.IPv4Address(options.get(_WANTED, bytes(4))),
+            requested_address=ipaddress.IPv4Address(options.get(_WANTED, bytes(4))),
             server=ipaddress.IPv4Address(options.get(_SERVER, bytes(4))),
             is_bare=asked == {_ENDPOINT} and options.keys() <= {_KIND, _ASKED},
             flags=flags,
@@ -153,7 +161,7 @@ def decode_question(packet: bytes) -> Question | None:
         return None
 
 
-def _options(content: bytes) -> dict[int, bytes] | None:
+def _parse_options(content: bytes) -> dict[int, bytes] | None:
     """Return the options by code; None if the end marker is missing."""
     found: dict[int, bytes] = {}
     at = 0
@@ -162,12 +170,15 @@ def _options(content: bytes) -> dict[int, bytes] | None:
             at += 1
             continue
         end = at + 2 + content[at + 1] if at + 1 < len(content) else len(content)
+        # A repeated option continues the earlier one (RFC 3396).
         found[content[at]] = found.get(content[at], b"") + content[at + 2 : end]
         at = end
     return found if at < len(content) else None
 
 
-def decide(question: Question, lease: Lease | None, server: ipaddress.IPv4Address) -> tuple[Kind, Lease | None] | None:
+def decide_answer(
+    question: DhcpRequest, lease: DhcpLease | None, server: ipaddress.IPv4Address
+) -> tuple[DhcpMessageType, DhcpLease | None] | None:
     """Return the kind of answer and its lease; None for no answer.
 
     Args:
@@ -175,20 +186,21 @@ def decide(question: Question, lease: Lease | None, server: ipaddress.IPv4Addres
         lease: Lease for the guest; None if another server assigns its address.
         server: Address of this server.
     """
-    if question.kind is Kind.INFORM:
-        return Kind.ACK, None
-    if question.kind is Kind.DISCOVER:
-        return None if lease is None and not question.is_bare else (Kind.OFFER, lease)
-    if question.kind is not Kind.REQUEST or lease is None or int(question.server) not in {0, int(server)}:
+    if question.kind is DhcpMessageType.INFORM:
+        return DhcpMessageType.ACK, None
+    if question.kind is DhcpMessageType.DISCOVER:
+        return None if lease is None and not question.is_bare else (DhcpMessageType.OFFER, lease)
+    # A request that names another server accepts that server's offer, and is not ours to answer.
+    if question.kind is not DhcpMessageType.REQUEST or lease is None or int(question.server) not in {0, int(server)}:
         return None
-    wanted = question.wanted if int(question.wanted) else question.address
-    return (Kind.ACK, lease) if wanted == lease.address else (Kind.NAK, None)
+    wanted = question.requested_address if int(question.requested_address) else question.address
+    return (DhcpMessageType.ACK, lease) if wanted == lease.address else (DhcpMessageType.NAK, None)
 
 
 def encode_answer(
-    question: Question,
-    kind: Kind,
-    lease: Lease | None,
+    question: DhcpRequest,
+    kind: DhcpMessageType,
+    lease: DhcpLease | None,
     *,
     endpoint: ipaddress.IPv4Address,
     server: ipaddress.IPv4Address,
@@ -198,19 +210,19 @@ def encode_answer(
     Spec: R95
     """
     given = bytes(4) if lease is None else lease.address.packed
-    address = question.address.packed if kind is Kind.ACK else bytes(4)
+    address = question.address.packed if kind is DhcpMessageType.ACK else bytes(4)
     none = bytes(4)
     fields = (question.xid, 0, question.flags, address, given, none, none, question.mac, b"", b"", _COOKIE)
     packet = bytearray(_HEAD.pack(_REPLY, _ETHERNET, _MAC_BYTES, 0, *fields))
     options: list[tuple[int, bytes]] = [(_KIND, bytes([kind]))]
-    if kind is not Kind.OFFER or lease is not None:
+    if kind is not DhcpMessageType.OFFER or lease is not None:
         options.append((_SERVER, server.packed))
     if lease is not None:
         mask = ipaddress.IPv4Network((0, lease.prefix)).netmask
         options += [(_SECONDS, lease.duration_s.to_bytes(4)), (_MASK, mask.packed)]
         if lease.gateway is not None:
             options.append((_ROUTER, lease.gateway.packed))
-    if kind is not Kind.NAK:
+    if kind is not DhcpMessageType.NAK:
         options.append((_ENDPOINT, endpoint.packed))
     for code, value in options:
         packet += bytes([code, len(value)]) + value
@@ -218,7 +230,7 @@ def encode_answer(
     return bytes(packet.ljust(_ANSWER_BYTES_MIN, bytes([_PAD])))
 
 
-class Responder:
+class DhcpResponder:
     """DHCP responder on some interfaces of this host.
 
     Args:
@@ -243,21 +255,21 @@ class Responder:
         interfaces: Callable[[], Collection[str]],
         *,
         server: str = "",
-        lease: Callable[[str, str], Lease | None] | None = None,
+        lease: Callable[[str, str], DhcpLease | None] | None = None,
     ) -> None:
         self.answered = 0
         self.dropped = 0
-        self._endpoint = _address(endpoint)
-        self._server = _address(server or endpoint)
+        self._endpoint = _parse_address(endpoint)
+        self._server = _parse_address(server or endpoint)
         self._interfaces = interfaces
         self._lease = lease or (lambda _interface, _mac: None)
         self._second = 0
-        self._in_second: dict[int, int] = {}
-        self._line_at: int | None = None
-        self._lines_left_out = 0
+        self._answers_this_second: dict[int, int] = {}
+        self._last_line_s: int | None = None
+        self._lines_skipped = 0
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Responder]:
+    async def running(self) -> AsyncIterator[DhcpResponder]:
         """Answer guests until the block ends.
 
         Raises:
@@ -272,82 +284,90 @@ class Responder:
                 sock.bind((_EVERYBODY, _SERVER_PORT))
             except OSError as error:
                 msg = (
-                    f"cannot answer DHCP on UDP port {_SERVER_PORT}: {error.strerror}; it takes root or "
-                    "CAP_NET_BIND_SERVICE, and no other program that keeps the port to itself"
+                    f"cannot answer DHCP on UDP port {_SERVER_PORT}: {error.strerror}; run as root or with "
+                    "CAP_NET_BIND_SERVICE, and stop any other program that uses the port"
                 )
                 raise ConfigError(msg) from error
-            loop.add_reader(sock.fileno(), self._read, sock)
+            loop.add_reader(sock.fileno(), self._read_packets, sock)
             try:
                 yield self
             finally:
                 loop.remove_reader(sock.fileno())
 
-    def _read(self, sock: socket.socket) -> None:
+    def _read_packets(self, sock: socket.socket) -> None:
         now_s = int(asyncio.get_running_loop().time())
         if now_s != self._second:
             self._second = now_s
-            self._in_second.clear()
+            self._answers_this_second.clear()
+        # Asked once per batch; a guest that is added meanwhile repeats its question.
         interfaces = self._interfaces()
         for _ in range(_READ_MAX):
             try:
+                # Room for one byte too many, so that an oversized packet is refused instead of cut off.
                 packet, ancillary, _, _ = sock.recvmsg(PACKET_BYTES_MAX + 1, socket.CMSG_SPACE(_PKTINFO.size))
             except BlockingIOError:
                 return
             except OSError as error:
-                self._say("a DHCP packet cannot be received", error=str(error))
+                self._log_rate_limited("cannot receive a DHCP packet", error=str(error))
                 return
             index = next((_PKTINFO.unpack(info)[0] for _, kind, info in ancillary if kind == _IP_PKTINFO), 0)
             try:
                 name = socket.if_indextoname(index)
             except OSError:  # it has just disappeared
                 name = ""
-            if name not in interfaces or not self._answer(sock, packet, name, index):
+            # This host may be in other networks as well, whose questions are not for us.
+            if name not in interfaces or not self._answer_packet(sock, packet, name, index):
                 self.dropped += 1
 
-    def _answer(self, sock: socket.socket, packet: bytes, name: str, index: int) -> bool:
+    def _answer_packet(self, sock: socket.socket, packet: bytes, name: str, index: int) -> bool:
         """Answer a packet from an interface; return True if an answer was sent."""
-        question = decode_question(packet)
-        if question is None or self._in_second.get(index, 0) >= ANSWERS_PER_S_MAX:
+        question = decode_request(packet)
+        if question is None or self._answers_this_second.get(index, 0) >= ANSWERS_PER_S_MAX:
             return False
-        self._in_second[index] = self._in_second.get(index, 0) + 1
+        # Counted before the decision, so that questions without an answer are limited, too.
+        self._answers_this_second[index] = self._answers_this_second.get(index, 0) + 1
         mac = question.mac.hex(":")
-        decision = decide(question, self._lease(name, mac), self._server)
-        to = str(question.address) if question.kind is Kind.INFORM else _NOBODY
-        if decision is None or (to != _NOBODY and not _is_of_one(question.address)):
+        decision = decide_answer(question, self._lease(name, mac), self._server)
+        # A guest without an address can be reached by broadcast only.
+        to = str(question.address) if question.kind is DhcpMessageType.INFORM else _NOBODY
+        if decision is None or (to != _NOBODY and not _is_unicast(question.address)):
             return False
         answer = encode_answer(question, *decision, endpoint=self._endpoint, server=self._server)
+        # The answer must leave by the interface of the question; the routing table would choose one for all broadcasts.
         info = _PKTINFO.pack(index, self._server.packed, bytes(4))
         address = (_EVERYBODY if to == _NOBODY else to, _CLIENT_PORT)
         try:
             sock.sendmsg([answer], [(socket.IPPROTO_IP, _IP_PKTINFO, info)], 0, address)
         except OSError as error:
-            self._say("a DHCP answer cannot be sent", interface=name, server=str(self._server), error=str(error))
+            self._log_rate_limited(
+                "cannot send a DHCP answer", interface=name, server=str(self._server), error=str(error)
+            )
             return False
         self.answered += 1
-        self._say("told by DHCP where the endpoint is", interface=name, mac=mac, kind=question.kind.name)
+        self._log_rate_limited("announced the endpoint by DHCP", interface=name, mac=mac, kind=question.kind.name)
         return True
 
-    def _say(self, words: str, **facts: str) -> None:
+    def _log_rate_limited(self, message: str, **facts: str) -> None:
         """Log at most one line per second: a guest must not be able to fill the log."""
-        if self._line_at == self._second:
-            self._lines_left_out += 1
+        if self._last_line_s == self._second:
+            self._lines_skipped += 1
             return
-        self._line_at = self._second
-        _log.info(words, **facts, lines_left_out=self._lines_left_out)
-        self._lines_left_out = 0
+        self._last_line_s = self._second
+        _log.info(message, **facts, lines_left_out=self._lines_skipped)
+        self._lines_skipped = 0
 
 
-def _address(text: str) -> ipaddress.IPv4Address:
+def _parse_address(text: str) -> ipaddress.IPv4Address:
     try:
         address = ipaddress.IPv4Address(text.strip())
     except ValueError:
         address = ipaddress.IPv4Address(0)
-    if not _is_of_one(address):
-        msg = f"{text!r} cannot be told to guests as the endpoint's address: expected for example 169.254.169.254"
+    if not _is_unicast(address):
+        msg = f"cannot announce {text!r} as the endpoint's address: expected for example 169.254.169.254"
         raise ConfigError(msg)
     return address
 
 
-def _is_of_one(address: ipaddress.IPv4Address) -> bool:
+def _is_unicast(address: ipaddress.IPv4Address) -> bool:
     """Return True if the address can belong to a single machine in a network."""
     return not (address.is_unspecified or address.is_multicast or address.is_reserved or address.is_loopback)

@@ -20,15 +20,15 @@ from starlette.routing import Route
 
 from forewarn.clock import RealClock
 from forewarn.endpoint import MetadataApp, MetadataServer
-from forewarn.endpoint.fault_registry import Faults
-from forewarn.endpoint.server import Listening
-from forewarn.endpoint.traffic import Limits, Traffic
+from forewarn.endpoint.fault_registry import FaultRegistry
+from forewarn.endpoint.server import ListeningSockets
+from forewarn.endpoint.traffic import EndpointLimits, Traffic
 from forewarn.errors import ConfigError
-from forewarn.host.dhcp import Responder
-from forewarn.host.link import Link
-from forewarn.host.listeners import Listeners, Way, Ways
-from forewarn.host.remote import Remote, nothing, read_state
-from forewarn.net.listen import bound, is_loopback, is_own_host, parse_listen, url_of
+from forewarn.host.control_plane_client import ControlPlaneClient
+from forewarn.host.dhcp import DhcpResponder
+from forewarn.host.listeners import IdentificationMethod, Listeners, ListenerSettings
+from forewarn.host.remote_authority import RemoteAuthority, build_empty_state, read_state
+from forewarn.net.listen_address import bind_listener, build_socket_url, is_loopback, is_own_host, parse_listen
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -55,42 +55,44 @@ class HostService:
 
     def __init__(  # noqa: PLR0913 - the options of the command
         self,
-        link: Link,
-        ways: Ways,
+        control_plane: ControlPlaneClient,
+        settings: ListenerSettings,
         listen: str = "",
         state_file: Path | None = None,
         *,
         answers_dhcp: bool = False,
         host_names: frozenset[str] = frozenset(),
     ) -> None:
-        self._link = link
+        self._control_plane = control_plane
         self._host_names = host_names
         self._listen = parse_listen(listen) if listen else None
         clock = RealClock()
-        known = None if state_file is None else read_state(state_file, link.host)
+        known = None if state_file is None else read_state(state_file, control_plane.host)
         self.is_from_file = known is not None
-        self.remote = Remote(link, known or nothing(link.host), clock, state_file)
-        self.traffic = Traffic(Limits(host_names=host_names), len(self.remote.feed.versions), Faults(clock))
-        state = known or nothing(link.host)
+        self.remote = RemoteAuthority(control_plane, known or build_empty_state(control_plane.host), clock, state_file)
+        self.traffic = Traffic(
+            EndpointLimits(host_names=host_names), len(self.remote.feed.versions), FaultRegistry(clock)
+        )
+        state = known or build_empty_state(control_plane.host)
         app = MetadataApp(self.remote, clock, self.traffic, state.first_answer_delay_s)
         self.endpoint = MetadataServer(app, self.traffic, self.remote.identity, clock)
-        self.listeners = Listeners(ways, lambda: self.remote.identity.vms, self._accept)
-        self.remote.on_inventory = self.listeners.look_again
+        self.listeners = Listeners(settings, lambda: self.remote.identity.vms, self._listen_for_vm)
+        self.remote.on_inventory = self.listeners.request_check
         self.url = ""
-        if answers_dhcp and Way.INTERFACE not in ways.by:
-            msg = "DHCP is answered on the interfaces of VMs: tell them apart by interface"
+        if answers_dhcp and IdentificationMethod.INTERFACE not in settings.identify_by:
+            msg = "answering DHCP requires identification of VMs by interface"
             raise ConfigError(msg)
-        self._responder: Responder | None = None
+        self._responder: DhcpResponder | None = None
         if answers_dhcp:
-            self._responder = Responder(ways.addresses[0][0], lambda: self.listeners.interfaces)
+            self._responder = DhcpResponder(settings.addresses[0][0], lambda: self.listeners.interfaces)
 
-    async def _accept(self, sock: socket.socket, vm: str) -> Listening:
+    async def _listen_for_vm(self, sock: socket.socket, vm: str) -> ListeningSockets:
         return await self.endpoint.listen([sock], vm)
 
     @property
     def metadata_urls(self) -> list[str]:
         """URLs of the endpoint on TCP sockets."""
-        return [url_of("http", sock) for sock in self.endpoint.sockets if sock.family != socket.AF_UNIX]
+        return [build_socket_url("http", sock) for sock in self.endpoint.sockets if sock.family != socket.AF_UNIX]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[HostService]:
@@ -100,27 +102,28 @@ class HostService:
             ConfigError: The address for health and metrics, or the DHCP port, cannot be bound.
         """
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._link.close)
+            stack.push_async_callback(self._control_plane.close)
+            # No sockets yet: the listeners open them, as VMs and interfaces appear.
             await self.endpoint.start([])
             await stack.enter_async_context(self.listeners.running())
             if self._responder is not None:
                 await stack.enter_async_context(self._responder.running())
             stack.push_async_callback(self.endpoint.stop, _GRACE_S)  # before listeners close: answers held requests
-            for work in (self.remote.watch(), self.remote.report(), self.remote.save()):
-                stack.push_async_callback(_stop, asyncio.create_task(work))
+            for work in (self.remote.watch(), self.remote.report_periodically(), self.remote.save_updates()):
+                stack.push_async_callback(_cancel_task, asyncio.create_task(work))
             if self._listen is not None:
-                await stack.enter_async_context(self._telling(*self._listen))
+                await stack.enter_async_context(self._serve_health(*self._listen))
             yield self
 
     @asynccontextmanager
-    async def _telling(self, host: str, port: int) -> AsyncIterator[None]:
+    async def _serve_health(self, host: str, port: int) -> AsyncIterator[None]:
         """Serve health and metrics until the block ends."""
         routes = [Route("/healthz", self._healthz), Route("/readyz", self._readyz), Route("/metrics", self._metrics)]
-        with bound(host, port) as sock:
-            self.url = url_of("http", sock)
+        with bind_listener(host, port) as sock:
+            self.url = build_socket_url("http", sock)
             app: ASGIApp = Starlette(routes=routes)
             if is_loopback(host):  # on other addresses a scraper may use any name
-                app = _OwnHosts(app, self._host_names)
+                app = _HostHeaderCheck(app, self._host_names)
             server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none"))
             server.install_signal_handlers = lambda: None  # type: ignore[attr-defined] # the command handles signals
             task = asyncio.create_task(server.serve(sockets=[sock]))
@@ -136,29 +139,32 @@ class HostService:
     async def _readyz(self, _request: Request) -> Response:
         """Return 200 once the VMs are known, from the control plane or from the state file; 503 before."""
         is_ready = self.remote.age_s is not None or self.is_from_file
-        return JSONResponse({"status": "ready" if is_ready else "nothing is known yet"}, 200 if is_ready else 503)
+        return JSONResponse(
+            {"status": "ready" if is_ready else "waiting for the control plane"}, 200 if is_ready else 503
+        )
 
     async def _metrics(self, _request: Request) -> Response:
+        # A new registry for each request, as the values are read from their owners and not counted here.
         registry = CollectorRegistry()
         age_s = self.remote.age_s
         for name, what, value in (
-            ("forewarn_endpoint_age_seconds", "Since the control plane said anything.", age_s),
+            ("forewarn_endpoint_age_seconds", "Time since the last message from the control plane.", age_s),
             ("forewarn_endpoint_vms", "VMs of this host.", self.remote.identity.vm_count),
-            ("forewarn_endpoint_connections", "Open connections of VMs.", self.endpoint.connections),
-            ("forewarn_endpoint_answers", "Documents that the hot path has answered with.", sum(self.traffic.fast)),
+            ("forewarn_endpoint_connections", "Open connections of VMs.", self.endpoint.connection_count),
+            ("forewarn_endpoint_answers", "Documents served by the hot path.", sum(self.traffic.fast_path_counts)),
             (
                 "forewarn_endpoint_over_limit",
                 "Requests and connections of VMs over a limit.",
                 self.traffic.over_limit.total(),
             ),
-            ("forewarn_endpoint_unknown_callers", "Requests of callers that are no VM.", self.traffic.unknown_callers),
+            ("forewarn_endpoint_unknown_callers", "Requests from unknown callers.", self.traffic.unknown_callers),
         ):
             if value is not None:
                 Gauge(name, what, registry=registry).set(value)
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-class _OwnHosts:
+class _HostHeaderCheck:
     """Middleware that refuses other host names than ours, against DNS rebinding by web pages."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
@@ -175,6 +181,6 @@ class _OwnHosts:
             await JSONResponse(error, HTTPStatus.BAD_REQUEST)(scope, receive, send)
 
 
-async def _stop(task: asyncio.Task[None]) -> None:
+async def _cancel_task(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -42,7 +42,7 @@ class Acceptor:
         self,
         sock: socket.socket,
         pool: Pool,
-        make: Callable[[Slot], asyncio.Protocol],
+        make_protocol: Callable[[Slot], asyncio.Protocol],
         *,
         refusal: bytes,
         tls: ssl.SSLContext | None,
@@ -53,17 +53,17 @@ class Acceptor:
         self.sockets = (sock,)
         self._sock = sock
         self._pool = pool
-        self._make = make
+        self._make_protocol = make_protocol
         self._refusal = b"" if tls is not None else refusal
         self._tls = tls
         self._handshake_timeout_s = handshake_timeout_s
         self._refused = refused
         self._exhausted = exhausted
         self._loop = asyncio.get_running_loop()
-        self._beginning: set[asyncio.Task[None]] = set()
+        self._setup_tasks: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self._loop.add_reader(sock.fileno(), self._accept)
+        self._loop.add_reader(sock.fileno(), self._accept_connections)
 
     def close(self) -> None:
         """Stop accepting and cancel pending handshakes. May be repeated."""
@@ -74,14 +74,14 @@ class Acceptor:
             self._loop.remove_reader(self._sock.fileno())
         else:
             self._pause.cancel()
-        for task in self._beginning:
+        for task in self._setup_tasks:
             task.cancel()
 
     async def wait_closed(self) -> None:
         """Wait until no handshake is pending."""
-        await asyncio.gather(*self._beginning, return_exceptions=True)
+        await asyncio.gather(*self._setup_tasks, return_exceptions=True)
 
-    def _accept(self) -> None:
+    def _accept_connections(self) -> None:
         for _ in range(_AT_ONCE):
             try:
                 sock, address = self._sock.accept()
@@ -89,26 +89,26 @@ class Acceptor:
                 return
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    self._rest(error)
+                    self._pause_accepting(error)
                     return
                 continue  # the client is already gone
             sock.setblocking(False)  # noqa: FBT003 - the signature is the socket's
-            self._enter(sock, str(address[0]))
+            self._admit_connection(sock, str(address[0]))
 
-    def _rest(self, error: OSError) -> None:
+    def _pause_accepting(self, error: OSError) -> None:
         """Pause accepting when descriptors run out: the socket stays readable, so the loop would spin."""
-        self._exhausted.note(error.strerror or "")
+        self._exhausted.count_occurrence(error.strerror or "")
         self._loop.remove_reader(self._sock.fileno())
-        self._pause = self._loop.call_later(_PAUSE_S, self._resume)
+        self._pause = self._loop.call_later(_PAUSE_S, self._resume_accepting)
 
-    def _resume(self) -> None:
+    def _resume_accepting(self) -> None:
         self._pause = None
-        self._loop.add_reader(self._sock.fileno(), self._accept)
+        self._loop.add_reader(self._sock.fileno(), self._accept_connections)
 
-    def _enter(self, sock: socket.socket, address: str) -> None:
-        slot = self._pool.enter(address)
+    def _admit_connection(self, sock: socket.socket, address: str) -> None:
+        slot = self._pool.admit(address)
         if isinstance(slot, PoolLimit):
-            self._refused.note(address)
+            self._refused.count_occurrence(address)
             with contextlib.suppress(OSError):
                 if self._refusal:
                     sock.send(self._refusal)
@@ -117,24 +117,24 @@ class Acceptor:
                     sock.recv(_LINGER_BYTES)
             sock.close()
             return
-        task = self._loop.create_task(self._begin(sock, slot))
+        task = self._loop.create_task(self._set_up_connection(sock, slot))
         slot.close = task.cancel  # until the protocol exists and replaces it
-        self._beginning.add(task)
-        task.add_done_callback(lambda task: self._end(task, sock, slot))
+        self._setup_tasks.add(task)
+        task.add_done_callback(lambda task: self._clean_up_connection(task, sock, slot))
 
-    async def _begin(self, sock: socket.socket, slot: Slot) -> None:
+    async def _set_up_connection(self, sock: socket.socket, slot: Slot) -> None:
         timeout_s = None if self._tls is None else self._handshake_timeout_s
         await self._loop.connect_accepted_socket(
-            lambda: self._make(slot), sock, ssl=self._tls, ssl_handshake_timeout=timeout_s
+            lambda: self._make_protocol(slot), sock, ssl=self._tls, ssl_handshake_timeout=timeout_s
         )
 
-    def _end(self, task: asyncio.Task[None], sock: socket.socket, slot: Slot) -> None:
+    def _clean_up_connection(self, task: asyncio.Task[None], sock: socket.socket, slot: Slot) -> None:
         """Clean up after a connection that could not be set up."""
-        self._beginning.discard(task)
+        self._setup_tasks.discard(task)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
             return
         slot.release()
         sock.close()
         if not isinstance(error, (OSError, asyncio.CancelledError)):  # TLS failures and timeouts are OSErrors
-            self._loop.call_exception_handler({"message": "a connection could not be begun", "exception": error})
+            self._loop.call_exception_handler({"message": "cannot set up a connection", "exception": error})

@@ -23,9 +23,18 @@ import structlog
 
 from forewarn.clock import uptime_s
 from forewarn.errors import ConfigError, InvalidRequest
-from forewarn.net.unanswered import UNANSWERED, why
+from forewarn.net.httpx_errors import UNANSWERED, describe_error
 
-__all__ = ["Answer", "Poster", "Resolve", "Terms", "check_terms", "check_url", "origin_of", "refusal_of"]
+__all__ = [
+    "OutboundClient",
+    "OutboundOptions",
+    "PostOutcome",
+    "Resolve",
+    "check_options",
+    "check_receiver_url",
+    "explain_refusal",
+    "redact_url",
+]
 
 _log = structlog.get_logger("forewarn.net.outbound")
 
@@ -53,7 +62,7 @@ _EMBEDDING = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class OutboundOptions:
     """Options for outbound requests.
 
     Attributes:
@@ -72,23 +81,23 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PostOutcome:
     """Outcome of a request.
 
     Attributes:
         status: HTTP status; None if there was no response.
-        words: Error in one line; empty on success.
+        error: Error in one line; empty on success.
         retry_after: Delay that the receiver asked for; None if it did not.
         took_s: Duration in seconds; 0 if there was no response.
     """
 
     status: int | None
-    words: str
+    error: str
     retry_after: timedelta | None = None
     took_s: float = 0.0
 
     @property
-    def is_taken(self) -> bool:
+    def is_accepted(self) -> bool:
         """True if the receiver has accepted the request."""
         return self.status is not None and HTTPStatus(200) <= self.status < HTTPStatus.MULTIPLE_CHOICES
 
@@ -101,11 +110,11 @@ class Answer:
 _NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, AttributeError)  # for the last one see `unanswered`
 
 
-class _Refused(Exception):
+class _NoAllowedAddress(Exception):
     """Raised when the receiver has no allowed address."""
 
 
-class Poster:
+class OutboundClient:
     """Client that posts to one receiver and keeps its connections open.
 
     Args:
@@ -113,63 +122,71 @@ class Poster:
         resolve: Function that resolves names; None for the system's resolver.
     """
 
-    def __init__(self, terms: Terms, resolve: Resolve | None = None) -> None:
-        self._terms = terms
-        self._resolve = resolve or _addresses
+    def __init__(self, options: OutboundOptions, resolve: Resolve | None = None) -> None:
+        self._options = options
+        self._resolve = resolve or _resolve_addresses
         self._client: httpx.AsyncClient | None = None
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str], now: datetime) -> Answer:
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str], now: datetime) -> PostOutcome:
         """Post once. Never raises for a fault of the receiver.
 
         Args:
-            url: URL that has passed `check_url`.
+            url: URL that has passed `check_receiver_url`.
             body: Complete body.
             headers: Headers in addition to the default ones.
             now: Current time, to interpret a date in ``Retry-After``.
         """
         began_s = uptime_s()
         try:
-            async with asyncio.timeout(self._terms.deadline.total_seconds()) as deadline:
-                status, retry_after = await self._post(httpx.URL(url), body, headers, deadline)
+            async with asyncio.timeout(self._options.deadline.total_seconds()) as deadline:
+                status, retry_after = await self._post_to_allowed_address(httpx.URL(url), body, headers, deadline)
         except TimeoutError:
-            return Answer(status=None, words=f"no answer within {self._terms.deadline.total_seconds():g} s")
-        except _Refused as error:
-            return Answer(status=None, words=str(error))
+            return PostOutcome(status=None, error=f"no answer within {self._options.deadline.total_seconds():g} s")
+        except _NoAllowedAddress as error:
+            return PostOutcome(status=None, error=str(error))
         except UNANSWERED as error:
-            return Answer(status=None, words=_line(why(error)))
+            return PostOutcome(status=None, error=_clean_line(describe_error(error)))
         except OSError as error:
-            return Answer(status=None, words=_line(str(error)) or type(error).__name__)
+            return PostOutcome(status=None, error=_clean_line(str(error)) or type(error).__name__)
         except Exception as error:  # noqa: BLE001 - any library error about a connection is a failed attempt
             _log.warning("a request ended unexpectedly", error=repr(error))
-            return Answer(status=None, words=_line(f"{type(error).__name__}: {error}"))
+            return PostOutcome(status=None, error=_clean_line(f"{type(error).__name__}: {error}"))
         took_s = uptime_s() - began_s
-        return Answer(status=status, words=_words(status), retry_after=_span(retry_after, now), took_s=took_s)
+        return PostOutcome(
+            status=status,
+            error=_describe_status(status),
+            retry_after=_parse_retry_after(retry_after, now),
+            took_s=took_s,
+        )
 
-    async def _post(
+    async def _post_to_allowed_address(
         self, url: httpx.URL, body: bytes, headers: Mapping[str, str], deadline: asyncio.Timeout
     ) -> tuple[int, str]:
-        if self._terms.proxy:
-            return await self._exchange(url, body, headers, deadline, self._terms.deadline)
-        found = [ipaddress.ip_address(a.partition("%")[0]) for a in await self._resolve(url.host, _port(url))]
-        refusals = [refusal_of(address, url.scheme, allows_private=self._terms.allows_private) for address in found]
+        # The proxy resolves the name, so there is no address to check; operators restrict the proxy instead.
+        if self._options.proxy:
+            return await self._send_request(url, body, headers, deadline, self._options.deadline)
+        found = [ipaddress.ip_address(a.partition("%")[0]) for a in await self._resolve(url.host, _find_port(url))]
+        refusals = [
+            explain_refusal(address, url.scheme, allows_private=self._options.allows_private) for address in found
+        ]
         allowed = [address for address, refusal in zip(found, refusals, strict=True) if refusal is None]
         if not allowed:
             words = next((refusal for refusal in refusals if refusal), "it has no address")
-            msg = f"{url.host} may not be asked: {words}"
-            raise _Refused(msg)
+            msg = f"requests to {url.host} are not allowed: {words}"
+            raise _NoAllowedAddress(msg)
         own = dict(headers) | {"Host": url.netloc.decode("ascii")}
         name = url.raw_host.decode("ascii")
         allowed = allowed[:_ADDRESSES_MAX]
-        patience = self._terms.deadline / len(allowed)  # an address that does not answer must leave time for the next
+        patience = self._options.deadline / len(allowed)  # an address that does not answer must leave time for the next
         for number, address in enumerate(allowed, 1):
             try:
-                return await self._exchange(url.copy_with(host=str(address)), body, own, deadline, patience, name)
+                return await self._send_request(url.copy_with(host=str(address)), body, own, deadline, patience, name)
             except _NOT_CONNECTED:
                 if number == len(allowed):
                     raise
         raise AssertionError  # the last one returns or raises
 
-    async def _exchange(  # noqa: PLR0913 - a request and its time limits
+    async def _send_request(  # noqa: PLR0913 - a request and its time limits
         self,
         url: httpx.URL,
         body: bytes,
@@ -179,36 +196,40 @@ class Poster:
         name: str = "",
     ) -> tuple[int, str]:
         """Return the status and ``Retry-After``. A receiver that has begun its response has received the request."""
+        # The URL has the checked address in place of the name, which TLS must still verify.
         extensions: dict[str, object] = {"sni_hostname": name} if name else {}
-        client = self._opened()
+        client = self._get_client()
         # Only the connect timeout applies; for the rest the deadline of the whole request comes first.
-        timeout = httpx.Timeout(2 * self._terms.deadline.total_seconds(), connect=connect.total_seconds())
+        timeout = httpx.Timeout(2 * self._options.deadline.total_seconds(), connect=connect.total_seconds())
         async with client.stream(
             "POST", url, content=body, headers=headers, extensions=extensions, timeout=timeout
         ) as response:
+            # The status is known, so the deadline must not turn a delivery into a failure; reading the rest has its own
+            # limit.
             deadline.reschedule(None)
+            # A rest that cannot be read costs only the connection.
             with suppress(httpx.HTTPError, TimeoutError):
-                await self._drain(response)
+                await self._drain_response(response)
             return response.status_code, response.headers.get("retry-after", "")
 
-    async def _drain(self, response: httpx.Response) -> None:
+    async def _drain_response(self, response: httpx.Response) -> None:
         """Read a short response to its end, so that the connection can be reused; abandon a long one."""
-        left = self._terms.answer_size_bytes_max
+        left = self._options.answer_size_bytes_max
         async with asyncio.timeout(_DRAIN_S):
             async for piece in response.aiter_raw():
                 left -= len(piece)
                 if left < 0:
                     return
 
-    def _opened(self) -> httpx.AsyncClient:
+    def _get_client(self) -> httpx.AsyncClient:
         if self._client is None:
             # Identity encoding: a compressed response could expand beyond the size limit.
             self._client = httpx.AsyncClient(
                 trust_env=False,
                 follow_redirects=False,
-                proxy=self._terms.proxy or None,
+                proxy=self._options.proxy or None,
                 headers={"Accept-Encoding": "identity", "User-Agent": "forewarn"},
-                verify=_trust(self._terms.ca_file),
+                verify=_create_tls_context(self._options.ca_file),
             )
         return self._client
 
@@ -219,22 +240,22 @@ class Poster:
             await client.aclose()
 
 
-def check_terms(terms: Terms) -> None:
+def check_options(options: OutboundOptions) -> None:
     """Validate the options before the first request.
 
     Raises:
         ConfigError: The certificates cannot be read, or the proxy's URL is invalid.
     """
-    _trust(terms.ca_file)
-    if terms.proxy:
+    _create_tls_context(options.ca_file)
+    if options.proxy:
         try:
-            httpx.Proxy(terms.proxy)
+            httpx.Proxy(options.proxy)
         except (httpx.InvalidURL, ValueError) as error:
             msg = "setting notify_proxy: expected a URL like http://proxy.example:3128"
             raise ConfigError(msg, setting="notify_proxy") from error
 
 
-def check_url(url: str) -> None:
+def check_receiver_url(url: str) -> None:
     """Validate the URL of a receiver.
 
     Raises:
@@ -248,37 +269,38 @@ def check_url(url: str) -> None:
     if parsed.scheme not in {"http", "https"} or not parsed.host:
         reason = "it is expected to begin with https:// or http://"
     elif parsed.userinfo:
-        reason = "it may hold no user or password: notifications are signed instead"
+        reason = "it must not contain a user or password: notifications are signed instead"
     elif parsed.fragment:
-        reason = "it may hold no '#'"
+        reason = "it must not contain '#'"
     elif len(url) > _URL_LENGTH_MAX or not url.isprintable():
-        reason = f"it may have at most {_URL_LENGTH_MAX} characters, all printable"
+        reason = f"it must have at most {_URL_LENGTH_MAX} characters, all printable"
     elif parsed.port == 0:
-        reason = "port 0 is none"
+        reason = "port 0 is invalid"
     else:
         with suppress(ValueError):
-            reason = refusal_of(ipaddress.ip_address(parsed.host), parsed.scheme, allows_private=True)
+            reason = explain_refusal(ipaddress.ip_address(parsed.host), parsed.scheme, allows_private=True)
     if reason is not None:
-        msg = f"the URL of a subscription cannot be used: {reason}"
+        msg = f"invalid URL of a subscription: {reason}"
         raise InvalidRequest(msg)
 
 
-def origin_of(url: str) -> str:
+def redact_url(url: str) -> str:
     """Return the URL without its path and query, which may hold a secret."""
     parsed = httpx.URL(url)
     return f"{parsed.scheme}://{parsed.netloc.decode('ascii')}/…"
 
 
-def refusal_of(address: Address, scheme: str, *, allows_private: bool) -> str | None:
+def explain_refusal(address: Address, scheme: str, *, allows_private: bool) -> str | None:
     """Return the reason why an address is not allowed; None if it is.
 
     This service can reach more than the person who names a receiver, such as metadata services with credentials.
     """
-    address = _unwrapped(address)
+    address = _unwrap_address(address)
     if address.is_link_local or address in _METADATA:
-        return f"{address} is where machines find their metadata"
+        return f"{address} is the address of a metadata service"
     if address.is_multicast or address.is_unspecified or (address.is_reserved and not address.is_private):
-        return f"{address} is no address of a receiver"
+        return f"{address} cannot be the address of a receiver"
+    # Not `is_private`, which leaves out shared address space (100.64.0.0/10).
     is_private = address.is_loopback or not address.is_global
     if is_private and not allows_private:
         return f"{address} is private (notify_private_addresses)"
@@ -287,19 +309,20 @@ def refusal_of(address: Address, scheme: str, *, allows_private: bool) -> str | 
     return None
 
 
-def _unwrapped(address: Address) -> Address:
+def _unwrap_address(address: Address) -> Address:
     """Return the IPv4 address embedded in an IPv6 address; the address unchanged if there is none."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
     if inner is not None:
         return inner
+    # `::` and `::1` lie in the compatible range, too, but embed no IPv4 address.
     if any(address in network for network in _EMBEDDING) or (address in _COMPATIBLE and int(address) > 1):
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address
 
 
-async def _addresses(host: str, port: int) -> list[str]:
+async def _resolve_addresses(host: str, port: int) -> list[str]:
     try:
         return [str(ipaddress.ip_address(host))]
     except ValueError:
@@ -307,16 +330,16 @@ async def _addresses(host: str, port: int) -> list[str]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=SOCK_STREAM)
     except (gaierror, UnicodeError) as error:
-        msg = f"the name {host} is not known: {getattr(error, 'strerror', None) or error}"
-        raise _Refused(msg) from error
+        msg = f"cannot resolve {host}: {getattr(error, 'strerror', None) or error}"
+        raise _NoAllowedAddress(msg) from error
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
-def _port(url: httpx.URL) -> int:
+def _find_port(url: httpx.URL) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
 
 
-def _trust(ca_file: Path | None) -> ssl.SSLContext:
+def _create_tls_context(ca_file: Path | None) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if ca_file is not None:
         try:
@@ -327,17 +350,18 @@ def _trust(ca_file: Path | None) -> ssl.SSLContext:
     return context
 
 
-def _words(status: int) -> str:
+def _describe_status(status: int) -> str:
     if HTTPStatus(200) <= status < HTTPStatus.MULTIPLE_CHOICES:
         return ""
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
-        return f"answered {status}: redirects are not followed, name the URL that it leads to"
+        return f"answered {status}: redirects are not followed; use the URL it redirects to"
     return f"answered {status}"
 
 
-def _span(text: str, now: datetime) -> timedelta | None:
+def _parse_retry_after(text: str, now: datetime) -> timedelta | None:
     """Return the delay in ``Retry-After``, given as seconds or a date; None if it is invalid."""
     if text.isascii() and text.isdecimal():
+        # Bounded, as `timedelta` overflows and `int` is slow with very many digits.
         return timedelta(seconds=min(int(text[:10]), 10**9))
     try:
         moment = parsedate_to_datetime(text)
@@ -347,6 +371,6 @@ def _span(text: str, now: datetime) -> timedelta | None:
     return max(aware - now, timedelta(0))
 
 
-def _line(text: str) -> str:
+def _clean_line(text: str) -> str:
     """Return the text as one printable line of limited length."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_WORDS_MAX]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-__all__ = ["Network", "Pool", "PoolLimit", "PoolLimits", "Slot", "counted_address", "is_among", "parse_networks"]
+__all__ = ["Network", "Pool", "PoolLimit", "PoolLimits", "Slot", "get_counting_key", "is_in_networks", "parse_networks"]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -65,25 +65,26 @@ class Slot:
         self.is_released = False
         self.close: Callable[[], object] = lambda: None
 
-    def hold(self, size_bytes: int) -> None:
+    def set_held_bytes(self, size_bytes: int) -> None:
         """Set the number of bytes held for this connection."""
         if not self.is_known and not self.is_released:
             more, self._size_bytes = size_bytes - self._size_bytes, size_bytes
-            self._pool.hold(more)
+            self._pool.add_held_bytes(more)
 
     def make_known(self) -> None:
         """Mark the caller as known."""
         if not self.is_known and not self.is_released:
-            self.hold(0)
+            # Its bytes must be released while it still counts as unknown: afterwards `add_held_bytes` ignores them.
+            self.set_held_bytes(0)
             self.is_known = True
-            self._pool.forget_unknown(self)
+            self._pool.remove_unknown(self)
 
     def release(self) -> None:
         """Release the slot after the connection has ended. May be repeated."""
         if not self.is_released:
-            self.hold(0)
+            self.set_held_bytes(0)
             self.is_released = True
-            self._pool.forget(self)
+            self._pool.remove_slot(self)
 
 
 class Pool:
@@ -110,37 +111,39 @@ class Pool:
         return self._count
 
     @property
-    def unknown(self) -> int:
+    def unknown_count(self) -> int:
         """Number of connections with an unknown caller."""
         return len(self._unknown)
 
-    def enter(self, address: str) -> Slot | PoolLimit:
+    def admit(self, address: str) -> Slot | PoolLimit:
         """Return a slot for a new connection, or the limit that it exceeds."""
         limits = self.limits
-        key = counted_address(address)
-        if self._by_address[key] >= limits.per_address_max and not is_among(address, limits.proxies):
+        key = get_counting_key(address)
+        # Checked first, so that an address over its limit cannot evict connections of others.
+        if self._by_address[key] >= limits.per_address_max and not is_in_networks(address, limits.proxies):
             self.refused[PoolLimit.ADDRESS] += 1
             return PoolLimit.ADDRESS
-        if self._count >= limits.connections_max and not self._replace_oldest(PoolLimit.ALL):
+        # Known callers are never evicted; if all callers are known, the new connection is refused.
+        if self._count >= limits.connections_max and not self._evict_oldest(PoolLimit.ALL):
             self.refused[PoolLimit.ALL] += 1
             return PoolLimit.ALL
         if len(self._unknown) >= limits.unknown_max:
-            self._replace_oldest(PoolLimit.UNKNOWN)
+            self._evict_oldest(PoolLimit.UNKNOWN)
         slot = Slot(self, key)
         self._count += 1
         self._unknown[slot] = None
         self._by_address[key] += 1
         return slot
 
-    def hold(self, size_bytes: int) -> None:
+    def add_held_bytes(self, size_bytes: int) -> None:
         """Add to the bytes held for unknown callers; above the limit, end their oldest connections."""
         self.unknown_size_bytes += size_bytes
         if size_bytes <= 0:
             return  # an evicted slot releases its bytes here while it is still the oldest
-        while self.unknown_size_bytes > self.limits.unknown_size_bytes_max and self._replace_oldest(PoolLimit.BYTES):
+        while self.unknown_size_bytes > self.limits.unknown_size_bytes_max and self._evict_oldest(PoolLimit.BYTES):
             pass
 
-    def forget_unknown(self, slot: Slot) -> None:
+    def remove_unknown(self, slot: Slot) -> None:
         """Remove a connection from the unknown ones, as its caller is known or it has ended."""
         if slot in self._unknown:
             del self._unknown[slot]
@@ -148,12 +151,12 @@ class Pool:
             if not self._by_address[slot.address]:
                 del self._by_address[slot.address]
 
-    def forget(self, slot: Slot) -> None:
+    def remove_slot(self, slot: Slot) -> None:
         """Remove a connection that has ended."""
         self._count -= 1
-        self.forget_unknown(slot)
+        self.remove_unknown(slot)
 
-    def _replace_oldest(self, limit: PoolLimit) -> bool:
+    def _evict_oldest(self, limit: PoolLimit) -> bool:
         """End the oldest connection of an unknown caller; return True if there was one."""
         slot = next(iter(self._unknown), None)
         if slot is None:
@@ -164,20 +167,21 @@ class Pool:
         return True
 
 
-def is_among(address: str, networks: Sequence[Network]) -> bool:
+def is_in_networks(address: str, networks: Sequence[Network]) -> bool:
     """Return True if the address is in one of these networks."""
     if not networks:
         return False
-    found = _parsed(address)
+    found = _parse_address(address)
     return found is not None and any(found in network for network in networks)
 
 
 @lru_cache(maxsize=4096)
-def counted_address(address: str) -> str:
+def get_counting_key(address: str) -> str:
     """Return the counting key of an address: the IPv4 address, or the IPv6 /64, the usual share of one customer."""
-    found = _parsed(address)
+    found = _parse_address(address)
     if isinstance(found, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((found, 64), strict=False))
+    # Not an IP address. The key is kept in memory, so its length is bounded.
     return address[:64] if found is None else str(found)
 
 
@@ -190,7 +194,7 @@ def parse_networks(text: str) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip())
 
 
-def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parse_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

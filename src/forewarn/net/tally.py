@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-__all__ = ["Tally", "Told"]
+__all__ = ["Tally", "TallyLine"]
 
 _EVERY_S = 60.0
 _NAMES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class TallyLine:
     """Content of one line.
 
     Attributes:
@@ -35,22 +35,23 @@ class Tally:
 
     def __init__(self, every_s: float = _EVERY_S) -> None:
         self._every_s = every_s
-        self._told_s = float("-inf")
+        self._last_line_s = float("-inf")
         self._count = 0
         self._names: Counter[str] = Counter()
 
-    def note(self, name: str) -> None:
+    def count_occurrence(self, name: str) -> None:
         """Count an occurrence for this name."""
         self._count += 1
+        # Clients choose the names, so beyond the limit only the total grows.
         if name in self._names or len(self._names) < _NAMES_MAX:
             self._names[name] += 1
 
-    def due(self, now_s: float) -> Told | None:
+    def take_line(self, now_s: float) -> TallyLine | None:
         """Return the next line and reset the counts; None if there were no occurrences, or it is too early."""
-        if not self._count or now_s - self._told_s < self._every_s:
+        if not self._count or now_s - self._last_line_s < self._every_s:
             return None
         worst, worst_count = self._names.most_common(1)[0]
-        told = Told(count=self._count, worst=worst, worst_count=worst_count)
-        self._told_s, self._count = now_s, 0
+        told = TallyLine(count=self._count, worst=worst, worst_count=worst_count)
+        self._last_line_s, self._count = now_s, 0
         self._names.clear()
         return told

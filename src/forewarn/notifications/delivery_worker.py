@@ -21,17 +21,24 @@ import structlog
 
 from forewarn.clock import RealClock
 from forewarn.core.circuit_breaker import CircuitBreaker
-from forewarn.core.subscription import Backoff, Delivery, DeliveryState, Subscription, SubscriptionState, failed
+from forewarn.core.subscription import (
+    Delivery,
+    DeliveryBackoff,
+    DeliveryState,
+    Subscription,
+    SubscriptionState,
+    record_failed_attempt,
+)
 from forewarn.engine.engine import Engine
-from forewarn.engine.subscriptions import HandedOver
+from forewarn.engine.subscriptions import DeliveryResults
 from forewarn.errors import ForewarnError
-from forewarn.notifications.outbox import Measure, Outbox, first_of_each, read_outbox
+from forewarn.notifications.outbox import Outbox, OutboxLimits, find_first_of_each, read_outbox
 
 if TYPE_CHECKING:
-    from forewarn.net.outbound import Answer
+    from forewarn.net.outbound import PostOutcome
     from forewarn.wire.notification import Notification
 
-__all__ = ["DeliveryPolicy", "DeliveryWorker", "Posts", "headers_of"]
+__all__ = ["DeliveryPolicy", "DeliveryWorker", "ReceiverClient", "build_headers"]
 
 _log = structlog.get_logger("forewarn.notifications.notifier")
 
@@ -59,15 +66,15 @@ class DeliveryPolicy:
     """
 
     source: str = "/forewarn"
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: DeliveryBackoff = field(default_factory=DeliveryBackoff)
     requests_max: int = 4
     waiting_max: int = 100
 
 
-class Posts(Protocol):
+class ReceiverClient(Protocol):
     """Client that posts to one receiver."""
 
-    def post(self, url: str, body: bytes, headers: dict[str, str], now: datetime) -> Awaitable[Answer]:
+    def post(self, url: str, body: bytes, headers: dict[str, str], now: datetime) -> Awaitable[PostOutcome]:
         """Post once; the answer holds the result, errors included."""
         ...
 
@@ -76,17 +83,17 @@ class Posts(Protocol):
         ...
 
 
-def headers_of(subscription: Subscription, message_id: str, body: bytes, now: datetime) -> dict[str, str]:
+def build_headers(subscription: Subscription, message_id: str, body: bytes, now: datetime) -> dict[str, str]:
     """Return the headers of a notification, with signatures."""
-    from forewarn.notifications.signing import signed_headers  # noqa: PLC0415 - unused by most services
+    from forewarn.notifications.signing import sign_headers  # noqa: PLC0415 - unused by most services
     from forewarn.wire.notification import CONTENT_TYPE  # noqa: PLC0415 - as above
 
     # The receiver checks the signature's time by a real clock, even if ours is virtual.
-    signed = signed_headers(subscription.secrets(now), message_id, RealClock().now(), body)
+    signed = sign_headers(subscription.get_signing_secrets(now), message_id, RealClock().now(), body)
     return {"Content-Type": f"{CONTENT_TYPE}; charset=utf-8"} | signed
 
 
-class _Round:
+class _DeliveryRound:
     """Results of one round of deliveries."""
 
     def __init__(self, outbox: Outbox, *, was_down: bool) -> None:
@@ -94,18 +101,18 @@ class _Round:
         self.was_down = was_down
         self.failures = 0
         self.delivered: set[tuple[int, str]] = set()
-        self.kept: dict[tuple[int, str], Delivery] = {}
-        self.stop: str | None = None
+        self.stored: dict[tuple[int, str], Delivery] = {}
+        self.pause_reason: str | None = None
         self.known = {delivery.key: delivery for delivery in outbox.waiting}
 
     def is_settled(self, key: tuple[int, str]) -> bool:
         """Return whether the notification is done for this round."""
-        return key in self.delivered or key in self.kept
+        return key in self.delivered or key in self.stored
 
     @property
     def waiting(self) -> list[Delivery]:
         """Deliveries that wait for a retry after this round."""
-        kept = {key: d for key, d in self.known.items() if key not in self.delivered} | self.kept
+        kept = {key: d for key, d in self.known.items() if key not in self.delivered} | self.stored
         return [d for d in kept.values() if d.state is DeliveryState.WAITING]
 
 
@@ -117,7 +124,8 @@ class DeliveryWorker:
         delivery_policy: Policy for deliveries.
         subscription: Subscription to deliver for.
         posts: Client for its receiver.
-        count: Called with the subscription's name and each outcome: ``delivered``, ``failed`` or ``dead``.
+        count: Called with the subscription's name and each outcome: ``delivered``, ``record_failed_attempt`` or
+            ``dead``.
 
     Attributes:
         oldest_at: Time of the oldest occurrence not yet delivered; None if everything was.
@@ -128,13 +136,13 @@ class DeliveryWorker:
         engine: Engine,
         delivery_policy: DeliveryPolicy,
         subscription: Subscription,
-        posts: Posts,
+        client: ReceiverClient,
         count: Callable[[str, str], None],
     ) -> None:
         self.id, self.name = subscription.id, subscription.name
         self.oldest_at: datetime | None = None
         self._engine, self._clock, self._delivery_policy = engine, engine.clock, delivery_policy
-        self._posts = posts
+        self._client = client
         self._count = count
         self._woken = asyncio.Event()
         self._position = subscription.cursor
@@ -146,7 +154,7 @@ class DeliveryWorker:
         """Read the audit log again: something was written."""
         self._woken.set()
 
-    def urge(self) -> None:
+    def retry_now(self) -> None:
         """Try now, even if the breaker is open: an operator has changed a subscription."""
         self._breaker.open_until = None
         self._woken.set()
@@ -155,26 +163,28 @@ class DeliveryWorker:
         """Deliver until the subscription is deleted or paused, this replica is no longer the leader, or cancelled."""
         try:
             while True:
+                # Before the read, so that an entry written during the round starts another one.
                 self._woken.clear()
                 try:
-                    outbox = await self._read()
+                    outbox = await self._read_outbox()
                     if outbox is None or outbox.subscription.state is not SubscriptionState.ACTIVE:
                         return
-                    until, is_active = await self._deliver(outbox)
+                    until, is_active = await self._run_round(outbox)
                     if not is_active:
                         return
                 except ForewarnError as error:
                     # `_sent` remembers what was delivered, so it is not sent again once the store works.
-                    _log.warning("deliveries cannot be written down, trying again", error=error.message)
+                    _log.warning("cannot record deliveries; retrying", error=error.message)
                     until = self._clock.now() + _STORE_RETRY
                 except Exception:  # noqa: BLE001 - a worker must survive a bug; the log has the trace
-                    _log.exception("a round of deliveries failed, trying again", subscription=self.name)
+                    _log.exception("a round of deliveries failed; retrying", subscription=self.name)
                     until = self._clock.now() + _STORE_RETRY
-                await self._wait(until)
+                await self._wait_for_work(until)
         finally:
-            await self._posts.close()
+            await self._client.close()
 
-    async def _wait(self, until: datetime | None) -> None:
+    async def _wait_for_work(self, until: datetime | None) -> None:
+        # Yield even with more to do, so that one busy subscription does not starve the event loop.
         if until is not None and until <= self._clock.now():
             await asyncio.sleep(0)
             return
@@ -193,9 +203,9 @@ class DeliveryWorker:
 
     # One round
 
-    async def _read(self) -> Outbox | None:
+    async def _read_outbox(self) -> Outbox | None:
         now = self._clock.now()
-        measure = Measure(
+        measure = OutboxLimits(
             after=self._position,
             waiting_max=self._delivery_policy.waiting_max,
             is_open=self._breaker.is_open,
@@ -203,20 +213,23 @@ class DeliveryWorker:
         )
         return await self._engine.read(lambda reader: read_outbox(reader, self.id, measure, now))
 
-    async def _deliver(self, outbox: Outbox) -> tuple[datetime | None, bool]:
+    async def _run_round(self, outbox: Outbox) -> tuple[datetime | None, bool]:
         """Deliver what can be delivered now; return the time of the next round, and whether to go on."""
         if not self._engine.leadership.is_held:
+            # The new leader has a worker for this subscription, which continues at the stored cursor.
             return None, False
-        done = _Round(outbox, was_down=self._breaker.is_open)
+        done = _DeliveryRound(outbox, was_down=self._breaker.is_open)
+        # Retention has deleted the entries of these deliveries. There is nothing left to send, so they are dropped.
         done.delivered.update(outbox.unknown)
-        queues = self._queues(outbox)
+        queues = self._build_queues(outbox)
         unsent = [n.entry.at for queue in queues for n in queue[:1] if n.key not in self._sent]
         self.oldest_at = min([d.at for d in outbox.waiting] + unsent, default=None)
+        # One request at a time probes a receiver that is considered down.
         workers = 1 if self._breaker.is_open else min(self._delivery_policy.requests_max, len(queues))
-        await asyncio.gather(*(self._work(queues, done) for _ in range(workers)))
-        return await self._write_down(done)
+        await asyncio.gather(*(self._drain_queues(queues, done) for _ in range(workers)))
+        return await self._record_round(done)
 
-    def _queues(self, outbox: Outbox) -> deque[list[Notification]]:
+    def _build_queues(self, outbox: Outbox) -> deque[list[Notification]]:
         """Return a queue for each subject, without subjects whose earlier delivery still waits for its retry."""
         blocked = {delivery.subject for delivery in outbox.waiting} - outbox.due
         queues: dict[str, list[Notification]] = {}
@@ -228,29 +241,33 @@ class DeliveryWorker:
             return deque(sorted(queues.values(), key=lambda queue: queue[0].subject in outbox.due))
         return deque(queues.values())
 
-    async def _work(self, queues: deque[list[Notification]], done: _Round) -> None:
-        while queues and self._may_go_on(done):
+    async def _drain_queues(self, queues: deque[list[Notification]], done: _DeliveryRound) -> None:
+        while queues and self._may_continue(done):
             for notification in queues.popleft():
                 if notification.key in self._sent:
                     done.delivered.add(notification.key)
-                elif not self._may_go_on(done) or not await self._hand_over(notification, done):
+                elif not self._may_continue(done) or not await self._post_notification(notification, done):
                     break
 
-    def _may_go_on(self, done: _Round) -> bool:
-        if done.stop is not None or not self._engine.leadership.is_held:
+    def _may_continue(self, done: _DeliveryRound) -> bool:
+        if done.pause_reason is not None or not self._engine.leadership.is_held:
             return False
         return not self._breaker.is_open or done.failures < _PROBES
 
-    async def _hand_over(self, notification: Notification, done: _Round) -> bool:
+    async def _post_notification(self, notification: Notification, done: _DeliveryRound) -> bool:
         """Post one; return whether the next one of its subject may follow."""
         subscription = done.outbox.subscription
         known = done.known.get(notification.key)
-        answer = await self._try(notification, subscription, is_first=known is None and not self._breaker.failures)
+        answer = await self._post_with_retries(
+            notification, subscription, is_first=known is None and not self._breaker.failures
+        )
         if answer.is_gone:
-            done.stop = "the receiver answered 410 Gone"
+            # Standard Webhooks: with 410 a receiver asks for no further notifications.
+            done.pause_reason = "the receiver answered 410 Gone"
             return False
-        if answer.is_taken:
+        if answer.is_accepted:
             self._breaker.record_success()
+            # Remembered until the cursor has passed it: if the result cannot be stored, it is not sent again.
             self._sent.add(notification.key)
             done.delivered.add(notification.key)
             self._count(self.name, "delivered")
@@ -258,17 +275,20 @@ class DeliveryWorker:
         done.failures += 1
         now = self._clock.now()
         self._breaker.record_failure(now, self._rng.random(), answer.retry_after)
-        delivery = known or _delivery(subscription, notification)
-        kept = failed(
-            delivery, now, answer.words, self._delivery_policy.backoff, self._rng.random(), answer.retry_after
+        delivery = known or _make_delivery(subscription, notification)
+        kept = record_failed_attempt(
+            delivery, now, answer.error, self._delivery_policy.backoff, self._rng.random(), answer.retry_after
         )
-        done.kept[kept.key] = kept
+        done.stored[kept.key] = kept
         if kept.state is DeliveryState.DEAD:
             self._count(self.name, "dead")
-            _log.warning("a notification is given up", subscription=self.name, id=kept.id, error=kept.last_error)
+            _log.warning("a delivery is dead", subscription=self.name, id=kept.id, error=kept.last_error)
+        # Later ones of the subject queue behind a delivery that waits, but not behind one that is given up.
         return kept.state is DeliveryState.DEAD
 
-    async def _try(self, notification: Notification, subscription: Subscription, *, is_first: bool) -> Answer:
+    async def _post_with_retries(
+        self, notification: Notification, subscription: Subscription, *, is_first: bool
+    ) -> PostOutcome:
         """Post a notification; on its first delivery, with quick retries."""
         from forewarn.wire.notification import encode_notification  # noqa: PLC0415 - unused by most services
 
@@ -276,11 +296,12 @@ class DeliveryWorker:
         pauses = [*(_QUICK_PAUSES_S if is_first and not self._clock.is_virtual else ()), None]
         for pause_s in pauses:
             now = self._clock.now()
-            headers = headers_of(subscription, notification.id, body, now)
-            answer = await self._posts.post(subscription.url, body, headers, now)
-            if answer.is_taken or answer.is_gone:
+            headers = build_headers(subscription, notification.id, body, now)
+            answer = await self._client.post(subscription.url, body, headers, now)
+            if answer.is_accepted or answer.is_gone:
                 return answer
-            self._count(self.name, "failed")
+            self._count(self.name, "record_failed_attempt")
+            # A receiver that has named a pause gets no quick retry.
             if pause_s is None or answer.retry_after is not None:
                 return answer
             await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
@@ -288,62 +309,66 @@ class DeliveryWorker:
 
     # Results
 
-    async def _write_down(self, done: _Round) -> tuple[datetime | None, bool]:
-        self._keep_behind(done)
-        subscription, waiting, position = done.outbox.subscription, done.waiting, self._reached(done)
+    async def _record_round(self, done: _DeliveryRound) -> tuple[datetime | None, bool]:
+        self._queue_behind_waiting(done)
+        subscription, waiting, position = done.outbox.subscription, done.waiting, self._find_settled_position(done)
         since = subscription.failing_since
         failing_since = (since or self._clock.now()) if waiting or self._breaker.failures else None
-        needs = bool(done.delivered or done.kept or done.stop)
+        needs = bool(done.delivered or done.stored or done.pause_reason)
         needs |= failing_since != since or position - subscription.cursor > _UNKEPT_MAX
         is_active = True
+        # Most entries do not concern a given subscription; without this, each would cost every subscription a write.
         if needs:
-            outcome = HandedOver(
+            outcome = DeliveryResults(
                 cursor=position,
                 delivered=tuple(sorted(done.delivered & done.known.keys())),
-                kept=tuple(done.kept.values()),
+                stored=tuple(done.stored.values()),
                 failing_since=failing_since,
-                stop=done.stop,
+                pause_reason=done.pause_reason,
             )
-            is_active = await self._engine.hand_over(self.id, outcome)
+            is_active = await self._engine.record_deliveries(self.id, outcome)
         self._position = position
         self._sent = {key for key in self._sent if key[0] > position}
         has_all = not done.outbox.entries or position == done.outbox.entries[-1].sequence
         if not waiting and has_all:
             self.oldest_at = None
-        return self._next_round(waiting, has_more=done.outbox.has_more or not has_all), is_active
+        return self._find_next_round_at(waiting, has_more=done.outbox.has_more or not has_all), is_active
 
-    def _next_round(self, waiting: list[Delivery], *, has_more: bool) -> datetime | None:
+    def _find_next_round_at(self, waiting: list[Delivery], *, has_more: bool) -> datetime | None:
         now, open_until = self._clock.now(), self._breaker.open_until
         if open_until is not None and open_until > now:
             return open_until
         if has_more:
             return now
-        return min((d.next_at or now for d in first_of_each(waiting).values()), default=None)
+        return min((d.next_at or now for d in find_first_of_each(waiting).values()), default=None)
 
-    def _keep_behind(self, done: _Round) -> None:
+    def _queue_behind_waiting(self, done: _DeliveryRound) -> None:
         """Queue notifications behind a waiting delivery of their subject, to be retried with it."""
-        firsts = first_of_each(done.waiting)
+        # Stored, though not tried yet: the cursor can then pass them, and the rest goes on.
+        firsts = find_first_of_each(done.waiting)
         for notification in done.outbox.notifications:
             first = firsts.get(notification.subject)
             is_open = not done.is_settled(notification.key) and notification.key not in done.known
             if first is not None and is_open:
                 behind = replace(
-                    _delivery(done.outbox.subscription, notification),
+                    _make_delivery(done.outbox.subscription, notification),
                     next_at=first.next_at,
-                    last_error="waits for an earlier one",
+                    last_error="waiting for an earlier delivery",
                 )
-                done.kept[behind.key] = behind
+                done.stored[behind.key] = behind
         if done.was_down and not self._breaker.is_open:
             # The receiver works again: retry at once what waited for it.
             now = self._clock.now()
             for delivery in done.outbox.waiting:
                 if not done.is_settled(delivery.key):
-                    done.kept[delivery.key] = replace(delivery, next_at=now)
+                    done.stored[delivery.key] = replace(delivery, next_at=now)
 
-    def _reached(self, done: _Round) -> int:
+    def _find_settled_position(self, done: _DeliveryRound) -> int:
         """Return the last audit log entry up to which everything is delivered or stored."""
         position = max(self._position, done.outbox.subscription.cursor)
         keys = (n.key for n in done.outbox.notifications)
+        # The cursor stops before the first entry with something unsettled. Later ones that were delivered are
+        # remembered in `_sent`.
         left = {key[0] for key in keys if not done.is_settled(key) and key not in done.known}
         for entry in done.outbox.entries:
             if entry.sequence in left:
@@ -352,7 +377,7 @@ class DeliveryWorker:
         return position
 
 
-def _delivery(subscription: Subscription, notification: Notification) -> Delivery:
+def _make_delivery(subscription: Subscription, notification: Notification) -> Delivery:
     return Delivery(
         subscription_id=subscription.id,
         sequence=notification.entry.sequence,

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.core.decision import Changes
+from forewarn.core.decision import ChangeSet
 from forewarn.core.model import EntryKind
 from forewarn.core.subscription import Subscription, SubscriptionState
 from forewarn.engine.engine import Engine
 from forewarn.engine.subscriptions import find_subscription
 from forewarn.errors import ForewarnError
-from forewarn.notifications.delivery_worker import DeliveryPolicy, DeliveryWorker, Posts, headers_of
+from forewarn.notifications.delivery_worker import DeliveryPolicy, DeliveryWorker, ReceiverClient, build_headers
 from forewarn.util.ids import RandomIds
 
 if TYPE_CHECKING:
-    from forewarn.net.outbound import Answer, Resolve, Terms
+    from forewarn.net.outbound import OutboundOptions, PostOutcome, Resolve
 
 __all__ = ["DeliveryPolicy", "Notifier"]
 
@@ -51,7 +51,7 @@ class Notifier:
         self,
         engine: Engine,
         clock: Clock,
-        terms: Callable[[], Terms],
+        terms: Callable[[], OutboundOptions],
         delivery_policy: DeliveryPolicy | None = None,
         resolve: Resolve | None = None,
     ) -> None:
@@ -63,23 +63,24 @@ class Notifier:
         self._resolve = resolve
         self._workers: dict[str, DeliveryWorker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._wake = asyncio.Event()
-        engine.listeners.append(self._notice)
+        self._woken = asyncio.Event()
+        engine.listeners.append(self._handle_changes)
 
-    def hear(self) -> None:
+    def wake(self) -> None:
         """Check again: another process has committed something, or the leader has changed."""
-        self._wake.set()
-        self._wake_couriers()
+        self._woken.set()
+        self._wake_workers()
 
-    def _notice(self, changes: Changes) -> None:
+    def _handle_changes(self, changes: ChangeSet) -> None:
         if any(entry.kind is EntryKind.SUBSCRIPTION for entry in changes.entries):
-            self._wake.set()
+            self._woken.set()
             for worker in self._workers.values():
-                worker.urge()
+                # It may be a resume or a redelivery, by which an operator says that the receiver works again.
+                worker.retry_now()
         elif changes.entries:
-            self._wake_couriers()
+            self._wake_workers()
 
-    def _wake_couriers(self) -> None:
+    def _wake_workers(self) -> None:
         for worker in self._workers.values():
             worker.wake()
 
@@ -92,19 +93,20 @@ class Notifier:
     async def run(self) -> None:
         """Deliver until cancelled."""
         while True:
-            self._wake.clear()
+            self._woken.clear()
             try:
-                await self._hire()
+                await self._sync_workers()
             except ForewarnError as error:
-                _log.warning("the subscriptions cannot be read, trying again", error=error.message)
+                _log.warning("cannot read the subscriptions; retrying", error=error.message)
             except Exception:  # noqa: BLE001 - the loop must survive a bug; the log has the trace
-                _log.exception("the subscriptions cannot be read, trying again")
+                _log.exception("cannot read the subscriptions; retrying")
+            # No timeout: on a virtual clock nothing may depend on real time.
             if self.clock.is_virtual:
-                await self._wake.wait()
+                await self._woken.wait()
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S if self.engine.leadership.is_held else _LEAD_LOOK_S):
-                    await self._wake.wait()
+                    await self._woken.wait()
 
     async def stop(self) -> None:
         """Cancel all workers; deliveries under way are repeated after the next start."""
@@ -115,13 +117,14 @@ class Notifier:
         self._workers.clear()
         self._tasks.clear()
 
-    async def _hire(self) -> None:
+    async def _sync_workers(self) -> None:
         """Start a worker for each active subscription, and cancel all others."""
         wanted: dict[str, Subscription] = {}
         if self.engine.leadership.is_held:
-            found = await self.engine.read(lambda reader: reader.subscriptions())
+            found = await self.engine.read(lambda reader: reader.list_subscriptions())
             wanted = {each.id: each for each in found if each.state is SubscriptionState.ACTIVE}
             names = {each.name for each in found}
+            # Counts of deleted subscriptions are dropped, or they would be exported for ever.
             self.counts = {key: count for key, count in self.counts.items() if key[0] in names}
         for id in [id for id, task in self._tasks.items() if id not in wanted or task.done()]:
             self._tasks[id].cancel()
@@ -130,19 +133,19 @@ class Notifier:
         for id, subscription in wanted.items():
             if id not in self._tasks:
                 self._workers[id] = DeliveryWorker(
-                    self.engine, self.delivery_policy, subscription, self.poster(), self._count
+                    self.engine, self.delivery_policy, subscription, self.make_client(), self._count_outcome
                 )
                 self._tasks[id] = asyncio.create_task(self._workers[id].run())
                 # A worker that has ended may be wanted again by now.
-                self._tasks[id].add_done_callback(lambda _: self._wake.set())
+                self._tasks[id].add_done_callback(lambda _: self._woken.set())
 
-    def poster(self) -> Posts:
+    def make_client(self) -> ReceiverClient:
         """Return a client for one receiver."""
-        from forewarn.net.outbound import Poster  # noqa: PLC0415 - unused by most services
+        from forewarn.net.outbound import OutboundClient  # noqa: PLC0415 - unused by most services
 
-        return Poster(self._terms(), self._resolve)
+        return OutboundClient(self._terms(), self._resolve)
 
-    async def test(self, wanted: str) -> Answer:
+    async def send_ping(self, id_or_name: str) -> PostOutcome:
         """Post a ping now and return the answer.
 
         Raises:
@@ -150,15 +153,15 @@ class Notifier:
         """
         from forewarn.wire.notification import encode_ping  # noqa: PLC0415 - as above
 
-        subscription = await self.engine.read(lambda reader: find_subscription(reader, wanted))
+        subscription = await self.engine.read(lambda reader: find_subscription(reader, id_or_name))
         now = self.clock.now()
         message_id = f"ping-{RandomIds()('ping')}"
-        poster = self.poster()
+        poster = self.make_client()
         try:
             body = encode_ping(message_id, subscription, self.delivery_policy.source, now)
-            return await poster.post(subscription.url, body, headers_of(subscription, message_id, body, now), now)
+            return await poster.post(subscription.url, body, build_headers(subscription, message_id, body, now), now)
         finally:
             await poster.close()
 
-    def _count(self, name: str, outcome: str) -> None:
+    def _count_outcome(self, name: str, outcome: str) -> None:
         self.counts[name, outcome] = self.counts.get((name, outcome), 0) + 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from forewarn.core.model import Entry, Event, Maintenance
+from forewarn.core.model import AuditEntry, Event, Maintenance
 from forewarn.core.subscription import Delivery, DeliveryState, Subscription
 from forewarn.store.contract import Reader
 from forewarn.wire.rollout import decode_rollout
@@ -15,7 +15,7 @@ from forewarn.wire.rollout import decode_rollout
 if TYPE_CHECKING:
     from forewarn.wire.notification import Notification
 
-__all__ = ["Measure", "Outbox", "first_of_each", "read_outbox"]
+__all__ = ["Outbox", "OutboxLimits", "find_first_of_each", "read_outbox"]
 
 _WINDOW = 200
 """Number of audit log entries read at a time."""
@@ -25,7 +25,7 @@ _VMS_MAX = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
+class OutboxLimits:
     """Limits of one read of the outbox.
 
     Attributes:
@@ -58,32 +58,35 @@ class Outbox:
     waiting: list[Delivery]
     due: frozenset[str]
     unknown: frozenset[tuple[int, str]]
-    entries: list[Entry]
+    entries: list[AuditEntry]
     has_more: bool
     notifications: list[Notification]
 
 
-def read_outbox(reader: Reader, subscription_id: str, measure: Measure, now: datetime) -> Outbox | None:
+def read_outbox(reader: Reader, subscription_id: str, limits: OutboxLimits, now: datetime) -> Outbox | None:
     """Return the pending work now; None if the subscription no longer exists."""
-    subscription = reader.subscription(subscription_id)
+    subscription = reader.get_subscription(subscription_id)
     if subscription is None:
         return None
-    waiting = reader.deliveries(subscription_id, DeliveryState.WAITING, limit=measure.waiting_max + _WINDOW)
-    firsts = first_of_each(waiting).values() if measure.allows_request else ()
+    # A round that reads below `waiting_max` can add a whole window of deliveries that wait.
+    waiting = reader.list_deliveries(subscription_id, DeliveryState.WAITING, limit=limits.waiting_max + _WINDOW)
+    firsts = find_first_of_each(waiting).values() if limits.allows_request else ()
     due = frozenset(d.subject for d in firsts if d.next_at is None or d.next_at <= now)
     turn = [delivery for delivery in waiting if delivery.subject in due]
     wanted = {delivery.key for delivery in turn}
-    ours = _Told(reader, subscription)
-    old = {n.key: n for n in ours.of(_entries_of(reader, turn)) if n.key in wanted}
-    entries: list[Entry] = []
+    ours = _NotificationBuilder(reader, subscription)
+    # Built from the audit log again, with what the subscription may see now.
+    old = {n.key: n for n in ours.build_notifications(_read_entries(reader, turn)) if n.key in wanted}
+    entries: list[AuditEntry] = []
     has_more = False
-    if measure.allows_request and len(waiting) < measure.waiting_max:
-        after = max(measure.after, subscription.cursor)
-        page = reader.entries(after=after, limit=1 if measure.is_open else _WINDOW)
-        entries = ours.bounded(page.items)
+    if limits.allows_request and len(waiting) < limits.waiting_max:
+        after = max(limits.after, subscription.cursor)
+        page = reader.list_entries(after=after, limit=1 if limits.is_open else _WINDOW)
+        entries = ours.limit_entries(page.items)
         has_more = page.next is not None or len(entries) < len(page.items)
+    # The cursor may be before entries whose deliveries are stored, if an earlier entry is not settled.
     kept = {delivery.key for delivery in waiting}
-    new = [n for n in ours.of(entries) if n.key not in kept]
+    new = [n for n in ours.build_notifications(entries) if n.key not in kept]
     return Outbox(
         subscription=subscription,
         waiting=waiting,
@@ -95,20 +98,21 @@ def read_outbox(reader: Reader, subscription_id: str, measure: Measure, now: dat
     )
 
 
-def first_of_each(deliveries: Iterable[Delivery]) -> dict[str, Delivery]:
+def find_first_of_each(deliveries: Iterable[Delivery]) -> dict[str, Delivery]:
     """Return the first delivery of each subject; those behind it are retried with it."""
+    # Descending, so that the first delivery of each subject is the last one written, and remains.
     return {d.subject: d for d in sorted(deliveries, key=lambda d: d.key, reverse=True)}
 
 
-def _entries_of(reader: Reader, deliveries: Iterable[Delivery]) -> list[Entry]:
-    found: list[Entry] = []
+def _read_entries(reader: Reader, deliveries: Iterable[Delivery]) -> list[AuditEntry]:
+    found: list[AuditEntry] = []
     for sequence in sorted({delivery.sequence for delivery in deliveries}):
-        items = reader.entries(after=sequence - 1, limit=1).items
+        items = reader.list_entries(after=sequence - 1, limit=1).items
         found += [entry for entry in items if entry.sequence == sequence]
     return found
 
 
-class _Told:
+class _NotificationBuilder:
     """Notifications from audit log entries for one subscription; it never sees more than a tenant with the same VMs."""
 
     def __init__(self, reader: Reader, subscription: Subscription) -> None:
@@ -118,37 +122,38 @@ class _Told:
         self._maintenances: dict[str, Maintenance] = {}
         self._events: dict[str, list[Event]] = {}
 
-    def bounded(self, entries: Sequence[Entry]) -> list[Entry]:
+    def limit_entries(self, entries: Sequence[AuditEntry]) -> list[AuditEntry]:
         """Return the first entries, at least one, that together stay within the limit on VMs."""
-        found = self._reader.maintenances_by_id({e.maintenance_id for e in entries if e.maintenance_id is not None})
-        taken: list[Entry] = []
+        found = self._reader.find_maintenances({e.maintenance_id for e in entries if e.maintenance_id is not None})
+        taken: list[AuditEntry] = []
         vms = 0
         for entry in entries:
             maintenance = found.get(entry.maintenance_id or "")
+            # A notification about a whole maintenance lists its VMs, one about an event does not.
             vms += 1 if maintenance is None or entry.event_id is not None else len(maintenance.claims)
             if taken and vms > _VMS_MAX:
                 break
             taken.append(entry)
         return taken
 
-    def of(self, entries: Sequence[Entry]) -> Iterator[Notification]:
+    def build_notifications(self, entries: Sequence[AuditEntry]) -> Iterator[Notification]:
         """Yield the notifications of these entries that the subscription wants and may see, in order."""
-        from forewarn.wire.notification import notifications_of, rollout_of  # noqa: PLC0415 - unused by most services
+        from forewarn.wire.notification import build_notifications, get_rollout_id  # noqa: PLC0415 - unused by most services
 
-        self._load({entry.maintenance_id for entry in entries if entry.maintenance_id is not None})
+        self._load_maintenances({entry.maintenance_id for entry in entries if entry.maintenance_id is not None})
         for entry in entries:
-            rollout_id = rollout_of(entry)
-            stored = None if rollout_id is None else self._reader.rollout(rollout_id)
+            rollout_id = get_rollout_id(entry)
+            stored = None if rollout_id is None else self._reader.get_rollout(rollout_id)
             rollout = None if stored is None else decode_rollout(stored.content)
             id = entry.maintenance_id or ""
             maintenance, events = self._maintenances.get(id), self._events.get(id, [])
-            for notification in notifications_of(entry, maintenance, events, rollout, self._principal):
+            for notification in build_notifications(entry, maintenance, events, rollout, self._principal):
                 if not self._kinds or notification.kind.value in self._kinds:
                     yield notification
 
-    def _load(self, ids: set[str]) -> None:
+    def _load_maintenances(self, ids: set[str]) -> None:
         missing = ids - self._maintenances.keys()
-        events = self._reader.events_of(missing)
-        for id, maintenance in self._reader.maintenances_by_id(missing).items():
-            self._maintenances[id] = self._principal.shown(maintenance)
-            self._events[id] = self._principal.shown_events(maintenance, events.get(id, ()))
+        events = self._reader.find_events_of(missing)
+        for id, maintenance in self._reader.find_maintenances(missing).items():
+            self._maintenances[id] = self._principal.redact_maintenance(maintenance)
+            self._events[id] = self._principal.redact_events(maintenance, events.get(id, ()))

@@ -7,10 +7,10 @@ from datetime import datetime
 
 from standardwebhooks import Webhook
 
-__all__ = ["signed_headers"]
+__all__ = ["sign_headers"]
 
 
-def signed_headers(secrets: Iterable[str], message_id: str, at: datetime, body: bytes) -> dict[str, str]:
+def sign_headers(secrets: Iterable[str], message_id: str, at: datetime, body: bytes) -> dict[str, str]:
     """Return the headers that sign a message; with several secrets, a receiver needs to know only one.
 
     Args:

@@ -12,7 +12,7 @@ import structlog
 from forewarn.clock import uptime_s
 from forewarn.util.escape import escape_controls
 
-__all__ = ["RateLimit", "configure_logging", "visible"]
+__all__ = ["LogRateLimit", "configure_logging", "escape_values"]
 
 _LIMITED = frozenset({"warning", "error", "critical"})
 _SPAN_S = 60.0
@@ -34,10 +34,10 @@ def configure_logging() -> None:
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
-            RateLimit(uptime_s),
+            LogRateLimit(uptime_s),
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info if not is_terminal else _as_is,
-            *([visible] if is_terminal else []),
+            structlog.processors.format_exc_info if not is_terminal else _pass_through,
+            *([escape_values] if is_terminal else []),
             renderer,
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -45,7 +45,7 @@ def configure_logging() -> None:
     )
 
 
-class RateLimit:
+class LogRateLimit:
     """Log processor that passes a repeated failure once a minute, with the number of suppressed repetitions.
 
     If a database is down, a receiver refuses or a disk is full, an operation that is retried every second fails every
@@ -66,12 +66,13 @@ class RateLimit:
             return event
         what = (event["level"], str(event.get("event"))[:_FACTS_LENGTH_MAX])
         facts = str(sorted((name, str(value)) for name, value in event.items() if name not in {"level", "event"}))
-        repeated = self._left_out((*what, facts[:_FACTS_LENGTH_MAX]), 1)
-        if repeated is None or self._left_out(what, _LINES_MAX) is None:
+        repeated = self._count_suppressed((*what, facts[:_FACTS_LENGTH_MAX]), 1)
+        # Two limits: one line a minute with the same facts, and `_LINES_MAX` of the event whatever its facts.
+        if repeated is None or self._count_suppressed(what, _LINES_MAX) is None:
             raise structlog.DropEvent
         return {**event, "repeated": repeated} if repeated else event
 
-    def _left_out(self, key: tuple[object, ...], lines_max: int) -> int | None:
+    def _count_suppressed(self, key: tuple[object, ...], lines_max: int) -> int | None:
         """Return the number of lines suppressed in the previous minute; None if this line is suppressed."""
         now_s = self._uptime_s()
         # Removed and inserted again below, so that the line seen longest ago is evicted first.
@@ -87,10 +88,10 @@ class RateLimit:
         return before if is_shown else None
 
 
-def visible(_logger: Any, _name: str, event: Any) -> Any:  # noqa: ANN401 - structlog's processor
+def escape_values(_logger: Any, _name: str, event: Any) -> Any:  # noqa: ANN401 - structlog's processor
     """Escape control characters in values; for terminals only, since JSON escapes them anyway."""
     return {key: escape_controls(value) if isinstance(value, str) else value for key, value in event.items()}
 
 
-def _as_is(_logger: Any, _name: str, event: Any) -> Any:  # noqa: ANN401 - structlog's processor
+def _pass_through(_logger: Any, _name: str, event: Any) -> Any:  # noqa: ANN401 - structlog's processor
     return event

@@ -13,27 +13,27 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from forewarn.core.decision import Changes
+from forewarn.core.decision import ChangeSet
 from forewarn.core.model import EntryKind, MaintenanceState
 from forewarn.core.subscription import DeliveryState, Subscription
 from forewarn.publishing.feed import Feed
 
-__all__ = ["Counts", "Fleet", "Metrics"]
+__all__ = ["EndpointCounters", "MetricSources", "Metrics"]
 
 _LATENESS_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60, 3600)
 
 
-class Counts(Protocol):
+class EndpointCounters(Protocol):
     """Counters of the metadata endpoint.
 
     Attributes:
-        fast: GETs answered by the hot path, by version.
+        fast_path_counts: GETs answered by the hot path, by version.
         outcomes: Requests answered by the app, by version, method and status.
         over_limit: Requests and connections over a limit of the endpoint, by setting.
     """
 
     @property
-    def fast(self) -> Sequence[int]: ...  # noqa: D102 - described above
+    def fast_path_counts(self) -> Sequence[int]: ...  # noqa: D102 - described above
     @property
     def outcomes(self) -> Mapping[tuple[str, str, int], int]: ...  # noqa: D102
     @property
@@ -45,7 +45,7 @@ class Counts(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class MetricSources:
     """Sources of the metrics about replicas, hosts and notifications.
 
     Attributes:
@@ -83,11 +83,17 @@ class Metrics(Collector):
         fleet: Sources of the metrics about replicas, hosts and notifications.
     """
 
-    def __init__(self, traffic: Counts, feed: Feed, connections: Callable[[], int], fleet: Fleet | None = None) -> None:
+    def __init__(
+        self,
+        traffic: EndpointCounters,
+        feed: Feed,
+        connections: Callable[[], int],
+        sources: MetricSources | None = None,
+    ) -> None:
         self._traffic = traffic
         self._feed = feed
         self._connections = connections
-        self._fleet = fleet or Fleet()
+        self._sources = sources or MetricSources()
         self.counts: dict[MaintenanceState, int] = dict.fromkeys(MaintenanceState, 0)
         self.subscriptions: Sequence[Subscription] = ()
         self.deliveries: Mapping[tuple[str, DeliveryState], int] = {}
@@ -97,7 +103,7 @@ class Metrics(Collector):
         self.registry = CollectorRegistry()
         self._lateness = Histogram(
             "forewarn_start_lateness_seconds",
-            "How late maintenances started that fell due at NotBefore.",
+            "Lateness of maintenance starts that were due at NotBefore.",
             buckets=_LATENESS_BUCKETS_S,
             registry=self.registry,
         )
@@ -107,40 +113,44 @@ class Metrics(Collector):
         """Record how many seconds after its due time a start was published."""
         self._lateness.observe(late_s)
 
-    def notice(self, changes: Changes) -> None:
+    def count_changes(self, changes: ChangeSet) -> None:
         """Count committed changes."""
-        self._forgotten["maintenances"] += changes.forgotten_maintenances
-        self._forgotten["entries"] += changes.forgotten_entries
+        self._forgotten["maintenances"] += changes.pruned_maintenances
+        self._forgotten["entries"] += changes.pruned_entries
         for entry in changes.entries:
             self._entries[entry.kind] += 1
             if entry.kind is EntryKind.APPROVED:
                 who = entry.actor.partition(":")[0]
                 self._approvals[who] = self._approvals.get(who, 0) + 1
 
-    def render(self) -> bytes:
+    def render_text(self) -> bytes:
         """Return the metrics in the text format."""
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; called by the registry."""
-        yield self._requests()
-        yield _gauge("forewarn_documents", "Documents shown now: audiences that are enabled.", self._feed.enabled_count)
-        yield _counter("forewarn_documents_published", "Documents that changed.", self._feed.documents_published)
-        yield _gauge("forewarn_connections", "Open connections of VMs.", self._connections())
-        fleet = self._fleet
-        yield _gauge("forewarn_leader", "Whether this replica carries out what is due.", fleet.is_leader())
-        yield _gauge("forewarn_clock_skew_seconds", "How far our clock is ahead of the database's.", fleet.skew_s())
-        text = "How far the clock jumped, until an operator confirms it; nothing that is due starts meanwhile."
-        yield _gauge("forewarn_clock_jump_seconds", text, fleet.clock_jump_s())
-        yield _counter("forewarn_clock_jumps", "Steps of the clock by more than clock_jump_max.", fleet.clock_jumps())
-        yield _gauge("forewarn_watches", "Endpoints on hosts that watch this replica.", fleet.watches())
-        yield _counter(
+        yield self._collect_requests()
+        yield _make_gauge(
+            "forewarn_documents", "Current documents, one per enabled audience.", self._feed.enabled_count
+        )
+        yield _make_counter("forewarn_documents_published", "Documents published.", self._feed.documents_published)
+        yield _make_gauge("forewarn_connections", "Open connections of VMs.", self._connections())
+        fleet = self._sources
+        yield _make_gauge("forewarn_leader", "Whether this replica is the leader.", fleet.is_leader())
+        yield _make_gauge("forewarn_clock_skew_seconds", "Lead of this clock over the database's.", fleet.skew_s())
+        text = "Size of the clock jump that holds due work until an operator confirms it; 0 without one."
+        yield _make_gauge("forewarn_clock_jump_seconds", text, fleet.clock_jump_s())
+        yield _make_counter("forewarn_clock_jumps", "Clock steps larger than clock_jump_max.", fleet.clock_jumps())
+        yield _make_gauge("forewarn_watches", "Host endpoints that watch this replica.", fleet.watches())
+        yield _make_counter(
             "forewarn_metadata_process_restarts",
-            "Restarts of the process that answers VMs, after it had ended by itself.",
+            "Restarts of the metadata process after unexpected exits.",
             fleet.endpoint_restarts(),
         )
-        yield _counter("forewarn_connections_refused", "Connections over a limit.", self._traffic.connections_refused)
-        yield _counter("forewarn_unknown_callers", "Requests from addresses of no VM.", self._traffic.unknown_callers)
+        yield _make_counter("forewarn_connections_refused", "Refused connections.", self._traffic.connections_refused)
+        yield _make_counter(
+            "forewarn_unknown_callers", "Requests from unknown addresses.", self._traffic.unknown_callers
+        )
         over = CounterMetricFamily(
             "forewarn_over_limit", "Requests and connections of VMs over a limit, by setting.", labels=["limit"]
         )
@@ -148,7 +158,7 @@ class Metrics(Collector):
             over.add_metric([limit], count)
         yield over
         limited = CounterMetricFamily(
-            "forewarn_limited", "How often a limit of the control address was met.", labels=["limit"]
+            "forewarn_limited", "Times a limit of the control address was exceeded.", labels=["limit"]
         )
         for limit, count in sorted(fleet.limited().items()):
             limited.add_metric([limit], count)
@@ -160,8 +170,9 @@ class Metrics(Collector):
             control.add_metric([caller], count)
         yield control
         approvals = CounterMetricFamily(
-            "forewarn_approvals", "Approvals that counted, by who gave them.", labels=["by"]
+            "forewarn_approvals", "Effective approvals, by kind of approver.", labels=["by"]
         )
+        # Exported with 0 before the first one: `rate` would not see a series that begins with 1.
         for who in sorted({"vm", "operator", "policy"} | self._approvals.keys()):
             approvals.add_metric([who], self._approvals.get(who, 0))
         yield approvals
@@ -171,33 +182,32 @@ class Metrics(Collector):
         yield transitions
         forgotten = CounterMetricFamily(
             "forewarn_history_forgotten",
-            "Ended maintenances and audit log entries that were forgotten.",
+            "Deleted maintenances and audit log entries.",
             labels=["what"],
         )
         for what, count in self._forgotten.items():
             forgotten.add_metric([what], count)
         yield forgotten
-        states = GaugeMetricFamily("forewarn_maintenances", "Maintenances kept, by state.", labels=["state"])
+        states = GaugeMetricFamily("forewarn_maintenances", "Stored maintenances, by state.", labels=["state"])
         for state, count in self.counts.items():
             states.add_metric([state.value], count)
         yield states
-        yield from self._notifications()
+        yield from self._collect_notifications()
 
-    def _notifications(self) -> Iterator[Metric]:
+    def _collect_notifications(self) -> Iterator[Metric]:
         states = GaugeMetricFamily("forewarn_subscriptions", "Subscriptions, by state.", labels=["state"])
         for word in ("active", "paused", "given-up"):
-            states.add_metric([word], sum(_state(each) == word for each in self.subscriptions))
+            states.add_metric([word], sum(_classify_subscription(each) == word for each in self.subscriptions))
         yield states
-        letters = GaugeMetricFamily(
-            "forewarn_dead_letters", "Notifications that were given up and are kept.", labels=["subscription"]
-        )
+        letters = GaugeMetricFamily("forewarn_dead_letters", "Stored dead deliveries.", labels=["subscription"])
         for each in self.subscriptions:
             letters.add_metric([each.name], self.deliveries.get((each.id, DeliveryState.DEAD), 0))
         yield letters
         tries = CounterMetricFamily(
-            "forewarn_deliveries", "Tries to notify, by outcome.", labels=["subscription", "outcome"]
+            "forewarn_deliveries", "Delivery attempts, by outcome.", labels=["subscription", "outcome"]
         )
-        counts = dict(self._fleet.deliveries())
+        counts = dict(self._sources.deliveries())
+        # Also names that only the counts have, those of subscriptions deleted a moment ago.
         names = {each.name for each in self.subscriptions} | {name for name, _ in counts}
         for name in sorted(names):
             for outcome in ("delivered", "failed", "dead"):
@@ -205,10 +215,10 @@ class Metrics(Collector):
         yield tries
         ages = GaugeMetricFamily(
             "forewarn_undelivered_age_seconds",
-            "How old the oldest thing is that a subscription was not told of yet; of the replica that acts.",
+            "Age of the oldest undelivered notification of each subscription; reported by the leader.",
             labels=["subscription"],
         )
-        for name, age_s in sorted(self._fleet.undelivered_s().items()):
+        for name, age_s in sorted(self._sources.undelivered_s().items()):
             ages.add_metric([name], age_s)
         yield ages
 
@@ -216,9 +226,10 @@ class Metrics(Collector):
         """Return no metrics in advance: they are created when collected."""
         return []
 
-    def _requests(self) -> Metric:
+    def _collect_requests(self) -> Metric:
         counts = dict(self._traffic.outcomes)
-        for version, count in zip(self._feed.versions, self._traffic.fast, strict=True):
+        # The hot path answers nothing but successful GETs; all other requests are counted by the app.
+        for version, count in zip(self._feed.versions, self._traffic.fast_path_counts, strict=True):
             key = (version.name, "GET", 200)
             counts[key] = counts.get(key, 0) + count
         metric = CounterMetricFamily(
@@ -231,13 +242,13 @@ class Metrics(Collector):
         return metric
 
 
-def _state(subscription: Subscription) -> str:
+def _classify_subscription(subscription: Subscription) -> str:
     return "given-up" if subscription.is_given_up else subscription.state.value
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
+def _make_gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
-def _counter(name: str, text: str, value: float) -> Metric:
+def _make_counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(name, text, value=value)

@@ -14,29 +14,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 
-from forewarn.core.decision import Document
+from forewarn.core.decision import AudienceDocument
 from forewarn.core.model import Audience, MaintenanceState
 from forewarn.wire.imds import CONTENT_TYPE, Dialect, encode_documents
 
-__all__ = ["Channel", "Feed", "Reply"]
+__all__ = ["Channel", "EncodedReply", "Feed"]
 
 
-class Reply:
+class EncodedReply:
     """One document in one api-version: its body, and the rest of the HTTP answer after the Date header.
 
     Attributes:
         body: Encoded document.
-        kept: Headers and body for a connection that stays open.
-        closed: The same with ``connection: close`` (W3).
+        keep_alive_bytes: Headers and body for a connection that stays open.
+        closing_bytes: The same with ``connection: close`` (W3).
     """
 
-    __slots__ = ("body", "closed", "kept")
+    __slots__ = ("body", "closing_bytes", "keep_alive_bytes")
 
     def __init__(self, body: bytes, incarnation: int) -> None:
         self.body = body
         head = f'content-type: {CONTENT_TYPE}\r\netag: "{incarnation}"\r\ncontent-length: {len(body)}\r\n'.encode()
-        self.kept = head + b"\r\n" + body
-        self.closed = head + b"connection: close\r\n\r\n" + body
+        self.keep_alive_bytes = head + b"\r\n" + body
+        self.closing_bytes = head + b"connection: close\r\n\r\n" + body
 
 
 class Channel:
@@ -45,7 +45,7 @@ class Channel:
     Attributes:
         key: Key of the audience.
         is_enabled: True once a VM has asked (R67); while False there are no replies.
-        asked_at: Time of the last request by one of its VMs, to the second; None if none since the start (R69).
+        last_polled_at: Time of the last request by one of its VMs, to the second; None if none since the start (R69).
         document: Current document, not encoded; None if no VM ever asked.
         settled: Ids of shown events for which another approval is known to change nothing (R49).
     """
@@ -56,49 +56,52 @@ class Channel:
         "_render",
         "_replies",
         "_waiters",
-        "asked_at",
         "document",
         "epoch",
         "incarnation",
         "is_enabled",
         "key",
+        "last_polled_at",
         "settled",
     )
 
-    def __init__(self, key: str, render: Callable[[Document], tuple[Reply, ...]]) -> None:
+    def __init__(self, key: str, render: Callable[[AudienceDocument], tuple[EncodedReply, ...]]) -> None:
         self._render = render
         self.key = key
         self.is_enabled = False
         self.epoch = 0
         self.incarnation = 0
-        self._replies: tuple[Reply, ...] | None = None
-        self._former: Document | None = None
-        self.document: Document | None = None
-        self.asked_at: datetime | None = None
+        self._replies: tuple[EncodedReply, ...] | None = None
+        self._former: AudienceDocument | None = None
+        self.document: AudienceDocument | None = None
+        self.last_polled_at: datetime | None = None
         self.settled: frozenset[str] = frozenset()
         self._listed: frozenset[str] = frozenset()
         self._waiters: set[asyncio.Future[None]] = set()
 
     @property
-    def replies(self) -> tuple[Reply, ...]:
+    def replies(self) -> tuple[EncodedReply, ...]:
         """One reply for each api-version, in the order of the dialect's versions; none while it is disabled."""
         if self._replies is None:
             self._replies = () if self.document is None else self._render(self.document)
         return self._replies
 
     @property
-    def before(self) -> tuple[int, tuple[Reply, ...]]:
+    def previous_replies(self) -> tuple[int, tuple[EncodedReply, ...]]:
         """Incarnation and replies of the previous document, for faults that show an outdated one."""
         former = self._former
         return (0, ()) if former is None else (former.audience.incarnation, self._render(former))
 
-    def show(self, document: Document) -> None:
+    def show_document(self, document: AudienceDocument) -> None:
         """Show a newer document and wake held requests; ignore an older one."""
         audience = document.audience
+        # Commits here and changes read from the database may arrive in any order; VMs must never see a document go
+        # back.
         if (audience.epoch, audience.incarnation) < (self.epoch, self.incarnation):
             return
         has_changed = (audience.epoch, audience.incarnation) != (self.epoch, self.incarnation)
         if has_changed:
+            # Kept as it is, not encoded: only an injected fault ever shows it.
             self._former = self.document
         self.epoch, self.incarnation = audience.epoch, audience.incarnation
         self.is_enabled = audience.enabled_at is not None
@@ -108,40 +111,41 @@ class Channel:
         started = {event.id for event, m in document.items if m.state is MaintenanceState.STARTED or event.is_settled}
         # Approvals known to be on disk stay known, for the events that are still listed.
         self.settled = frozenset(started | self.settled & self._listed)
+        # A document published again unchanged leaves held requests waiting, as their clients have seen it.
         if has_changed or not self.is_enabled:
-            self.wake()
+            self.wake_waiters()
 
-    def settle(self, event_ids: Iterable[str]) -> None:
+    def mark_settled(self, event_ids: Iterable[str]) -> None:
         """Note that these approvals are on disk: clients that repeat them with every poll cause no more writes (W5)."""
         self.settled |= self._listed.intersection(event_ids)
 
-    def unlisted(self, event_ids: Iterable[str]) -> tuple[str, ...]:
+    def find_unlisted(self, event_ids: Iterable[str]) -> tuple[str, ...]:
         """Return the ids that the document does not show."""
         return tuple(event_id for event_id in event_ids if event_id not in self._listed)
 
-    def hide(self) -> None:
+    def disable(self) -> None:
         """Show nothing: the audience is disabled."""
         self.is_enabled = False
         self._replies = None
         self.document = None
         self.settled = self._listed = frozenset()
-        self.wake()
+        self.wake_waiters()
 
-    def wake(self) -> None:
+    def wake_waiters(self) -> None:
         """Wake every held request."""
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def hold(self) -> asyncio.Future[None]:
-        """Return a future that is done when the document has changed. Release it with `let_go`."""
+    def add_waiter(self) -> asyncio.Future[None]:
+        """Return a future that is done when the document has changed. Release it with `remove_waiter`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         return waiter
 
-    def let_go(self, waiter: asyncio.Future[None]) -> None:
-        """Release a future from `hold`."""
+    def remove_waiter(self, waiter: asyncio.Future[None]) -> None:
+        """Release a future from `add_waiter`."""
         self._waiters.discard(waiter)
 
 
@@ -158,86 +162,92 @@ class Feed:
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
-        self.versions = dialect.versions()
+        self.versions = dialect.list_versions()
         self._channels: dict[str, Channel] = {}
         self.documents_published = 0
-        self.listeners: list[Callable[[Document], None]] = []
+        self.listeners: list[Callable[[AudienceDocument], None]] = []
         self._render_empty = lru_cache(maxsize=1024)(self._render_empty_once)
 
     def channel(self, key: str) -> Channel:
         """Return the channel of an audience, created on first use."""
         channel = self._channels.get(key)
         if channel is None:
-            channel = self._channels[key] = Channel(key, self._render)
+            channel = self._channels[key] = Channel(key, self._encode_if_enabled)
         return channel
 
-    def publish(self, documents: Iterable[Document]) -> None:
+    def publish_documents(self, documents: Iterable[AudienceDocument]) -> None:
         """Show committed documents."""
         for document in documents:
-            self.channel(document.audience.key).show(document)
+            self.channel(document.audience.key).show_document(document)
             self.documents_published += 1
             for listener in self.listeners:
                 listener(document)
 
-    def is_new(self, document: Document) -> bool:
+    def is_new(self, document: AudienceDocument) -> bool:
         """Return whether the audience is shown something else now."""
         audience, channel = document.audience, self._channels.get(document.audience.key)
         if channel is None or channel.is_enabled != (audience.enabled_at is not None):
             return True
         return (channel.epoch, channel.incarnation) != (audience.epoch, audience.incarnation)
 
-    def wake(self, keys: Iterable[str]) -> None:
+    def wake_audiences(self, keys: Iterable[str]) -> None:
         """Wake every held request of these audiences, though nothing has changed."""
         for key in keys:
             if key in self._channels:
-                self._channels[key].wake()
+                self._channels[key].wake_waiters()
 
-    def reload(self, documents: Iterable[Document]) -> None:
+    def replace_documents(self, documents: Iterable[AudienceDocument]) -> None:
         """Show exactly these documents; an audience without one is disabled."""
         keys = set()
         for document in documents:
-            self.publish([document])
+            self.publish_documents([document])
             keys.add(document.audience.key)
         for key, channel in self._channels.items():
             if channel.is_enabled and key not in keys:
-                channel.hide()
-                gone = Document(audience=Audience(key=key, epoch=channel.epoch, incarnation=channel.incarnation))
+                channel.disable()
+                gone = AudienceDocument(
+                    audience=Audience(key=key, epoch=channel.epoch, incarnation=channel.incarnation)
+                )
                 for listener in self.listeners:
                     listener(gone)
 
-    def asked(self) -> dict[str, datetime]:
+    def last_polls(self) -> dict[str, datetime]:
         """Return the time of each enabled audience's last request, as far as this process knows."""
-        return {key: c.asked_at for key, c in self._channels.items() if c.asked_at is not None and c.is_enabled}
+        return {
+            key: c.last_polled_at for key, c in self._channels.items() if c.last_polled_at is not None and c.is_enabled
+        }
 
-    def asked_in_parts(self, size: int) -> Iterator[dict[str, datetime]]:
+    def last_polls_in_parts(self, size: int) -> Iterator[dict[str, datetime]]:
         """Yield the same in parts of at most `size` audiences, so that other work can run in between."""
+        # A copy, since channels may be added between two parts.
         channels = iter(list(self._channels.values()))
         while part := list(itertools.islice(channels, size)):
-            yield {c.key: c.asked_at for c in part if c.asked_at is not None and c.is_enabled}
+            yield {c.key: c.last_polled_at for c in part if c.last_polled_at is not None and c.is_enabled}
 
-    def asked_at(self, key: str) -> datetime | None:
+    def last_polled_at(self, key: str) -> datetime | None:
         """Return the time of the audience's last request; None if unknown."""
         channel = self._channels.get(key)
-        return None if channel is None else channel.asked_at
+        return None if channel is None else channel.last_polled_at
 
-    def audience(self, key: str) -> Audience | None:
+    def find_audience(self, key: str) -> Audience | None:
         """Return the audience as of its current document; None if it has none. Safe on any thread."""
         channel = self._channels.get(key)
         document = None if channel is None else channel.document
         return None if document is None else document.audience
 
-    def hear(self, moments: Mapping[str, datetime]) -> None:
+    def merge_polls(self, moments: Mapping[str, datetime]) -> None:
         """Take over times of requests answered by another process."""
         for key, moment in moments.items():
             channel = self._channels.get(key)
-            if channel is not None and (channel.asked_at is None or channel.asked_at < moment):
-                channel.asked_at = moment
+            # Reports of another process may be older than what is known here; the time never goes back.
+            if channel is not None and (channel.last_polled_at is None or channel.last_polled_at < moment):
+                channel.last_polled_at = moment
 
-    def all_documents(self) -> list[Document]:
+    def all_documents(self) -> list[AudienceDocument]:
         """Return each audience's document; for a disabled audience, a document that says so."""
         return [
             channel.document
-            or Document(audience=Audience(key=key, epoch=channel.epoch, incarnation=channel.incarnation))
+            or AudienceDocument(audience=Audience(key=key, epoch=channel.epoch, incarnation=channel.incarnation))
             for key, channel in self._channels.items()
             if channel.document is not None or channel.epoch > 0
         ]
@@ -247,20 +257,20 @@ class Feed:
         """Number of enabled audiences."""
         return sum(channel.is_enabled for channel in self._channels.values())
 
-    def _render(self, document: Document) -> tuple[Reply, ...]:
+    def _encode_if_enabled(self, document: AudienceDocument) -> tuple[EncodedReply, ...]:
         if document.audience.enabled_at is None:
             return ()
         incarnation = document.audience.incarnation
         if not document.items:
             return self._render_empty(incarnation)
-        return self._encode(document)
+        return self._encode_versions(document)
 
-    def _render_empty_once(self, incarnation: int) -> tuple[Reply, ...]:
+    def _render_empty_once(self, incarnation: int) -> tuple[EncodedReply, ...]:
         """Encode an empty document: most documents are empty, and those of one incarnation share their bytes."""
-        return self._encode(Document(audience=Audience(key="", incarnation=incarnation)))
+        return self._encode_versions(AudienceDocument(audience=Audience(key="", incarnation=incarnation)))
 
-    def _encode(self, document: Document) -> tuple[Reply, ...]:
+    def _encode_versions(self, document: AudienceDocument) -> tuple[EncodedReply, ...]:
         """Encode a document for all api-versions; equal encodings share one reply."""
         bodies = encode_documents(document, self.versions, self.dialect)
-        replies = {body: Reply(body, document.audience.incarnation) for body in set(bodies)}
+        replies = {body: EncodedReply(body, document.audience.incarnation) for body in set(bodies)}
         return tuple(replies[body] for body in bodies)

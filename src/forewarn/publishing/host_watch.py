@@ -9,38 +9,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from forewarn.core.decision import Document
+from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, Scope, VirtualMachine
 from forewarn.errors import LimitExceeded, NotFound
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity, InventoryDelta
-from forewarn.wire.hostfeed import HostState, document_line
+from forewarn.wire.hostfeed import HostFeedState, encode_document_line
 
-__all__ = ["Change", "Declared", "Hub", "Watch"]
+__all__ = ["Declared", "DocumentChange", "HostWatch", "HostWatches"]
 
 Declared = tuple[tuple[VirtualMachine, ...], tuple[Scope, ...]]
 """VMs of a host in the inventory, and their scopes."""
 
 
-class Change:
+class DocumentChange:
     """A changed document and its line in the stream, encoded once for all watchers."""
 
     __slots__ = ("_line", "document")
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: AudienceDocument) -> None:
         self.document = document
         self._line = b""
 
     @property
-    def line(self) -> bytes:
+    def encoded_line(self) -> bytes:
         """Encoded line for the stream to hosts."""
         if not self._line:
-            self._line = document_line(self.document)
+            self._line = encode_document_line(self.document)
         return self._line
 
 
-class Watch:
+class HostWatch:
     """Changes that one watcher has not received yet.
 
     Attributes:
@@ -49,25 +49,25 @@ class Watch:
         declared: VMs of the host, with their scopes.
     """
 
-    __slots__ = ("_is_anew", "_is_woken", "_waiter", "_waiting", "audiences", "declared", "host")
+    __slots__ = ("_is_woken", "_must_restart", "_waiter", "_waiting", "audiences", "declared", "host")
 
     def __init__(self, host: str) -> None:
         self.host = host
         self.audiences: frozenset[str] = frozenset()
         self.declared: Declared = ((), ())
-        self._waiting: dict[str, Change] = {}
-        self._is_anew = True
+        self._waiting: dict[str, DocumentChange] = {}
+        self._must_restart = True
         self._is_woken = True
         self._waiter: asyncio.Future[None] | None = None
 
-    def tell(self, change: Change) -> None:
+    def queue_change(self, change: DocumentChange) -> None:
         """Queue a changed document, in the place of an older one of its audience."""
         self._waiting[change.document.audience.key] = change
         self.wake()
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Discard queued changes and have the watcher start over: everything may have changed."""
-        self._is_anew = True
+        self._must_restart = True
         self._waiting.clear()
         self.wake()
 
@@ -82,10 +82,11 @@ class Watch:
 
         Uses a future and a timer instead of a task, since thousands wait at a time.
         """
+        # A wake since the changes were last taken is remembered, so that no change is lost between two waits.
         if not self._is_woken:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
-            timer = loop.call_later(timeout_s, _finish, self._waiter)
+            timer = loop.call_later(timeout_s, _wake_waiter, self._waiter)
             try:
                 await self._waiter
             finally:
@@ -93,22 +94,22 @@ class Watch:
                 self._waiter = None
         return self._is_woken
 
-    def take(self) -> list[Change] | None:
+    def take_changes(self) -> list[DocumentChange] | None:
         """Take the queued changes; None if the watcher must start over with the full state."""
         self._is_woken = False
         changes, self._waiting = list(self._waiting.values()), {}
-        if self._is_anew:
-            self._is_anew = False
+        if self._must_restart:
+            self._must_restart = False
             return None
         return changes
 
 
-def _finish(waiter: asyncio.Future[None]) -> None:
+def _wake_waiter(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
 
 
-class Hub:
+class HostWatches:
     """All watchers of this process.
 
     Args:
@@ -132,17 +133,17 @@ class Hub:
         self._first_answer_delay_s = first_answer_delay_s
         self._position = position
         self._watches_max = watches_max
-        self._watches: set[Watch] = set()
-        self._by_audience: dict[str, set[Watch]] = {}
-        feed.listeners.append(self._tell)
-        identity.listeners.append(self._begin_anew)
+        self._watches: set[HostWatch] = set()
+        self._by_audience: dict[str, set[HostWatch]] = {}
+        feed.listeners.append(self._queue_document)
+        identity.listeners.append(self._restart_watches)
 
     def __len__(self) -> int:
         """Return the number of watches."""
         return len(self._watches)
 
-    def watch(self, host: str) -> Watch:
-        """Begin to watch a host; end it with `forget`.
+    def begin_watch(self, host: str) -> HostWatch:
+        """Begin to watch a host; end it with `end_watch`.
 
         Raises:
             NotFound: There is no such host.
@@ -151,24 +152,25 @@ class Hub:
         if host not in self._identity.hosts:
             msg = f"host {host!r} does not exist: see 'forewarn host list'"
             raise NotFound(msg, host=host)
+        # Each watch holds a connection and a queue for as long as the host likes.
         if len(self._watches) >= self._watches_max:
             msg = f"{len(self._watches)} endpoints watch already (watches_max)"
             raise LimitExceeded(msg)
-        watch = Watch(host)
+        watch = HostWatch(host)
         self._watches.add(watch)
-        self._enter(watch, self._declared(host))
+        self._add_watch(watch, self._read_declared(host))
         return watch
 
-    def forget(self, watch: Watch) -> None:
+    def end_watch(self, watch: HostWatch) -> None:
         """End a watch."""
         self._watches.discard(watch)
-        self._leave(watch)
+        self._remove_watch(watch)
 
-    def state(self, watch: Watch) -> HostState:
+    def build_state(self, watch: HostWatch) -> HostFeedState:
         """Return the full current state of a watched host."""
         vms, scopes = watch.declared
         channels = [self._feed.channel(key) for key in sorted(watch.audiences)]
-        return HostState(
+        return HostFeedState(
             host=watch.host,
             position=self._position(),
             inventory=Inventory(hosts=(Host(name=watch.host),), scopes=scopes, vms=vms),
@@ -177,40 +179,40 @@ class Hub:
             documents=tuple(channel.document for channel in channels if channel.document is not None),
         )
 
-    def _declared(self, host: str) -> Declared:
+    def _read_declared(self, host: str) -> Declared:
         vms = tuple(self._identity.vms_of(host))
         names = {vm.scope for vm in vms if vm.scope is not None}
-        return vms, tuple(self._identity.scope(name) for name in sorted(names))
+        return vms, tuple(self._identity.get_scope(name) for name in sorted(names))
 
-    def _enter(self, watch: Watch, declared: Declared) -> None:
+    def _add_watch(self, watch: HostWatch, declared: Declared) -> None:
         watch.declared = declared
-        watch.audiences = frozenset(self._identity.audience(vm.name) for vm in declared[0])
+        watch.audiences = frozenset(self._identity.get_audience_key(vm.name) for vm in declared[0])
         for key in watch.audiences:
             self._by_audience.setdefault(key, set()).add(watch)
 
-    def _leave(self, watch: Watch) -> None:
+    def _remove_watch(self, watch: HostWatch) -> None:
         for key in watch.audiences:
             watches = self._by_audience.get(key, set())
             watches.discard(watch)
             if not watches:
                 self._by_audience.pop(key, None)
 
-    def _tell(self, document: Document) -> None:
+    def _queue_document(self, document: AudienceDocument) -> None:
         watches = self._by_audience.get(document.audience.key)
         if watches:
-            change = Change(document)
+            change = DocumentChange(document)
             for watch in watches:
-                watch.tell(change)
+                watch.queue_change(change)
 
-    def _begin_anew(self, delta: InventoryDelta | None) -> None:
+    def _restart_watches(self, delta: InventoryDelta | None) -> None:
         """Restart the watches of hosts whose declaration changed, and only those: the rest may be thousands."""
         hosts = None if delta is None else delta.hosts
         watches = self._watches if hosts is None else [watch for watch in self._watches if watch.host in hosts]
         for watch in watches:
-            declared = self._declared(watch.host)
+            declared = self._read_declared(watch.host)
             if declared == watch.declared:
                 watch.declared = declared  # releases the memory of the previous inventory
                 continue
-            self._leave(watch)
-            self._enter(watch, declared)
-            watch.begin_anew()
+            self._remove_watch(watch)
+            self._add_watch(watch, declared)
+            watch.restart()

@@ -17,7 +17,7 @@ from forewarn.core.model import Scope, VirtualMachine, audience_key
 from forewarn.errors import NotFound
 from forewarn.publishing.feed import Channel, Feed
 
-__all__ = ["Caller", "Identity", "InventoryDelta", "InventoryIndex", "Revision"]
+__all__ = ["Caller", "Identity", "InventoryDelta", "InventoryIndex", "InventoryRevision"]
 
 
 class Caller:
@@ -46,7 +46,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryIndex:
-    """Inventory with its lookup tables. `Identity.load` takes ownership and changes them in place.
+    """Inventory with its lookup tables. `Identity.load_inventory` takes ownership and changes them in place.
 
     Attributes:
         scopes, vms: Scopes and VMs by name.
@@ -114,14 +114,14 @@ class Identity:
         self._vms: dict[str, VirtualMachine] = {}
         self._scopes: dict[str, Scope] = {}
         self._name_by_address: dict[str, str] = {}
-        self._only: str | None = None
+        self._only_vm_name: str | None = None
         self._callers: dict[str, Caller] = {}
         self._vms_by_host: dict[str, list[VirtualMachine]] = {}
         self.hosts: frozenset[str] = frozenset()
         self.is_known = True
         self.listeners: list[Callable[[InventoryDelta | None], None]] = []
 
-    def load(self, inventory: Inventory | InventoryIndex) -> None:
+    def load_inventory(self, inventory: Inventory | InventoryIndex) -> None:
         """Replace the whole inventory. Open connections resolve their caller again at the next request.
 
         Args:
@@ -129,15 +129,15 @@ class Identity:
         """
         index = inventory if isinstance(inventory, InventoryIndex) else InventoryIndex.of(inventory)
         for caller in self._callers.values():
-            _retire(caller)
+            _retire_caller(caller)
         self._callers = {}
         self._scopes, self._vms, self._name_by_address = index.scopes, index.vms, index.name_by_address
         self._vms_by_host, self.hosts = index.vms_by_host, index.hosts
-        self._only = self._single()
+        self._only_vm_name = self._find_only_vm()
         for listener in self.listeners:
             listener(None)
 
-    def change(self, before: Inventory, after: Inventory) -> None:
+    def replace_part(self, before: Inventory, after: Inventory) -> None:
         """Replace a part of the inventory; what is on neither side stays.
 
         The cost depends only on the size of both parts. Connections of their VMs resolve their caller again at the
@@ -145,6 +145,7 @@ class Identity:
         """
         names = {vm.name for side in (before, after) for vm in side.vms}
         scopes = {scope.name for side in (before, after) for scope in side.scopes}
+        # Removed before any are added, since a changed scope is on both sides.
         for scope in before.scopes:
             self._scopes.pop(scope.name, None)
         self._scopes.update({scope.name: scope for scope in after.scopes})
@@ -152,27 +153,29 @@ class Identity:
             self.hosts = self.hosts - {host.name for host in before.hosts} | {host.name for host in after.hosts}
         hosts = self._change_vms(before.vms, after.vms)
         self._retire_callers(names, scopes)
+        # A scope may have VMs on any host.
         delta = InventoryDelta(before=before, after=after, hosts=None if scopes else hosts)
         for listener in self.listeners:
             listener(delta)
 
     def _retire_callers(self, names: AbstractSet[str], scopes: AbstractSet[str]) -> None:
         """Invalidate the callers whose VM or scope changed, or whose identity may have changed."""
-        only = self._single()
-        if only != self._only or self._any_caller_is:
+        only = self._find_only_vm()
+        if only != self._only_vm_name or self._any_caller_is:
             stale = list(self._callers)  # the VM assumed for an unknown address depends on the other VMs
         elif scopes:
             stale = [name for name, each in self._callers.items() if name in names or each.vm.scope in scopes]
         else:
+            # Only VMs that have called have an entry, so a large inventory costs little here.
             stale = list(names & self._callers.keys())
-        self._only = only
+        self._only_vm_name = only
         for name in stale:
-            _retire(self._callers.pop(name))
+            _retire_caller(self._callers.pop(name))
 
     def replace_hosts(self, hosts: Mapping[str, Sequence[VirtualMachine]]) -> None:
         """Replace the VMs of these hosts; those of other hosts stay."""
         before = tuple(vm for host in hosts for vm in self.vms_of(host))
-        self.change(Inventory(vms=before), Inventory(vms=tuple(vm for vms in hosts.values() for vm in vms)))
+        self.replace_part(Inventory(vms=before), Inventory(vms=tuple(vm for vms in hosts.values() for vm in vms)))
 
     def _change_vms(self, before: Iterable[VirtualMachine], after: Iterable[VirtualMachine]) -> frozenset[str]:
         """Remove some VMs and add others; return the hosts whose VMs differ."""
@@ -186,26 +189,28 @@ class Identity:
             self._vms[vm.name] = vm
             self._name_by_address |= dict.fromkeys(vm.addresses, vm.name)
         gone = {vm.name for vm in old}
+        # Also the hosts that a moved VM has left.
         by_host: dict[str, list[VirtualMachine]] = {vm.host: [] for vm in (*old, *new)}
         for vm in new:
             by_host[vm.host].append(vm)
         for host, added in by_host.items():
             kept = [vm for vm in self._vms_by_host.get(host, ()) if vm.name not in gone]
+            # In the order of the store, so that an unchanged host compares equal in its watches.
             self._vms_by_host[host] = sorted((*kept, *added), key=attrgetter("name"))
             if not self._vms_by_host[host]:
                 del self._vms_by_host[host]
         return frozenset(by_host)
 
-    def _single(self) -> str | None:
+    def _find_only_vm(self) -> str | None:
         """Return the name of the only VM if it has no address; otherwise None."""
         vm = next(iter(self._vms.values()), None) if len(self._vms) == 1 else None
         return vm.name if vm is not None and not vm.addresses else None
 
-    def revise(self) -> Revision:
+    def begin_revision(self) -> InventoryRevision:
         """Begin to prepare a new inventory that mostly equals the current one."""
-        return Revision(self._vms, self._name_by_address, self._scopes)
+        return InventoryRevision(self._vms, self._name_by_address, self._scopes)
 
-    def take_over(self, revision: Revision) -> None:
+    def apply_revision(self, revision: InventoryRevision) -> None:
         """Replace the inventory with a prepared one. Only connections of changed VMs resolve their caller again.
 
         The processes that use revisions never ask which VMs run on a host, so `vms_of` and `hosts` are not updated.
@@ -228,7 +233,7 @@ class Identity:
         """Return the VMs declared on a host."""
         return self._vms_by_host.get(host, ())
 
-    def scope(self, name: str) -> Scope:
+    def get_scope(self, name: str) -> Scope:
         """Return a declared scope."""
         return self._scopes[name]
 
@@ -236,7 +241,7 @@ class Identity:
         """Return a scope; None if it is not declared."""
         return self._scopes.get(name)
 
-    def audience(self, name: str) -> str:
+    def get_audience_key(self, name: str) -> str:
         """Return the key of a VM's audience.
 
         Raises:
@@ -248,7 +253,7 @@ class Identity:
             raise NotFound(msg, vm=name)
         return audience_key(vm, self._scopes.get(vm.scope) if vm.scope is not None else None)
 
-    def declared(self, name: str) -> tuple[VirtualMachine, Scope | None] | None:
+    def find_declared(self, name: str) -> tuple[VirtualMachine, Scope | None] | None:
         """Return a VM and its scope; None if it is not declared. Safe on any thread."""
         vm = self._vms.get(name)
         return None if vm is None else (vm, self._scopes.get(vm.scope) if vm.scope is not None else None)
@@ -258,20 +263,21 @@ class Identity:
         """Number of declared VMs."""
         return len(self._vms)
 
-    def resolve(self, peer: str, local: str) -> Caller | None:
+    def resolve_caller(self, peer: str, local: str) -> Caller | None:
         """Return the caller at address `peer`, connected to our address `local`; None if it is unknown.
 
         If the only VM has no address, every caller on this machine is taken for that VM.
         """
+        # Almost every address is found as the socket shows it; only others are worth normalizing.
         name = self._name_by_address.get(peer)
         if name is None:
-            address = _canonical(peer)
+            address = _normalize_address(peer)
             name = self._name_by_address.get(address)
-            if name is None and self._only is not None and _is_local(address, _canonical(local)):
-                name = self._only
-        return self.named(name or self._any_caller_is)
+            if name is None and self._only_vm_name is not None and _is_local(address, _normalize_address(local)):
+                name = self._only_vm_name
+        return self.find_caller(name or self._any_caller_is)
 
-    def named(self, name: str) -> Caller | None:
+    def find_caller(self, name: str) -> Caller | None:
         """Return the caller for a VM name; None if the VM is not declared."""
         caller = self._callers.get(name)
         vm = self._vms.get(name)
@@ -281,12 +287,12 @@ class Identity:
         return caller
 
 
-def _retire(caller: Caller) -> None:
+def _retire_caller(caller: Caller) -> None:
     caller.is_current = False
     caller.channel = _NOTHING
 
 
-class Revision:
+class InventoryRevision:
     """New inventory that is prepared in small steps while the current one is in use.
 
     Args:
@@ -308,7 +314,7 @@ class Revision:
         self.changed: set[str] = set()
         self.changed_scopes: set[str] = set()
 
-    def remove(self, name: str) -> None:
+    def remove_vm(self, name: str) -> None:
         """Remove a VM."""
         self.changed.add(name)
         before = self.vms.pop(name, None)
@@ -316,9 +322,9 @@ class Revision:
             if self.name_by_address.get(address) == name:  # another VM may have the address by now
                 del self.name_by_address[address]
 
-    def put(self, vm: VirtualMachine) -> None:
+    def put_vm(self, vm: VirtualMachine) -> None:
         """Add or replace a VM."""
-        self.remove(vm.name)
+        self.remove_vm(vm.name)
         self.vms[vm.name] = vm
         for address in vm.addresses:
             self.name_by_address[address] = vm.name
@@ -334,7 +340,7 @@ class Revision:
         self.scopes[scope.name] = scope
 
 
-def _canonical(address: str) -> str:
+def _normalize_address(address: str) -> str:
     """Return the address without its zone, and an IPv4-mapped IPv6 address as IPv4."""
     return address.partition("%")[0].removeprefix("::ffff:")
 

@@ -12,12 +12,12 @@ from datetime import datetime
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.core.rollout import Health
-from forewarn.core.rollout_step import CheckHealth
+from forewarn.core.rollout import HealthResult
+from forewarn.core.rollout_step_types import CheckHealth
 from forewarn.engine.rollouts import RolloutCommands
-from forewarn.util.duration import format_span
+from forewarn.util.duration import format_duration
 
-__all__ = ["Rolling"]
+__all__ = ["RolloutDriver"]
 
 _log = structlog.get_logger("forewarn.scheduling.rollout_driver")
 
@@ -25,7 +25,7 @@ _OUTPUT_BYTES_MAX = 64 << 10
 _DETAIL_LENGTH_MAX = 500
 
 
-class Rolling:
+class RolloutDriver:
     """Driver of the active rollouts, with the health commands that run on this replica.
 
     Args:
@@ -42,10 +42,10 @@ class Rolling:
         self._commands = commands
         self._clock = clock
         self._wake = wake
-        self._health: dict[str, Health] = {}
+        self._health: dict[str, HealthResult] = {}
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
 
-    async def drive(self) -> bool:
+    async def drive_rollouts(self) -> bool:
         """Take every rollout as far as it can go now; return True if anything was changed."""
         has_changed = False
         while self._commands.has_rollouts:
@@ -53,7 +53,8 @@ class Rolling:
             self.until = driven.until
             has_changed |= driven.has_changed
             for rollout_id, check in driven.checks.items():
-                self._begin(rollout_id, check)
+                self._begin_check(rollout_id, check)
+            # Virtual time must not move while a check runs, or its result would depend on real time.
             if self._clock.is_virtual and self._running:
                 await asyncio.gather(*self._running.values())
                 continue
@@ -62,22 +63,23 @@ class Rolling:
         self.until = None
         return has_changed
 
-    def _begin(self, rollout_id: str, check: CheckHealth) -> None:
+    def _begin_check(self, rollout_id: str, check: CheckHealth) -> None:
         key = (rollout_id, check.number)
         known = self._health.get(rollout_id)
+        # The check is requested in each round until its result is taken over, but must run only once.
         if key in self._running or (known is not None and known.number == check.number):
             return
-        self._running[key] = asyncio.ensure_future(self._check(rollout_id, check))
+        self._running[key] = asyncio.ensure_future(self._run_check(rollout_id, check))
 
-    async def _check(self, rollout_id: str, check: CheckHealth) -> None:
+    async def _run_check(self, rollout_id: str, check: CheckHealth) -> None:
         try:
-            is_healthy, detail = await _run(check)
+            is_healthy, detail = await _run_health_command(check)
         except Exception as error:  # noqa: BLE001 - a health check that cannot run has failed
-            _log.exception("a health check raised", rollout=rollout_id)
+            _log.exception("a health check raised an exception", rollout=rollout_id)
             is_healthy, detail = False, f"{type(error).__name__}: {error}"
         finally:
             self._running.pop((rollout_id, check.number), None)
-        self._health[rollout_id] = Health(
+        self._health[rollout_id] = HealthResult(
             number=check.number, batch=check.batch, is_healthy=is_healthy, detail=detail[:_DETAIL_LENGTH_MAX]
         )
         self._wake()
@@ -90,7 +92,7 @@ class Rolling:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _run(check: CheckHealth) -> tuple[bool, str]:
+async def _run_health_command(check: CheckHealth) -> tuple[bool, str]:
     """Run the command; return whether it succeeded, and its last line of output."""
     try:
         process = await asyncio.create_subprocess_exec(
@@ -110,8 +112,9 @@ async def _run(check: CheckHealth) -> tuple[bool, str]:
                 output = (output + piece)[-_OUTPUT_BYTES_MAX:]
             status = await process.wait()
     except TimeoutError:
-        return False, f"no answer within {format_span(check.timeout)}"
+        return False, f"no answer within {format_duration(check.timeout)}"
     finally:
+        # After success too: the command may have left processes in its group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     lines = output.decode("utf-8", "replace").split("\n")

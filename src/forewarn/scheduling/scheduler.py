@@ -4,7 +4,8 @@ The deadlines are in the store; this loop only reads the next one and sleeps unt
 earlier one wakes it. After a stop of any kind there is nothing to restore: what fell due meanwhile is due now, and is
 carried out in order.
 
-On a virtual clock there is no timer: `advance` goes from deadline to deadline and carries out each at its own moment.
+On a virtual clock there is no timer: `advance_clock` goes from deadline to deadline and carries out each at its own
+moment.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import structlog
 from forewarn.actuators import Actuator
 from forewarn.actuators.contract import BEGIN_BEFORE_S
 from forewarn.clock import Clock, VirtualClock
-from forewarn.core.decision import Changes
+from forewarn.core.actuator_result import ActuatorFailure, Progress, RetryPolicy
+from forewarn.core.decision import ChangeSet
 from forewarn.core.model import Maintenance, MaintenanceState
-from forewarn.core.progress import Failure, Progress, Retry
 from forewarn.engine.engine import Engine
 from forewarn.errors import ActuationFailed, ActuatorBusy, ForewarnError, InvalidRequest, LeaseLost
-from forewarn.scheduling.rollout_driver import Rolling
+from forewarn.scheduling.rollout_driver import RolloutDriver
 
-__all__ = ["Pace", "Scheduler"]
+__all__ = ["Scheduler", "SchedulerSettings"]
 
 _log = structlog.get_logger("forewarn.scheduling.scheduler")
 
@@ -34,7 +35,7 @@ _STEPS_MAX = 1_000_000
 _CALLS_WAITING = 10
 
 
-class Pace:
+class SchedulerSettings:
     """Limits and intervals of the scheduler.
 
     Args:
@@ -56,7 +57,7 @@ class Pace:
         batch_max: int = 500,
         calls_max: int = 64,
         call_timeout: timedelta = timedelta(minutes=1),
-        retry: Retry | None = None,
+        retry: RetryPolicy | None = None,
         remember_every: timedelta = timedelta(minutes=1),
         prune_every: timedelta = timedelta(hours=1),
         history: timedelta = timedelta(days=90),
@@ -67,7 +68,7 @@ class Pace:
         self.batch_max = batch_max
         self.calls_max = calls_max
         self.call_timeout = call_timeout
-        self.retry = retry or Retry()
+        self.retry = retry or RetryPolicy()
         self.remember_every = remember_every
         self.prune_every = prune_every
         self.history = history
@@ -92,68 +93,69 @@ class Scheduler:
         engine: Engine,
         clock: Clock,
         actuator: Actuator,
-        pace: Pace | None = None,
+        settings: SchedulerSettings | None = None,
         on_lateness: Callable[[float], None] | None = None,
     ) -> None:
         self._engine = engine
         self._clock = clock
         self._actuator = actuator
-        self._pace = pace or Pace()
+        self._settings = settings or SchedulerSettings()
         self._on_lateness = on_lateness or (lambda _late_s: None)
         self._calls: dict[str, asyncio.Task[None]] = {}
-        self._rolling = Rolling(engine, clock, self.wake)
+        self._rollout_driver = RolloutDriver(engine, clock, self.wake)
         self._aborts: set[asyncio.Task[None]] = set()
         self._recorded: set[str] = set()
-        self._slots = asyncio.Semaphore(self._pace.calls_max)
-        self._wake = asyncio.Event()
+        self._slots = asyncio.Semaphore(self._settings.calls_max)
+        self._woken = asyncio.Event()
         self._next: datetime | None = None
         self._lock = asyncio.Lock()
         self._housekeeping_at = clock.now()
-        self._prune_at = clock.now() + self._pace.prune_every
+        self._prune_at = clock.now() + self._settings.prune_every
         self._has_lead = False
         self._tidying: asyncio.Task[None] | None = None
-        engine.listeners.append(self.notice)
+        engine.listeners.append(self.handle_changes)
 
     def wake(self) -> None:
         """Check the deadlines again: another process has changed something."""
         self._next = None
-        self._wake.set()
+        self._woken.set()
 
-    def notice(self, changes: Changes) -> None:
+    def handle_changes(self, changes: ChangeSet) -> None:
         """Wake earlier if a change created an earlier deadline. Only a hint: the store is always read."""
         self._abort_ended(changes)
         if self._engine.has_rollouts and not self._clock.is_virtual:
             self.wake()
         due_at = changes.next_due_at
         if due_at is not None and self._clock.is_virtual and due_at > self._clock.now():
-            return  # only `advance` moves the time there, and it reads the store
+            return  # only `advance_clock` moves the time there, and it reads the store
         if due_at is not None and (self._next is None or due_at < self._next):
             self._next = due_at
-            self._wake.set()
+            self._woken.set()
 
-    def _abort_ended(self, changes: Changes) -> None:
+    def _abort_ended(self, changes: ChangeSet) -> None:
         """Abort on the actuator what has ended without its report: completed by hand, or failed."""
         for maintenance in changes.maintenances.values():
             is_over = maintenance.started_at is not None and not maintenance.is_active
+            # What the actuator itself reported as complete needs no abort; after a failure something may still run.
             if is_over and (maintenance.state is MaintenanceState.FAILED or maintenance.id not in self._recorded):
-                task = asyncio.ensure_future(self._abort(maintenance))
+                task = asyncio.ensure_future(self._abort_maintenance(maintenance))
                 self._aborts.add(task)
                 task.add_done_callback(self._aborts.discard)
 
-    async def _abort(self, maintenance: Maintenance) -> None:
+    async def _abort_maintenance(self, maintenance: Maintenance) -> None:
         try:
-            async with asyncio.timeout(self._pace.call_timeout.total_seconds()):
+            async with asyncio.timeout(self._settings.call_timeout.total_seconds()):
                 await self._actuator.abort(maintenance, self._clock.now())
         except (ForewarnError, TimeoutError) as error:
-            _log.warning("what was begun could not be stopped", maintenance_id=maintenance.id, error=str(error))
+            _log.warning("cannot abort a maintenance", maintenance_id=maintenance.id, error=str(error))
         except Exception:  # noqa: BLE001 - an actuator may raise anything; the log has the trace
-            _log.exception("an actuator raised", maintenance_id=maintenance.id)
+            _log.exception("an actuator raised an exception", maintenance_id=maintenance.id)
 
-    async def _record(self, results: dict[str, Progress | Failure]) -> None:
+    async def _record_results(self, results: dict[str, Progress | ActuatorFailure]) -> None:
         """Record results of the actuator, marked so that `_abort_ended` does not abort what it completed."""
         self._recorded |= results.keys()
         try:
-            await self._engine.record(results, self._pace.retry)
+            await self._engine.record_results(results, self._settings.retry)
         finally:
             self._recorded -= results.keys()
 
@@ -161,38 +163,40 @@ class Scheduler:
         """Run until cancelled. If the store fails, try again each second."""
         while True:
             try:
-                await self._round()
+                await self._run_round()
             except LeaseLost as error:
-                _log.warning("nothing more is carried out here", reason=error.message)
+                _log.warning("the lease is lost; this replica starts nothing more", reason=error.message)
                 await asyncio.sleep(_STORE_RETRY_S)
             except ForewarnError as error:
-                _log.warning("the store cannot be used, trying again", error=error.message)
+                _log.warning("cannot use the store; retrying", error=error.message)
                 await asyncio.sleep(_STORE_RETRY_S)
             except Exception:  # noqa: BLE001 - the loop must survive a bug; the log has the trace
-                _log.exception("a round of the scheduler failed, trying again")
+                _log.exception("a round of the scheduler failed; retrying")
                 await asyncio.sleep(_STORE_RETRY_S)
 
-    async def _round(self) -> None:
-        self._wake.clear()  # before anything is read, so that a change meanwhile starts another round
+    async def _run_round(self) -> None:
+        self._woken.clear()  # before anything is read, so that a change meanwhile starts another round
         leadership = self._engine.leadership
         async with self._lock:
-            await self._mind_clock()
+            await self._sync_clock_jump()
             if leadership.is_held:
                 await self._carry_out_due()
-            await self._mind_clock()
-            await self._keep_house()
+            # Again, since each decision reads the clock and may have found a jump.
+            await self._sync_clock_jump()
+            await self._run_housekeeping()
             is_idle = self._is_full or not leadership.is_held
             deadline = None if is_idle else await self._engine.next_deadline(self._calls)
             if leadership.is_held and self._engine.clock_guard.jump is None:
-                deadline = _earlier(deadline, self._rolling.until)
+                deadline = _pick_earlier(deadline, self._rollout_driver.until)
+            # Deadlines are in the database's time, but the wait below is by this machine's clock.
             self._next = None if deadline is None else deadline + leadership.skew
         if self._clock.is_virtual:
-            await self._wake.wait()
+            await self._woken.wait()
             return
         until = min(self._housekeeping_at, self._next or self._housekeeping_at)
         waiting = {
             asyncio.ensure_future(self._clock.wait_until(until)),
-            asyncio.ensure_future(self._wake.wait()),
+            asyncio.ensure_future(self._woken.wait()),
         }
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -200,7 +204,7 @@ class Scheduler:
             for task in waiting:
                 task.cancel()
 
-    async def advance(self, by: timedelta) -> datetime:
+    async def advance_clock(self, by: timedelta) -> datetime:
         """Move a virtual clock, carrying out every deadline on the way at its own moment.
 
         Returns:
@@ -214,14 +218,14 @@ class Scheduler:
             msg = "the clock is real: start the service with --clock virtual to advance it"
             raise InvalidRequest(msg)
         if by < timedelta(0):
-            msg = "a clock cannot be advanced by a negative span"
+            msg = "the clock cannot be advanced by a negative span"
             raise InvalidRequest(msg)
         async with self._lock:
             target = clock.now() + by
             if self._engine.has_rollouts:
                 await self._carry_out_due()
             for _ in range(_STEPS_MAX):
-                deadline = _earlier(await self._engine.next_deadline(), self._rolling.until)
+                deadline = _pick_earlier(await self._engine.next_deadline(), self._rollout_driver.until)
                 if deadline is None or deadline > target:
                     break
                 clock.set(max(deadline, clock.now()))
@@ -229,20 +233,20 @@ class Scheduler:
                 if self._engine.has_rollouts:
                     await self._carry_out_due()
             clock.set(target)
-            await self._keep_house()
+            await self._run_housekeeping()
         return target
 
     @property
     def _is_full(self) -> bool:
         """True if no further call may begin; the end of one wakes the loop."""
-        return len(self._calls) >= _CALLS_WAITING * self._pace.calls_max
+        return len(self._calls) >= _CALLS_WAITING * self._settings.calls_max
 
-    async def _mind_clock(self) -> None:
+    async def _sync_clock_jump(self) -> None:
         """Sync clock jumps with the database: periodically, on becoming leader, and while the clock is not trusted."""
         has_lead, self._has_lead = self._has_lead, self._engine.leadership.is_held
         is_new = self._has_lead and not has_lead
         if is_new or self._engine.clock_guard.jump is not None or self._clock.now() >= self._housekeeping_at:
-            await self._engine.mind_clock()
+            await self._engine.sync_clock_jump()
 
     async def _carry_out_due(self) -> None:
         """Carry out what is due until nothing is left at this moment."""
@@ -250,33 +254,34 @@ class Scheduler:
         while not is_done:
             while await self._carry_out_batch():
                 pass
-            is_done = self._engine.clock_guard.jump is not None or not await self._rolling.drive()
+            is_done = self._engine.clock_guard.jump is not None or not await self._rollout_driver.drive_rollouts()
 
     async def _carry_out_batch(self) -> bool:
         """Run all starts, then some actuator calls; return True if more may be due."""
         while True:
-            due = await self._engine.handle_due(self._pace.batch_max, self._calls)
+            due = await self._engine.handle_due(self._settings.batch_max, self._calls)
             for late_s in due.started:
                 self._on_lateness(late_s)
             if not due.has_more:
                 break
-        while await self._engine.look(self._pace.batch_max):
+        while await self._engine.check_alerts(self._settings.batch_max):
             pass
         if not due.jobs or self._is_full:
             return False
-        await self._ask(due.jobs)
+        await self._call_actuator(due.jobs)
         return True
 
-    async def _ask(self, jobs: tuple[Maintenance, ...]) -> None:
+    async def _call_actuator(self, jobs: tuple[Maintenance, ...]) -> None:
         """Call the actuator for each; answers within this iteration of the event loop share one transaction."""
         unclaimed = [] if self._actuator.is_observable else [m.id for m in jobs if m.begun_at is None]
-        claimed = await self._engine.claim(unclaimed) if unclaimed else set[str]()
+        # Committed before the call: an actuator that cannot be observed must not be called twice.
+        claimed = await self._engine.claim_maintenances(unclaimed) if unclaimed else set[str]()
         if self._clock.is_virtual and len(jobs) == 1:
-            result = await self._ask_one(jobs[0], is_claimed=jobs[0].id in claimed)
-            await self._record({jobs[0].id: result})
+            result = await self._call_actuator_for(jobs[0], is_claimed=jobs[0].id in claimed)
+            await self._record_results({jobs[0].id: result})
             return
-        results: dict[str, Progress | Failure] = {}
-        slow = {m.id: asyncio.ensure_future(self._ask_one(m, is_claimed=m.id in claimed)) for m in jobs}
+        results: dict[str, Progress | ActuatorFailure] = {}
+        slow = {m.id: asyncio.ensure_future(self._call_actuator_for(m, is_claimed=m.id in claimed)) for m in jobs}
         if self._clock.is_virtual:
             await asyncio.gather(*slow.values())
         else:
@@ -288,12 +293,13 @@ class Scheduler:
         for maintenance_id, task in slow.items():
             self._calls[maintenance_id] = asyncio.ensure_future(self._record_later(maintenance_id, task))
         if results:
-            await self._record(results)
+            await self._record_results(results)
 
-    async def _ask_one(self, maintenance: Maintenance, *, is_claimed: bool) -> Progress | Failure:
+    async def _call_actuator_for(self, maintenance: Maintenance, *, is_claimed: bool) -> Progress | ActuatorFailure:
         is_execution = is_claimed
         try:
-            async with self._slots, asyncio.timeout(self._pace.call_timeout.total_seconds()):
+            async with self._slots, asyncio.timeout(self._settings.call_timeout.total_seconds()):
+                # The call may have waited for a slot for longer than the lease lasts.
                 self._engine.leadership.ensure_leader()
                 now = self._clock.now()
                 progress = None if is_claimed else await self._actuator.observe(maintenance, now)
@@ -306,62 +312,64 @@ class Scheduler:
         except LeaseLost:
             raise
         except TimeoutError:
-            return Failure(reason=f"no answer within {self._pace.call_timeout}")
+            # The call may have begun something before it timed out, unlike one that was refused.
+            return ActuatorFailure(reason=f"no answer within {self._settings.call_timeout}")
         except ActuationFailed as error:
-            return Failure(reason=error.message, is_final=True)
+            return ActuatorFailure(reason=error.message, is_final=True)
         except ActuatorBusy as error:
-            return Failure(reason=error.message, has_begun_nothing=True, tries=error.tries)
+            return ActuatorFailure(reason=error.message, has_begun_nothing=True, attempts_min=error.tries)
         except ForewarnError as error:
-            return Failure(reason=error.message, has_begun_nothing=is_execution)
+            # By contract a failed `execute` has begun nothing; a failed `observe` leaves that open.
+            return ActuatorFailure(reason=error.message, has_begun_nothing=is_execution)
         except Exception as error:  # noqa: BLE001 - an actuator may raise anything; the log has the trace
-            _log.exception("an actuator raised", maintenance_id=maintenance.id)
-            return Failure(reason=f"{type(error).__name__}: {error}")
+            _log.exception("an actuator raised an exception", maintenance_id=maintenance.id)
+            return ActuatorFailure(reason=f"{type(error).__name__}: {error}")
 
-    async def _record_later(self, maintenance_id: str, task: asyncio.Task[Progress | Failure]) -> None:
+    async def _record_later(self, maintenance_id: str, task: asyncio.Task[Progress | ActuatorFailure]) -> None:
         try:
-            await self._record({maintenance_id: await task})
+            await self._record_results({maintenance_id: await task})
         except ForewarnError as error:
-            _log.warning("an answer was not written down, the actuator is asked again", error=error.message)
+            _log.warning("cannot record an actuator result; it is queried again", error=error.message)
         finally:
             self._calls.pop(maintenance_id, None)
-            self._wake.set()
+            self._woken.set()
 
-    async def _keep_house(self) -> None:
+    async def _run_housekeeping(self) -> None:
         now = self._clock.now()
         if now < self._housekeeping_at:
             return
-        self._housekeeping_at = now + self._pace.remember_every
-        await self._engine.remember_requests()
+        self._housekeeping_at = now + self._settings.remember_every
+        await self._engine.store_last_polls()
         if not self._engine.leadership.is_held:
             return
         is_time_to_prune = now >= self._prune_at
         if is_time_to_prune:
-            self._prune_at = now + self._pace.prune_every
+            self._prune_at = now + self._settings.prune_every
         if self._clock.is_virtual:
-            await self._tidy(is_time_to_prune=is_time_to_prune)
+            await self._tidy_history(is_time_to_prune=is_time_to_prune)
         elif self._tidying is None or self._tidying.done():
             # In its own task: deleting a million maintenances takes minutes, and starts must be on time.
-            self._tidying = asyncio.ensure_future(self._tidy(is_time_to_prune=is_time_to_prune))
+            self._tidying = asyncio.ensure_future(self._tidy_history(is_time_to_prune=is_time_to_prune))
 
-    async def _tidy(self, *, is_time_to_prune: bool) -> None:
+    async def _tidy_history(self, *, is_time_to_prune: bool) -> None:
         try:
-            await self._engine.mend_history()
+            await self._engine.repair_history()
             if is_time_to_prune:
-                pace = self._pace
-                await self._engine.prune(pace.history, pace.outcomes, pace.entries_max, pace.audit)
+                pace = self._settings
+                await self._engine.prune_history(pace.history, pace.outcomes, pace.entries_max, pace.audit)
         except ForewarnError as error:
-            _log.warning("the history could not be tidied, trying again later", error=error.message)
+            _log.warning("cannot tidy the history; retrying later", error=error.message)
         except Exception:  # noqa: BLE001 - a bug here must not go unseen; the log has the trace
-            _log.exception("tidying the history failed, trying again later")
+            _log.exception("tidying the history failed; retrying later")
 
     async def stop(self) -> None:
         """Cancel the calls under way, which are repeated after the next start, and store the last request times."""
         tidying = [] if self._tidying is None else [self._tidying]
         for task in (*self._calls.values(), *self._aborts, *tidying):
             task.cancel()
-        await self._rolling.stop()
-        await self._engine.remember_requests()
+        await self._rollout_driver.stop()
+        await self._engine.store_last_polls()
 
 
-def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+def _pick_earlier(one: datetime | None, other: datetime | None) -> datetime | None:
     return min((moment for moment in (one, other) if moment is not None), default=None)

@@ -18,33 +18,33 @@ import structlog
 from forewarn.actuators import Actuator, Simulate
 from forewarn.clock import Clock
 from forewarn.config import Settings
-from forewarn.core.approval import Approval, Approver
-from forewarn.core.progress import Retry
-from forewarn.core.subscription import Backoff
+from forewarn.core.actuator_result import RetryPolicy
+from forewarn.core.approval import ApprovalResult, Approver
+from forewarn.core.subscription import DeliveryBackoff
 from forewarn.endpoint import MetadataApp, MetadataServer
-from forewarn.endpoint.fault_registry import Faults
-from forewarn.endpoint.parent import MetadataProcess, ProcessTerms
-from forewarn.endpoint.request_journal import Journal
-from forewarn.endpoint.traffic import Limits, Traffic
+from forewarn.endpoint.fault_registry import FaultRegistry
+from forewarn.endpoint.parent import MetadataProcess, ProcessSettings
+from forewarn.endpoint.request_journal import RequestJournal
+from forewarn.endpoint.traffic import EndpointLimits, Traffic
 from forewarn.engine.clock_guard import ClockGuard
 from forewarn.engine.engine import Engine
 from forewarn.engine.follower import Follower
-from forewarn.engine.leader_election import Leased
-from forewarn.engine.transaction import IdSource, Runner, inline, threaded
+from forewarn.engine.leader_election import LeasedLeadership
+from forewarn.engine.transaction import IdSource, Runner, make_thread_runner, run_inline
 from forewarn.errors import ForewarnError
-from forewarn.net.listen import parse_host_names
+from forewarn.net.listen_address import parse_host_names
 from forewarn.notifications.notifier import DeliveryPolicy, Notifier
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity
-from forewarn.scheduling.scheduler import Pace, Scheduler
+from forewarn.scheduling.scheduler import Scheduler, SchedulerSettings
 from forewarn.store.contract import Store
-from forewarn.util.fair_share import Room
+from forewarn.util.fair_share import QueueLimits
 from forewarn.util.ids import RandomIds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from forewarn.net.outbound import Terms
+    from forewarn.net.outbound import OutboundOptions
 
 __all__ = ["STOP_GRACE_S", "Backend"]
 
@@ -80,8 +80,8 @@ class Backend:
         clock: Clock,
         actuator: Actuator | None = None,
         new_id: IdSource | None = None,
-        write: Runner = inline,
-        read: Runner = inline,
+        write: Runner = run_inline,
+        read: Runner = run_inline,
         read_long: Runner | None = None,
         on_lateness: Callable[[float], None] | None = None,
     ) -> None:
@@ -90,8 +90,8 @@ class Backend:
         self.clock = clock
         self.feed = Feed(settings.dialect)
         self.identity = Identity(self.feed, settings.any_caller_is)
-        self.faults = Faults(clock, settings.faults_max)
-        self.journal = Journal(clock.now, settings.journal_requests_max)
+        self.faults = FaultRegistry(clock, settings.faults_max)
+        self.journal = RequestJournal(clock.now, settings.journal_requests_max)
         self.engine = Engine(
             store=store,
             clock=clock,
@@ -103,7 +103,7 @@ class Backend:
             read=read,
             read_long=read_long,
             waiting_max=settings.commands_max,
-            room=Room(
+            limits=QueueLimits(
                 entries_max=settings.commands_max,
                 weight_max=settings.approval_ids_waiting_max,
                 owner_entries_max=settings.approvals_waiting_per_caller_max,
@@ -112,26 +112,31 @@ class Backend:
             faults=self.faults,
             clock_guard=ClockGuard(settings.clock_jump_max),
         )
-        self.traffic = Traffic(_limits(settings), len(self.feed.versions), self.faults, self.journal or None)
+        self.traffic = Traffic(
+            _make_endpoint_limits(settings), len(self.feed.versions), self.faults, self.journal or None
+        )
         self.app = MetadataApp(self.engine, clock, self.traffic, settings.first_answer_delay.total_seconds())
         self.endpoint = MetadataServer(self.app, self.traffic, self.identity, clock)
+        # A lease ends by real time, so there are no replicas on a virtual clock.
         shared = None if clock.is_virtual else store.shared
         if shared is not None:
+            # Readable in the log, and different even for replicas on one machine.
             holder = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+            # A separate thread: behind a long write transaction, a renewal would come too late.
             self._renewer = ThreadPoolExecutor(1, thread_name_prefix="forewarn-lease")
-            renew = threaded(self._renewer)
-            self.engine.leadership = Leased(shared, clock, holder, write, renew=renew)
-        self.follower = None if shared is None else Follower(shared, self.engine, self._hear)
-        self.on_news: list[Callable[[], None]] = []
+            renew = make_thread_runner(self._renewer)
+            self.engine.leadership = LeasedLeadership(shared, clock, holder, write, renew=renew)
+        self.follower = None if shared is None else Follower(shared, self.engine, self._notify_remote_change)
+        self.on_remote_change: list[Callable[[], None]] = []
         self.actuator = actuator or Simulate(settings.simulate_impact_after, settings.simulate_complete_after)
         self.scheduler = Scheduler(
             self.engine,
             clock,
             self.actuator,
-            _pace(settings),
+            _make_scheduler_settings(settings),
             on_lateness,
         )
-        self.notifier = _notifier(settings, self.engine)
+        self.notifier = _make_notifier(settings, self.engine)
 
     @asynccontextmanager
     async def scheduling(self) -> AsyncIterator[None]:
@@ -140,29 +145,29 @@ class Backend:
         async with AsyncExitStack() as stack:
             # The stack unwinds in reverse: the lease is released after the scheduler has stopped, commands end last.
             stack.push_async_callback(self.engine.drain)
-            stack.push_async_callback(leadership.give_back)
-            if isinstance(leadership, Leased):
+            stack.push_async_callback(leadership.release)
+            if isinstance(leadership, LeasedLeadership):
                 stack.callback(self._renewer.shutdown)
-                leadership.on_change = self._take_turns
-                stack.push_async_callback(_stop, asyncio.create_task(leadership.run()))
+                leadership.on_change = self._wake_workers
+                stack.push_async_callback(_cancel_task, asyncio.create_task(leadership.run()))
             if self.follower is not None:
-                stack.push_async_callback(_stop, asyncio.create_task(self.follower.run()))
+                stack.push_async_callback(_cancel_task, asyncio.create_task(self.follower.run()))
             stack.push_async_callback(self.actuator.close)
             task = asyncio.create_task(self.scheduler.run())
             stack.push_async_callback(self._stop_scheduler, task)
             stack.push_async_callback(self.notifier.stop)
-            stack.push_async_callback(_stop, asyncio.create_task(self.notifier.run()))
+            stack.push_async_callback(_cancel_task, asyncio.create_task(self.notifier.run()))
             yield
 
-    def _take_turns(self) -> None:
+    def _wake_workers(self) -> None:
         """Wake the scheduler and the notifier: the leader may have changed."""
         self.scheduler.wake()
-        self.notifier.hear()
+        self.notifier.wake()
 
-    def _hear(self) -> None:
+    def _notify_remote_change(self) -> None:
         """Notify all parts that another replica has committed something."""
-        self._take_turns()
-        for listener in self.on_news:
+        self._wake_workers()
+        for listener in self.on_remote_change:
             listener()
 
     @asynccontextmanager
@@ -174,12 +179,13 @@ class Backend:
         finally:
             await self.endpoint.stop(grace_s)
 
-    def process(self) -> MetadataProcess:
+    def make_process(self) -> MetadataProcess:
         """Return a process that answers VMs instead of this one, not started yet."""
         settings = self.settings
-        terms = ProcessTerms(
+        terms = ProcessSettings(
             any_caller_is=settings.any_caller_is,
             first_answer_delay_s=settings.first_answer_delay.total_seconds(),
+            # Reports must come well within `disable_after`, or audiences that poll would count as silent.
             report_s=min(_REPORT_S, settings.disable_after.total_seconds() / 4),
             requests_kept=settings.journal_requests_max,
             calls_max=settings.commands_max,
@@ -191,30 +197,31 @@ class Backend:
             feed=self.feed,
             identity=self.identity,
             enable=self.engine.enable,
-            approve=self._approve,
+            approve=self._approve_events,
             traffic=self.traffic,
             journal=self.journal,
         )
 
-    async def _approve(self, event_ids: Sequence[str], approver: Approver) -> Approval:
+    async def _approve_events(self, event_ids: Sequence[str], approver: Approver) -> ApprovalResult:
         """Approve with the current `app.approve`, looked up at each call: tracing replaces it."""
         return await self.app.approve(event_ids, approver)
 
     async def _stop_scheduler(self, task: asyncio.Task[None]) -> None:
-        await _stop(task)
+        await _cancel_task(task)
         try:
             await self.scheduler.stop()
         except ForewarnError as error:
-            _log.warning("who asked lately could not be written down", error=error.message)
+            _log.warning("cannot store when audiences last polled", error=error.message)
 
 
-async def _stop(task: asyncio.Task[None]) -> None:
+async def _cancel_task(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _limits(settings: Settings) -> Limits:
-    return Limits(
+def _make_endpoint_limits(settings: Settings) -> EndpointLimits:
+    return EndpointLimits(
+        # VMs are trusted less than operators, so their limit may be lower but never higher.
         body_size_bytes_max=min(settings.body_size_bytes_max, settings.metadata_body_size_bytes_max),
         header_size_bytes_max=settings.header_size_bytes_max,
         start_requests_max=settings.start_requests_max,
@@ -233,11 +240,13 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def _notifier(settings: Settings, engine: Engine) -> Notifier:
+def _make_notifier(settings: Settings, engine: Engine) -> Notifier:
     engine.subscriptions_max = settings.subscriptions_max
     engine.deliveries_dead_max = settings.notify_dead_max
     engine.secret_overlap = settings.notify_secret_overlap
-    backoff = Backoff(first=settings.notify_retry, longest=settings.notify_retry_max, age_max=settings.notify_age_max)
+    backoff = DeliveryBackoff(
+        pause_first=settings.notify_retry, pause_max=settings.notify_retry_max, age_max=settings.notify_age_max
+    )
     habits = DeliveryPolicy(
         source=settings.notify_source,
         backoff=backoff,
@@ -245,16 +254,17 @@ def _notifier(settings: Settings, engine: Engine) -> Notifier:
         waiting_max=settings.notify_waiting_max,
     )
     if settings.notify_proxy or settings.notify_ca_file is not None:
-        from forewarn.net.outbound import check_terms  # noqa: PLC0415 - unused by most services
+        from forewarn.net.outbound import check_options  # noqa: PLC0415 - unused by most services
 
-        check_terms(_terms(settings))
-    return Notifier(engine, engine.clock, lambda: _terms(settings), habits)
+        # A wrong proxy or CA file must fail the start, not the first delivery.
+        check_options(_make_outbound_terms(settings))
+    return Notifier(engine, engine.clock, lambda: _make_outbound_terms(settings), habits)
 
 
-def _terms(settings: Settings) -> Terms:
-    from forewarn.net.outbound import Terms  # noqa: PLC0415 - unused by most services
+def _make_outbound_terms(settings: Settings) -> OutboundOptions:
+    from forewarn.net.outbound import OutboundOptions  # noqa: PLC0415 - unused by most services
 
-    return Terms(
+    return OutboundOptions(
         deadline=settings.notify_deadline,
         answer_size_bytes_max=settings.notify_answer_size_bytes_max,
         allows_private=settings.notify_private_addresses,
@@ -263,12 +273,12 @@ def _terms(settings: Settings) -> Terms:
     )
 
 
-def _pace(settings: Settings) -> Pace:
-    return Pace(
+def _make_scheduler_settings(settings: Settings) -> SchedulerSettings:
+    return SchedulerSettings(
         batch_max=settings.due_batch_max,
         calls_max=settings.actuator_calls_max,
         call_timeout=settings.actuator_timeout,
-        retry=Retry(attempts_max=settings.actuator_attempts_max, pause=settings.actuator_retry),
+        retry=RetryPolicy(attempts_max=settings.actuator_attempts_max, pause=settings.actuator_retry),
         history=settings.history_retention,
         audit=settings.audit_retention,
         entries_max=settings.history_entries_max,

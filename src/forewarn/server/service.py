@@ -22,39 +22,39 @@ import structlog
 import uvicorn
 
 from forewarn.actuators import Actuator
-from forewarn.actuators.choose import make_actuator
-from forewarn.actuators.traced import Traced
-from forewarn.auth.authenticator import Tokens, operator_token
+from forewarn.actuators.factory import make_actuator
+from forewarn.actuators.traced import TracedActuator
+from forewarn.auth.authenticator import Authenticator, load_operator_token
 from forewarn.auth.oidc import Issuer
-from forewarn.auth.rejections import Refusals
+from forewarn.auth.refusal_counter import RefusalCounter
 from forewarn.clock import VIRTUAL_START, Clock, RealClock, VirtualClock, uptime_s
 from forewarn.config import Settings
 from forewarn.control import Context, make_control_app
 from forewarn.control.admission import Admission
-from forewarn.control.joining import OwnTraces
 from forewarn.control.listener import ControlServer, ListenerLimits
-from forewarn.control.refusal import RefusalLog
-from forewarn.control.settling import Settling
+from forewarn.control.refusal_log import RefusalLog
+from forewarn.control.settling import SettlingMiddleware
 from forewarn.control.throttle import Throttle
-from forewarn.core.approval import Approval, Approver
-from forewarn.core.budget import Accounts, Use
+from forewarn.control.trace_headers import TraceHeaderFilter
+from forewarn.core.approval import ApprovalResult, Approver
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, VirtualMachine
+from forewarn.core.usage_limits import UsageAccounts, UseKind
 from forewarn.dashboard import add_dashboard
 from forewarn.endpoint.descriptors import raise_descriptor_limit
 from forewarn.engine.engine import SAMPLE_FINGERPRINT
-from forewarn.engine.transaction import threaded
+from forewarn.engine.transaction import make_thread_runner
 from forewarn.errors import ConfigError, Conflict, EndpointBehind, ForewarnError, InvalidRequest, ServerError
-from forewarn.net.listen import bound, is_loopback, parse_listen, url_of
+from forewarn.net.listen_address import bind_listener, build_socket_url, is_loopback, parse_listen
 from forewarn.net.pool import PoolLimit, PoolLimits, parse_networks
-from forewarn.observability.metrics import Fleet, Metrics
-from forewarn.observability.tracing import opened
-from forewarn.observability.tracing.sights import Sights
-from forewarn.publishing.host_watch import Hub
+from forewarn.observability.metrics import Metrics, MetricSources
+from forewarn.observability.tracing import make_tracing
+from forewarn.observability.tracing.first_seen import FirstSeenDetector
+from forewarn.publishing.host_watch import HostWatches
 from forewarn.server.backend import STOP_GRACE_S, Backend
 from forewarn.store import SqlStore
 from forewarn.store.contract import Store
-from forewarn.wire.inventory import fingerprint, in_file, parse_inventory
+from forewarn.wire.inventory import compute_fingerprint, format_file_error, parse_inventory
 
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig
@@ -64,8 +64,11 @@ __all__ = ["Service", "fit_descriptors", "raise_descriptor_limit", "run_service"
 
 _log = structlog.get_logger("forewarn.server.service")
 
+# With Python's default of 5 ms, a busy database thread could delay the event loop that long at each switch.
 _SWITCH_INTERVAL_S = 0.001
+# Rare collections, since each of them delays all answers.
 _GC_THRESHOLDS = (50_000, 20, 50)
+# For everything but connections of callers: database, logs, pipes, deliveries.
 _DESCRIPTORS_SPARE = 512
 _PROBE_EVERY_S = 1.0
 _CHECK_SPAN_S = 60.0
@@ -108,31 +111,35 @@ class Service:
             and clock is None
             and not settings.fault_injection
         )
-        self.tokens = Tokens(operator=operator_token(settings.state_dir), issuer=_make_issuer(settings))
+        self.tokens = Authenticator(
+            operator_token=load_operator_token(settings.state_dir), issuer=_make_issuer(settings)
+        )
         self._metadata_addresses = [parse_listen(part) for part in settings.metadata_listen.split(",")]
         self._control_address = parse_listen(settings.control_listen)
         _check_exposure(settings, self._control_address[0])
         inventory = _read_inventory(settings.inventory)
         self.store: Store = SqlStore(settings.database_url, size_bytes_max=settings.database_size_bytes_max)
         try:
-            self._build(settings, actuator, clock, inventory)
+            self._build_parts(settings, actuator, clock, inventory)
         except BaseException:
             self.store.close()
             raise
 
-    def _build(
+    def _build_parts(
         self, settings: Settings, actuator: Actuator | None, clock: Clock | None, inventory: bytes | None
     ) -> None:
         self.clock = clock or _make_clock(settings, self.store)
         self._inventory = inventory
-        self.tracing = opened(
+        self.tracing = make_tracing(
             settings.tracing_endpoint,
             clock=self.clock,
             sample_ratio=settings.tracing_sample_ratio,
             service_name=settings.tracing_service_name,
-            moments_max=settings.tracing_moments_max,
+            spans_max=settings.tracing_moments_max,
         )
         actuator = actuator or make_actuator(settings, self.clock)
+        # One thread writes, since the store carries out one transaction at a time. Reads of a whole inventory take
+        # seconds and have a separate thread, so that they do not delay short reads.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="forewarn-write")
         self._reader = ThreadPoolExecutor(2, thread_name_prefix="forewarn-read")
         self._long_reader = ThreadPoolExecutor(1, thread_name_prefix="forewarn-read-long")
@@ -143,38 +150,38 @@ class Service:
             settings,
             store=self.store,
             clock=self.clock,
-            actuator=Traced(actuator, self.tracing, self.clock) if self.tracing.is_on else actuator,
-            write=threaded(self._writer),
-            read=threaded(self._reader),
-            read_long=threaded(self._long_reader),
+            actuator=TracedActuator(actuator, self.tracing, self.clock) if self.tracing.is_on else actuator,
+            write=make_thread_runner(self._writer),
+            read=make_thread_runner(self._reader),
+            read_long=make_thread_runner(self._long_reader),
             on_lateness=self._observe_lateness,
         )
         self.feed, self.identity = self.backend.feed, self.backend.identity
         self.engine, self.scheduler = self.backend.engine, self.backend.scheduler
         self.endpoint, self.traffic = self.backend.endpoint, self.backend.traffic
         self.faults, self.journal = self.backend.faults, self.backend.journal
-        self.process = self.backend.process() if self._has_process else None
-        hub = Hub(
+        self.process = self.backend.make_process() if self._has_process else None
+        hub = HostWatches(
             self.feed,
             self.identity,
             settings.first_answer_delay.total_seconds(),
             lambda: self.engine.position,
             watches_max=settings.watches_max,
         )
-        fleet = Fleet(
+        fleet = MetricSources(
             is_leader=lambda: self.engine.leadership.is_held,
-            skew_s=self._skew_s,
+            skew_s=self._read_skew_s,
             watches=hub.__len__,
-            clock_jump_s=self._clock_jump_s,
+            clock_jump_s=self._read_clock_jump_s,
             clock_jumps=lambda: self.engine.clock_guard.jumps,
             deliveries=lambda: self.backend.notifier.counts,
             undelivered_s=self.backend.notifier.ages_s,
-            limited=self._limited,
-            control_connections=self._control_connections,
+            limited=self._count_limited,
+            control_connections=self._count_control_connections,
             endpoint_restarts=lambda: 0 if self.process is None else self.process.restarts,
         )
-        self.metrics = Metrics(self.traffic, self.feed, lambda: (self.process or self.endpoint).connections, fleet)
-        refusals = Refusals(
+        self.metrics = Metrics(self.traffic, self.feed, lambda: (self.process or self.endpoint).connection_count, fleet)
+        refusals = RefusalCounter(
             failures_max=settings.auth_failures_max,
             entries_max=settings.refused_entries_max,
             entries_total_max=settings.refused_entries_total_max,
@@ -186,63 +193,67 @@ class Service:
             hub=hub,
             scheduler=self.scheduler,
             clock=self.clock,
-            tokens=self.tokens,
+            authenticator=self.tokens,
             metrics=self.metrics,
-            is_open=is_loopback(self._control_address[0]),
+            is_loopback=is_loopback(self._control_address[0]),
             check_ready=self._check_ready,
             body_size_bytes_max=settings.body_size_bytes_max,
             page_size_max=settings.page_size_max,
             request_vms_max=settings.request_vms_max,
             journal=self.journal,
-            refusals=refusals,
-            refused=RefusalLog(self.engine, refusals, self.clock),
+            refusal_counter=refusals,
+            refusal_log=RefusalLog(self.engine, refusals, self.clock),
             token_lifetime=settings.token_lifetime,
             token_lifetime_max=settings.token_lifetime_max,
             token_names_max=settings.token_names_max,
             session_lifetime=settings.session_lifetime,
-            removals=settings.removals,
+            removal_limit=settings.removals,
             notifier=self.backend.notifier,
-            admission=Admission(Accounts(settings.budgets.by_role(), settings.budgets_max), _throttle(settings)),
-            limits_met=self.traffic.budgets.met,
-            has_faults=settings.fault_injection,
+            admission=Admission(
+                UsageAccounts(settings.budgets.by_role(), settings.budgets_max), _make_throttle(settings)
+            ),
+            limits_met=self.traffic.quotas.limit_log,
+            allows_faults=settings.fault_injection,
             may_run_commands=settings.health_commands,
         )
         if self.process is not None:
-            self.context.look = self.process.look
-        self.engine.listeners += [self.metrics.notice, self.context.notice]
-        self.backend.on_news.append(self.context.notice)
+            self.context.refresh_endpoint_state = self.process.refresh_counters
+        self.engine.listeners += [self.metrics.count_changes, self.context.wake_streams]
+        self.backend.on_remote_change.append(self.context.wake_streams)
         if self.tracing.is_on:
-            self._trace()
+            self._enable_tracing()
 
-    def _trace(self) -> None:
+    def _enable_tracing(self) -> None:
         """Trace commands, approvals and maintenances."""
         self.engine.tracing = self.tracing
-        self.engine.listeners.append(self.tracing.told)
+        self.engine.listeners.append(self.tracing.export_changes)
         self.backend.app.approve = self._approve_traced
-        self.sights = Sights(self.tracing, self.clock, self.feed.asked_at, self.settings.tracing_sights_max)
-        self.feed.listeners.append(self.sights.notice)
+        self.first_seen_detector = FirstSeenDetector(
+            self.tracing, self.clock, self.feed.last_polled_at, self.settings.tracing_sights_max
+        )
+        self.feed.listeners.append(self.first_seen_detector.note_document)
 
-    async def _approve_traced(self, event_ids: Sequence[str], approver: Approver) -> Approval:
+    async def _approve_traced(self, event_ids: Sequence[str], approver: Approver) -> ApprovalResult:
         """Approve events for a VM, traced."""
-        with self.tracing.answering(approver, len(event_ids)):
+        with self.tracing.approval_span(approver, len(event_ids)):
             return await self.engine.approve(event_ids, approver)
 
-    def _limited(self) -> dict[str, int]:
+    def _count_limited(self) -> dict[str, int]:
         """Return how often each limit of the control address was met."""
         refused = self.control.pool.refused
         by_connections = {limit.value: refused[limit] for limit in PoolLimit}
         admission = self.context.admission
-        by_use = {use.value: admission.limited[use] for use in Use}
+        by_use = {use.value: admission.limited[use] for use in UseKind}
         return by_connections | by_use | admission.throttle.refused
 
-    def _control_connections(self) -> dict[str, int]:
+    def _count_control_connections(self) -> dict[str, int]:
         pool = self.control.pool
-        return {"known": len(pool) - pool.unknown, "unknown": pool.unknown}
+        return {"known": len(pool) - pool.unknown_count, "unknown": pool.unknown_count}
 
-    def _skew_s(self) -> float:
+    def _read_skew_s(self) -> float:
         return self.engine.leadership.skew.total_seconds()
 
-    def _clock_jump_s(self) -> float:
+    def _read_clock_jump_s(self) -> float:
         jump = self.engine.clock_guard.jump
         return 0.0 if jump is None else jump.by.total_seconds()
 
@@ -258,43 +269,49 @@ class Service:
             ForewarnError: The inventory or the store cannot be used.
         """
         async with contextlib.AsyncExitStack() as stack:
+            # Unwound in reverse: the store closes last, after every thread that uses it has ended.
             stack.callback(self.store.close)
             stack.callback(self._reader.shutdown)
             stack.callback(self._long_reader.shutdown)
             stack.callback(self._writer.shutdown)
             stack.callback(self._checker.shutdown)
-            stack.callback(self.store.end_check)
+            # Called before the shutdown of its thread, which would otherwise wait for the rest of a check.
+            stack.callback(self.store.stop_check)
             stack.push_async_callback(self.tracing.close)
-            metadata = [stack.enter_context(bound(*address)) for address in self._metadata_addresses]
-            control = stack.enter_context(bound(*self._control_address))
-            self.metadata_urls = [url_of("http", sock) for sock in metadata]
-            self.control_url = url_of("https" if self.settings.tls_certificate else "http", control)
+            # Bound before anything is loaded, so that an address in use does not leave a new inventory applied.
+            metadata = [stack.enter_context(bind_listener(*address)) for address in self._metadata_addresses]
+            control = stack.enter_context(bind_listener(*self._control_address))
+            self.metadata_urls = [build_socket_url("http", sock) for sock in metadata]
+            self.control_url = build_socket_url("https" if self.settings.tls_certificate else "http", control)
             if self.process is not None:
-                await stack.enter_async_context(self.process.started(metadata))
-            await self._load()
+                await stack.enter_async_context(self.process.start_process(metadata))
+            await self._load_state()
             self._check_callers()
-            stack.push_async_callback(_cancel, asyncio.create_task(self._check_pages()))
+            stack.push_async_callback(_cancel_task, asyncio.create_task(self._check_pages()))
             if self.tracing.is_on:
-                self.sights.is_begun = True
-                stack.push_async_callback(_cancel, asyncio.create_task(self.sights.run()))
+                self.first_seen_detector.is_begun = True
+                stack.push_async_callback(_cancel_task, asyncio.create_task(self.first_seen_detector.run()))
             await stack.enter_async_context(self.backend.scheduling())
-            stack.push_async_callback(self.context.refused.stop)
-            control_app = make_control_app(self.context, cast("TelemetryConfig | None", self.tracing.telemetry))
+            stack.push_async_callback(self.context.refusal_log.stop)
+            control_app = make_control_app(self.context, cast("TelemetryConfig | None", self.tracing.telemetry_options))
             add_dashboard(control_app, self.context)
-            names = self.tracing.joining
-            guarded: ASGIApp = OwnTraces(control_app, self.context, names) if names else control_app
+            names = self.tracing.propagation_headers
+            guarded: ASGIApp = TraceHeaderFilter(control_app, self.context, names) if names else control_app
+            # That process learns of a commit a moment later; the answer to the caller waits until it has.
             if self.process is not None:
-                guarded = Settling(guarded, self.process.settled)
-            server = self.control = ControlServer(_control_config(self.settings, guarded), self._listener_limits())
+                guarded = SettlingMiddleware(guarded, self.process.wait_until_settled)
+            server = self.control = ControlServer(
+                _make_control_config(self.settings, guarded), self._make_listener_limits()
+            )
             server.tick_s = self.control_tick_s
-            server.tellers.append(self.context.admission.tell)
-            server.throttled = self.context.admission.refuse_unread
+            server.log_callbacks.append(self.context.admission.log_limits)
+            server.should_refuse_unread = self.context.admission.should_refuse_unread
             _load_tls(server.config)
             control_task = asyncio.create_task(server.serve(sockets=[control]))
             stack.push_async_callback(_stop_control, server, control_task)
-            stack.callback(self.context.stop)
+            stack.callback(self.context.end_streams)
             if self.process is not None:
-                await stack.enter_async_context(self.process.answering(STOP_GRACE_S))
+                await stack.enter_async_context(self.process.answer_vms(STOP_GRACE_S))
             else:
                 await stack.enter_async_context(self.backend.answering(metadata))
             while not server.started and not control_task.done():  # noqa: ASYNC110 - uvicorn has no event for it
@@ -305,7 +322,7 @@ class Service:
                 raise ServerError(msg)
             yield self
 
-    def _listener_limits(self) -> ListenerLimits:
+    def _make_listener_limits(self) -> ListenerLimits:
         settings = self.settings
         return ListenerLimits(
             header_size_bytes_max=settings.header_size_bytes_max,
@@ -320,12 +337,12 @@ class Service:
             ),
         )
 
-    async def _load(self) -> None:
+    async def _load_state(self) -> None:
         """Load the state from the store, and apply the inventory file if it has changed since the last start."""
-        await self.engine.recover()
-        mark = await self.engine.read(lambda reader: reader.fingerprint())
+        await self.engine.restore_state()
+        mark = await self.engine.read(lambda reader: reader.get_inventory_fingerprint())
         if self._inventory is not None:
-            if mark != fingerprint(self._inventory):
+            if mark != compute_fingerprint(self._inventory):
                 await self._apply_file(self._inventory, is_first=mark is None)
         elif mark is None:
             await self.engine.apply_inventory(_SAMPLE, SAMPLE_FINGERPRINT, actor="forewarn", is_first=True)
@@ -341,10 +358,10 @@ class Service:
         try:
             inventory = parse_inventory(text)
         except InvalidRequest as error:
-            raise ConfigError(in_file(error, str(path)), setting="inventory") from error
-        actor, removals = "operator:inventory", self.context.removals
+            raise ConfigError(format_file_error(error, str(path)), setting="inventory") from error
+        actor, removals = "operator:inventory", self.context.removal_limit
         try:
-            await self.engine.apply_inventory(inventory, fingerprint(text), actor=actor, removals=removals)
+            await self.engine.apply_inventory(inventory, compute_fingerprint(text), actor=actor, removals=removals)
         except Conflict as error:
             if is_first:
                 raise
@@ -357,7 +374,7 @@ class Service:
 
     def _check_callers(self) -> None:
         name = self.settings.any_caller_is
-        if name and self.identity.named(name) is None:
+        if name and self.identity.find_caller(name) is None:
             msg = f"any_caller_is: vm {name!r} is not declared in the inventory"
             raise ConfigError(msg, setting="any_caller_is")
 
@@ -373,12 +390,13 @@ class Service:
             EndpointBehind: The process that answers VMs is down, or has not yet received what was committed.
         """
         self.engine.leadership.check_clock()
+        # Concurrent checks wait here and then share the result of the first.
         async with self._probing:
             if self.store.damage is not None or uptime_s() - self._probed_s >= _PROBE_EVERY_S:
-                await self.engine.probe()
+                await self.engine.probe_store()
                 self._probed_s = uptime_s()
         if self.process is not None and not await self.process.sync():
-            msg = "the process that answers VMs does not answer: see the log, forewarn_metadata_process_restarts_total"
+            msg = "the metadata process does not answer: see the log, forewarn_metadata_process_restarts_total"
             raise EndpointBehind(msg)
 
     async def _check_pages(self) -> None:
@@ -388,7 +406,7 @@ class Service:
             try:
                 await loop.run_in_executor(self._checker, self.store.check_pages, _CHECK_SPAN_S)
             except ForewarnError as error:
-                _log.warning("the pages of the database could not be checked", error=error.message)
+                _log.warning("cannot check the pages of the database", error=error.message)
             await asyncio.sleep(self.settings.database_check_every.total_seconds())
 
 
@@ -396,7 +414,7 @@ _SAMPLE = Inventory(hosts=(Host(name="host-1"),), vms=(VirtualMachine(name="vm-1
 """Sample inventory, declared when there is none: one VM, assumed for every caller on this machine."""
 
 
-def _throttle(settings: Settings) -> Throttle:
+def _make_throttle(settings: Settings) -> Throttle:
     return Throttle(
         per_address_max=settings.unknown_requests_per_address_minute_max,
         unknown_max=settings.unknown_requests_per_minute_max,
@@ -404,7 +422,7 @@ def _throttle(settings: Settings) -> Throttle:
     )
 
 
-def _control_config(settings: Settings, app: Any) -> uvicorn.Config:  # noqa: ANN401 - any ASGI app
+def _make_control_config(settings: Settings, app: Any) -> uvicorn.Config:  # noqa: ANN401 - any ASGI app
     return uvicorn.Config(
         app,
         http="httptools",
@@ -413,7 +431,9 @@ def _control_config(settings: Settings, app: Any) -> uvicorn.Config:  # noqa: AN
         log_config=None,
         access_log=False,
         server_header=False,
+        # `control_proxies` decides which proxies are trusted; uvicorn would also trust those on this machine.
         proxy_headers=False,
+        # Watches are answers that last for days; waiting longer would only delay the stop.
         timeout_graceful_shutdown=1,
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
@@ -434,7 +454,7 @@ def _load_tls(config: uvicorn.Config) -> None:
         raise ConfigError(msg) from error
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
+async def _cancel_task(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -453,7 +473,7 @@ def _make_issuer(settings: Settings) -> Issuer | None:
     if settings.oidc is None:
         return None
     if settings.clock == "virtual":
-        msg = "oidc needs a real clock: what an issuer signs holds by its own time"
+        msg = "oidc needs a real clock: tokens expire by the issuer's time"
         raise ConfigError(msg, setting="oidc")
     return Issuer(settings.oidc)
 
@@ -464,18 +484,19 @@ def _make_clock(settings: Settings, store: Store) -> Clock:
     Raises:
         ConfigError: The database was used with the other kind; real and virtual deadlines must not be mixed.
     """
+    # Read and written in one transaction, so that two processes that start at once cannot disagree.
     with store.write() as tx:
-        kind = tx.clock()
+        kind = tx.get_clock_kind()
         if kind not in (None, settings.clock):
-            msg = f"database {settings.database_url} was used with a {kind} clock: use another one, or --clock {kind}"
+            msg = f"database {settings.database_url} was used with a {kind} clock: use another, or --clock {kind}"
             raise ConfigError(msg)
-        tx.keep_clock(settings.clock)
+        tx.save_clock_kind(settings.clock)
     if settings.clock == "real":
         return RealClock()
     start = settings.clock_start or VIRTUAL_START
     start = start.replace(tzinfo=UTC) if start.tzinfo is None else start.astimezone(UTC)
     with store.read() as reader:
-        newest = reader.entries(limit=1, newest=True).items
+        newest = reader.list_entries(limit=1, newest=True).items
     return VirtualClock(max([start, *(entry.at for entry in newest)]))
 
 
@@ -496,11 +517,11 @@ def _check_exposure(settings: Settings, host: str) -> None:
         ConfigError: TLS is missing, or only one of certificate and key is given.
     """
     if (settings.tls_certificate is None) != (settings.tls_key is None):
-        msg = "TLS needs both: give --tls-certificate and --tls-key"
+        msg = "TLS needs both --tls-certificate and --tls-key"
         raise ConfigError(msg)
     if is_loopback(host) or settings.tls_certificate is not None or settings.insecure:
         return
-    msg = f"the control API on {host} needs TLS: give --tls-certificate and --tls-key, or say --insecure"
+    msg = f"the control API on {host} needs TLS: give --tls-certificate and --tls-key, or use --insecure"
     raise ConfigError(msg)
 
 
@@ -526,6 +547,7 @@ def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
     raise_descriptor_limit(settings.connections_max + settings.control_connections_max + _DESCRIPTORS_SPARE)
     settings = fit_descriptors(settings, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    # Loading a large inventory creates millions of objects that all stay; collecting meanwhile only costs time.
     gc.disable()
 
     def loaded(service: Service) -> None:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
-from forewarn.core.access import Owned, Revocation, Token
-from forewarn.core.chain import LinkPage
-from forewarn.core.clock_jump import Jump
-from forewarn.core.decision import Changes, Document, State
+from forewarn.core.access import Ownership, Revocation, Token
+from forewarn.core.audit_chain import ChainPage
+from forewarn.core.clock_jump import ClockJump
+from forewarn.core.decision import AudienceDocument, ChangeSet, WorkingSet
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
     Audience,
-    Entry,
+    AuditEntry,
     Event,
     Host,
     Maintenance,
@@ -35,17 +35,17 @@ __all__ = [
     "HOSTS_MARKED_MAX",
     "HOST_PREFIX",
     "INVENTORY",
-    "Forgotten",
-    "News",
-    "Outcome",
+    "FeedChanges",
+    "IdempotencyRecord",
     "Page",
+    "PruneResult",
     "Reader",
     "SharedStore",
     "SharedTransaction",
     "Store",
     "StoredRollout",
     "Transaction",
-    "marks_of",
+    "list_changed_keys",
 ]
 
 T = TypeVar("T")
@@ -60,15 +60,16 @@ HOSTS_MARKED_MAX = 500
 """Maximum number of hosts whose VMs may change at once before the inventory counts as replaced."""
 
 
-def marks_of(before: Inventory, after: Inventory) -> list[str]:
+def list_changed_keys(before: Inventory, after: Inventory) -> list[str]:
     """Return the keys for the differences between two inventories: those of hosts, or that of the whole inventory."""
+    # A changed scope or host can affect VMs anywhere, so only changes to VMs alone are marked by host.
     hosts = {vm.host for side in (before, after) for vm in side.vms}
     is_small = before.scopes == after.scopes and before.hosts == after.hosts and len(hosts) <= HOSTS_MARKED_MAX
     return [HOST_PREFIX + host for host in sorted(hosts)] if is_small else [INVENTORY]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class FeedChanges:
     """Changes since some position.
 
     Attributes:
@@ -79,7 +80,7 @@ class News:
     """
 
     position: int
-    documents: list[Document]
+    documents: list[AudienceDocument]
     inventory: Inventory | None
     hosts: Mapping[str, tuple[VirtualMachine, ...]] = field(default_factory=dict)
 
@@ -99,7 +100,7 @@ class Page(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class IdempotencyRecord:
     """Stored result of a command with an ``Idempotency-Key``."""
 
     key: str
@@ -109,7 +110,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forgotten:
+class PruneResult:
     """Amount of history that was forgotten.
 
     Attributes:
@@ -124,14 +125,14 @@ class Forgotten:
         """True if anything was forgotten."""
         return bool(self.maintenances or self.entries)
 
-    def __add__(self, other: Forgotten) -> Forgotten:
+    def __add__(self, other: PruneResult) -> PruneResult:
         """Add two amounts."""
-        return Forgotten(maintenances=self.maintenances + other.maintenances, entries=self.entries + other.entries)
+        return PruneResult(maintenances=self.maintenances + other.maintenances, entries=self.entries + other.entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRollout:
-    """A rollout as `wire.rollout` encodes it, with the columns for looking it up."""
+    """A rollout as `wire.get_rollout` encodes it, with the columns for looking it up."""
 
     id: str
     name: str
@@ -146,15 +147,15 @@ class Reader(NotifyingReader, Protocol):
     A method with an argument `owned` sees only what belongs to that tenant; None: everything.
     """
 
-    def inventory(self) -> Inventory:
+    def get_inventory(self) -> Inventory:
         """Return everything that is declared, VMs by name."""
         ...
 
-    def inventory_version(self) -> int:
-        """Return a number that grows whenever the result of `inventory` changes."""
+    def get_inventory_version(self) -> int:
+        """Return a number that grows whenever the result of `get_inventory` changes."""
         ...
 
-    def inventory_around(
+    def get_inventory_around(
         self, *, host: str, vms: Iterable[str], addresses: Iterable[str], scopes: Iterable[str]
     ) -> Inventory:
         """Return what a declaration of one host can affect; the cost depends on that, not on the size of the inventory.
@@ -167,56 +168,56 @@ class Reader(NotifyingReader, Protocol):
         """
         ...
 
-    def vms(
-        self, *, host: str | None = None, name: str | None = None, owned: Owned | None = None
+    def list_vms(
+        self, *, host: str | None = None, name: str | None = None, owned: Ownership | None = None
     ) -> list[VirtualMachine]:
         """Return VMs by name, only those on one host or with one name if given."""
         ...
 
-    def vm_page(self, after: str | None, limit: int, owned: Owned | None = None) -> list[VirtualMachine]:
+    def get_vm_page(self, after: str | None, limit: int, owned: Ownership | None = None) -> list[VirtualMachine]:
         """Return at most `limit` VMs whose names come after that one, by name."""
         ...
 
-    def host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
+    def get_host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
         """Return at most `limit` hosts whose names come after that one, by name, each with the names of its VMs."""
         ...
 
-    def hosts(self, names: Iterable[str]) -> dict[str, Host]:
+    def find_hosts(self, names: Iterable[str]) -> dict[str, Host]:
         """Return the named hosts, by name."""
         ...
 
-    def failed_hosts(self, limit: int) -> list[Host]:
+    def list_failed_hosts(self, limit: int) -> list[Host]:
         """Return at most `limit` hosts that have failed and not recovered, the last to fail first."""
         ...
 
-    def scopes(self, names: Iterable[str]) -> dict[str, Scope]:
+    def find_scopes(self, names: Iterable[str]) -> dict[str, Scope]:
         """Return the named scopes, by name."""
         ...
 
-    def documents(self) -> Iterator[Document]:
+    def iter_documents(self) -> Iterator[AudienceDocument]:
         """Yield the document of every enabled audience."""
         ...
 
-    def position(self) -> int:
+    def get_position(self) -> int:
         """Return the number of the last committed change."""
         ...
 
-    def news(self, since: int) -> News:
+    def get_feed_changes(self, since: int) -> FeedChanges:
         """Return the changes after that position, in one consistent view."""
         ...
 
-    def audiences(self, keys: Iterable[str]) -> dict[str, Audience]:
+    def find_audiences(self, keys: Iterable[str]) -> dict[str, Audience]:
         """Return the audiences with those keys, as far as they were ever enabled."""
         ...
 
-    def maintenances(
+    def list_maintenances(
         self,
         *,
         states: Sequence[MaintenanceState] = (),
         before: int | None = None,
         limit: int = 100,
         selection: Selection = EVERYTHING,
-        owned: Owned | None = None,
+        owned: Ownership | None = None,
     ) -> Page[Maintenance]:
         """Return maintenances, newest first, older than sequence `before`.
 
@@ -229,27 +230,27 @@ class Reader(NotifyingReader, Protocol):
         """
         ...
 
-    def ended_since(self, moment: datetime, limit: int, owned: Owned | None = None) -> list[Maintenance]:
+    def list_ended_since(self, moment: datetime, limit: int, owned: Ownership | None = None) -> list[Maintenance]:
         """Return the last maintenances that have ended since then, the last first."""
         ...
 
-    def maintenance(self, maintenance_id: str, owned: Owned | None = None) -> Maintenance | None:
+    def get_maintenance(self, maintenance_id: str, owned: Ownership | None = None) -> Maintenance | None:
         """Return one maintenance; None if there is none."""
         ...
 
-    def events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
+    def find_events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
         """Return the events of each of those maintenances, in order of creation."""
         ...
 
-    def event_audiences(self, event_ids: Iterable[str]) -> dict[str, str]:
+    def find_event_audiences(self, event_ids: Iterable[str]) -> dict[str, str]:
         """Return the audience of each of those events, finished ones included; unknown ids are left out."""
         ...
 
-    def owned_events(self, event_ids: Iterable[str], owned: Owned) -> set[str]:
+    def find_owned_events(self, event_ids: Iterable[str], owned: Ownership) -> set[str]:
         """Return those of the ids whose events are about VMs of that tenant."""
         ...
 
-    def entries(  # noqa: PLR0913 - which part of a long list, each in its own way
+    def list_entries(  # noqa: PLR0913 - which part of a long list, each in its own way
         self,
         *,
         after: int = 0,
@@ -257,8 +258,8 @@ class Reader(NotifyingReader, Protocol):
         newest: bool = False,
         before: int | None = None,
         selection: Selection = EVERYTHING,
-        owned: Owned | None = None,
-    ) -> Page[Entry]:
+        owned: Ownership | None = None,
+    ) -> Page[AuditEntry]:
         """Return audit log entries; each page is oldest first.
 
         Args:
@@ -271,18 +272,18 @@ class Reader(NotifyingReader, Protocol):
         """
         ...
 
-    def links(self, after: int | None, limit: int) -> LinkPage:
+    def get_link_page(self, after: int | None, limit: int) -> ChainPage:
         """Return at most `limit` links of both hash chains with larger numbers, in order; None: from the beginning."""
         ...
 
-    def excess_until(self, entries_max: int) -> datetime | None:
+    def get_newest_excess_at(self, entries_max: int) -> datetime | None:
         """Return the moment of the newest entry in excess of `entries_max`; None if there is no excess.
 
         Entries of `Chain.AUDIT` are not counted: they are kept by age alone.
         """
         ...
 
-    def nth_newest_of_tenant(self, tenant_key: str, since: datetime, count: int) -> datetime | None:
+    def find_nth_newest_of_tenant(self, tenant_key: str, since: datetime, count: int) -> datetime | None:
         """Return the moment of the `count`-th newest entry that tenants made for the operations of one tenant.
 
         Args:
@@ -295,7 +296,7 @@ class Reader(NotifyingReader, Protocol):
         """
         ...
 
-    def counts(self) -> Mapping[MaintenanceState, int]:
+    def count_by_state(self) -> Mapping[MaintenanceState, int]:
         """Return the number of maintenances in each state."""
         ...
 
@@ -303,27 +304,27 @@ class Reader(NotifyingReader, Protocol):
         """Return the earliest moment at which a maintenance outside `except_for` is due, optionally a started one."""
         ...
 
-    def next_silent_at(self) -> datetime | None:
+    def next_inactive_at(self) -> datetime | None:
         """Return the smallest ``active_until`` of an enabled audience."""
         ...
 
-    def due(self, now: datetime, limit: int, *, only_started: bool = False) -> list[Maintenance]:
+    def list_due(self, now: datetime, limit: int, *, only_started: bool = False) -> list[Maintenance]:
         """Return maintenances due by `now`, optionally only started ones, ordered by due time, then by creation."""
         ...
 
-    def silent(self, before: datetime, limit: int) -> list[Audience]:
+    def list_inactive(self, before: datetime, limit: int) -> list[Audience]:
         """Return enabled audiences whose ``active_until`` is at or before `before`."""
         ...
 
-    def token(self, digest: str) -> Token | None:
+    def get_token_by_digest(self, digest: str) -> Token | None:
         """Return the token with that digest."""
         ...
 
-    def token_of(self, token_id: str) -> Token | None:
+    def get_token(self, token_id: str) -> Token | None:
         """Return the token with that id."""
         ...
 
-    def tokens(self, host: str | None = None) -> list[Token]:
+    def list_tokens(self, host: str | None = None) -> list[Token]:
         """Return the tokens of people, or those of a host, oldest first."""
         ...
 
@@ -331,27 +332,27 @@ class Reader(NotifyingReader, Protocol):
         """Return True if the login link with this nonce was used, or the session with this nonce was logged out."""
         ...
 
-    def rollout(self, rollout_id: str) -> StoredRollout | None:
+    def get_rollout(self, rollout_id: str) -> StoredRollout | None:
         """Return one rollout; None if there is none."""
         ...
 
-    def rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
+    def list_rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
         """Return the newest rollouts, newest first; optionally only those that have ended, or have not."""
         ...
 
-    def outcome(self, key: str) -> Outcome | None:
+    def get_idempotency_record(self, key: str) -> IdempotencyRecord | None:
         """Return the stored result of the command with that ``Idempotency-Key``; None if there is none."""
         ...
 
-    def fingerprint(self) -> str | None:
+    def get_inventory_fingerprint(self) -> str | None:
         """Return the fingerprint of the inventory that was applied last."""
         ...
 
-    def clock(self) -> str | None:
+    def get_clock_kind(self) -> str | None:
         """Return the kind of clock that the database is used with: ``real`` or ``virtual``; None while it is new."""
         ...
 
-    def clock_jump(self) -> Jump | None:
+    def get_clock_jump(self) -> ClockJump | None:
         """Return the clock jump that no operator has confirmed; None if there is none."""
         ...
 
@@ -367,17 +368,17 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
         """Return the next number of the store's counter. The number is free again if the transaction fails."""
         ...
 
-    def load_request(self, hosts: Iterable[str], vms: Iterable[str]) -> State:
+    def load_targets(self, hosts: Iterable[str], vms: Iterable[str]) -> WorkingSet:
         """Load the input of planning: those hosts and VMs, their scopes, audiences, documents and current holders."""
         ...
 
-    def active_ids(self) -> list[str]:
+    def list_active_ids(self) -> list[str]:
         """Return the ids of all active maintenances."""
         ...
 
     def load_maintenances(
-        self, ids: Iterable[str], *, with_neighbours: bool = False, into: State | None = None
-    ) -> State:
+        self, ids: Iterable[str], *, with_neighbours: bool = False, into: WorkingSet | None = None
+    ) -> WorkingSet:
         """Load those maintenances, complete and in focus.
 
         Args:
@@ -388,11 +389,11 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
         """
         ...
 
-    def load_events(self, ids: Iterable[str]) -> State:
+    def load_events(self, ids: Iterable[str]) -> WorkingSet:
         """Load those events, finished ones included, with their maintenances in focus."""
         ...
 
-    def load_audiences(self, keys: Iterable[str], *, with_waiting: bool = False) -> State:
+    def load_audiences(self, keys: Iterable[str], *, with_waiting: bool = False) -> WorkingSet:
         """Load those audiences with their documents; the maintenances of their listed events are in focus.
 
         Args:
@@ -402,11 +403,11 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
         """
         ...
 
-    def save(self, changes: Changes) -> None:
+    def save(self, changes: ChangeSet) -> None:
         """Write the changes of a decision."""
         ...
 
-    def touch(self, active_until: Mapping[str, datetime]) -> None:
+    def extend_active_until(self, active_until: Mapping[str, datetime]) -> None:
         """Move ``active_until`` of enabled audiences forward; never back."""
         ...
 
@@ -421,23 +422,23 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
         """
         ...
 
-    def keep_clock(self, kind: str) -> None:
+    def save_clock_kind(self, kind: str) -> None:
         """Store the kind of clock."""
         ...
 
-    def keep_clock_jump(self, jump: Jump | None) -> None:
+    def save_clock_jump(self, jump: ClockJump | None) -> None:
         """Store a clock jump until it is confirmed; None: it was confirmed."""
         ...
 
-    def probe(self) -> None:
+    def check_writable(self) -> None:
         """Write as much as a command does, and delete it again: this fails if the disk or the file is full."""
         ...
 
-    def keep_token(self, token: Token) -> None:
+    def save_token(self, token: Token) -> None:
         """Store a new or changed token."""
         ...
 
-    def revoke(self, revocation: Revocation, now: datetime, actor_max: int) -> bool:
+    def add_revocation(self, revocation: Revocation, now: datetime, actor_max: int) -> bool:
         """Store a revocation, and forget those that have expired.
 
         Args:
@@ -450,17 +451,17 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
         """
         ...
 
-    def keep_rollout(self, rollout: StoredRollout) -> None:
+    def save_rollout(self, rollout: StoredRollout) -> None:
         """Store a new or changed rollout."""
         ...
 
-    def keep_outcome(self, outcome: Outcome) -> None:
+    def save_idempotency_record(self, outcome: IdempotencyRecord) -> None:
         """Store the result of a command with an ``Idempotency-Key``."""
         ...
 
-    def prune(
+    def prune_history(
         self, ended_before: datetime, outcomes_before: datetime, limit: int, audit_before: datetime | None = None
-    ) -> Forgotten:
+    ) -> PruneResult:
         """Forget up to `limit` maintenances that ended before `ended_before`, with their events and audit log entries.
 
         Once fewer than `limit` are left, entries of no maintenance are forgotten too, at most ten times `limit`. Then
@@ -474,7 +475,7 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
         """
         ...
 
-    def mend_claims(self, until: datetime, limit: int) -> int:
+    def restore_claims(self, until: datetime, limit: int) -> int:
         """Restore claims that a replica of an earlier version has omitted or deleted.
 
         Such a replica deletes the claims of maintenances that end, and records no host. Claims are restored from the
@@ -497,15 +498,15 @@ class SharedTransaction(Transaction, Protocol):
         """Return the database's time."""
         ...
 
-    def lease(self, name: str) -> Lease | None:
+    def get_lease(self, name: str) -> Lease | None:
         """Return the lease with its present or last holder; None if it was never held."""
         ...
 
-    def take_lease(self, name: str, holder: str, span: timedelta) -> Lease:
+    def acquire_lease(self, name: str, holder: str, span: timedelta) -> Lease:
         """Take or renew the lease for `span` unless another replica holds it; return the resulting lease."""
         ...
 
-    def give_lease_back(self, name: str, holder: str) -> None:
+    def release_lease(self, name: str, holder: str) -> None:
         """End the lease now if `holder` holds it."""
         ...
 
@@ -565,7 +566,7 @@ class Store(Protocol):
         """
         ...
 
-    def end_check(self) -> None:
+    def stop_check(self) -> None:
         """End a `check_pages` that runs on another thread, and prevent further ones."""
         ...
 

@@ -29,10 +29,10 @@ import sqlalchemy as sa
 
 from forewarn.errors import ConfigError, Conflict, StoreCorrupt
 from forewarn.store import tables as t
-from forewarn.store.ends import VERSION_TABLE, WholeDatabase, database_url, schema_of
-from forewarn.store.migrate import COMPATIBLE_SINCE, HEAD, upgrade
+from forewarn.store.migrate import COMPATIBLE_SINCE, HEAD, upgrade_schema
+from forewarn.store.whole_database import VERSION_TABLE, WholeDatabase, parse_database_url, read_schema_revision
 
-__all__ = ["COPIED", "PIECE_ROWS", "Copied", "CopiedTable", "Progress", "copy_database"]
+__all__ = ["COPIED", "PIECE_ROWS", "CopiedTable", "CopyProgress", "CopyResult", "copy_database"]
 
 PIECE_ROWS = 200
 """Maximum number of rows in memory at a time."""
@@ -46,7 +46,7 @@ _UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class CopyProgress:
     """Progress of a copy.
 
     Attributes:
@@ -78,7 +78,7 @@ class CopiedTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
+class CopyResult:
     """A copy that was committed.
 
     Attributes:
@@ -103,19 +103,23 @@ class Copied:
 
 
 def copy_database(
-    source_url: str, target_url: str, *, upgrade_source: bool = False, tell: Callable[[Progress], None] | None = None
-) -> Copied:
+    source_url: str,
+    target_url: str,
+    *,
+    upgrade_source: bool = False,
+    on_progress: Callable[[CopyProgress], None] | None = None,
+) -> CopyResult:
     """Copy everything from one database to another one that is empty.
 
-    At most `PIECE_ROWS` rows are in memory at a time. If it is interrupted, by an exception in `tell` or by killing the
-    process, the target is unchanged and the copy may be repeated.
+    At most `PIECE_ROWS` rows are in memory at a time. If the copy is interrupted, by an exception in the callback or by
+    killing the process, the target is unchanged and the copy may be repeated.
 
     Args:
         source_url: Database to copy. Only read, unless it is upgraded.
         target_url: Database to copy to: without rows, with or without the schema; a SQLite file may be missing.
         upgrade_source: True to upgrade a source with an older schema first, instead of refusing it. The Forewarn that
             wrote it can then no longer open it.
-        tell: Callback, called after each piece.
+        on_progress: Callback, called after each piece.
 
     Raises:
         ConfigError: A URL cannot be used, there is no source, or both are the same database.
@@ -123,40 +127,49 @@ def copy_database(
         StoreCorrupt: The source is damaged, newer or not Forewarn's; or a row reads differently in the target.
         StoreUnavailable: One of them is served, away or full.
     """
-    source, target = WholeDatabase(database_url(source_url)), WholeDatabase(database_url(target_url))
+    source, target = WholeDatabase(parse_database_url(source_url)), WholeDatabase(parse_database_url(target_url))
     source.check_exists()
-    _check_files(source, target)
+    _check_different_files(source, target)
+    # Both sides lock this number: if two URLs lead to one database, the second lock fails. PostgreSQL's keys are signed
+    # 64-bit numbers.
     mark = secrets.randbits(62)
-    with source.alone(mark), target.alone(mark), _unmade(target), target.write() as writing:
+    with (
+        source.lock_exclusively(mark),
+        target.lock_exclusively(mark),
+        _remove_on_failure(target),
+        target.write() as writing,
+    ):
         _check_empty(writing, target.name)
         is_older = _check_source(source, upgrade_source=upgrade_source)
-        with target.wrapped():
-            upgrade(writing)
+        with target.wrap_errors():
+            upgrade_schema(writing)
+        # Upgrading the source cannot be undone, so it comes after everything that may refuse the target.
         if is_older:
             with source.write() as connection:
-                upgrade(connection)
+                upgrade_schema(connection)
         with source.read() as reading:
-            run = _Run(source, reading, target, writing, tell or (lambda _: None))
-            tables = run.run()
+            run = _CopyRun(source, reading, target, writing, on_progress or (lambda _: None))
+            tables = run.copy_and_compare()
         # The target commits right after this, and must not if a lock was lost during the copy.
-        source.check_alone()
-        target.check_alone()
-    return Copied(source=source.name, target=target.name, schema=HEAD, tables=tables)
+        source.check_still_locked()
+        target.check_still_locked()
+    return CopyResult(source=source.name, target=target.name, schema=HEAD, tables=tables)
 
 
-def _check_files(source: WholeDatabase, target: WholeDatabase) -> None:
+def _check_different_files(source: WholeDatabase, target: WholeDatabase) -> None:
     if source.path is None or target.path is None:
         return
     if source.path == target.path or (target.path.exists() and source.path.samefile(target.path)):
-        msg = f"{target.name} is the source as well: choose another database to copy to"
+        msg = f"source and target are the same database, {target.name}: choose another target"
         raise ConfigError(msg)
 
 
 @contextmanager
-def _unmade(target: WholeDatabase) -> Iterator[None]:
+def _remove_on_failure(target: WholeDatabase) -> Iterator[None]:
     """Remove the file that was made if the copy fails. No other process has it: we hold its lock."""
     try:
         yield
+    # KeyboardInterrupt as well: a copy that is interrupted must leave no file behind.
     except BaseException:
         if target.is_new and target.path is not None:
             for suffix in ("", "-journal", "-wal", "-shm"):
@@ -168,15 +181,15 @@ def _check_empty(connection: sa.Connection, name: str) -> None:
     found = set(sa.inspect(connection).get_table_names())
     others = found - t.metadata.tables.keys() - {VERSION_TABLE.name}
     if others:
-        msg = f"database {name} is not empty, it has a table {min(others)}: choose a new one to copy to"
+        msg = f"database {name} is not empty: it has a table {min(others)}; copy to a new database"
         raise Conflict(msg)
     for table in t.metadata.sorted_tables:
-        if table.name in found and connection.execute(_content(table, sa.literal(1)).limit(1)).first():
-            msg = f"database {name} is not empty, its table {table.name} has rows: choose a new one to copy to"
+        if table.name in found and connection.execute(_select_content(table, sa.literal(1)).limit(1)).first():
+            msg = f"database {name} is not empty: table {table.name} has rows; copy to a new database"
             raise Conflict(msg)
 
 
-def _content(table: sa.Table, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def _select_content(table: sa.Table, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """Select the rows that were put there. Schema facts that migrations record are there from the start."""
     rows = sa.select(*columns).select_from(table) if columns else sa.select(table)
     return rows.where(t.meta.c.key != COMPATIBLE_SINCE) if table is t.meta else rows
@@ -186,26 +199,27 @@ def _check_source(source: WholeDatabase, *, upgrade_source: bool) -> bool:
     """Check the source, and return True if it needs an upgrade."""
     with source.read() as connection:
         if source.path is not None:
+            # SQLite may return rows from a damaged page without an error, and the comparison would not notice.
             fault = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
             if fault != "ok":
                 msg = f"database {source.name} is damaged: {' '.join(str(fault).split())}; restore a backup"
                 raise StoreCorrupt(msg)
-        revision = schema_of(connection, source.name)
+        revision = read_schema_revision(connection, source.name)
         if revision == HEAD:
             return False
-        if revision not in _older():
-            msg = f"database {source.name} has schema {revision}, unknown here: use the Forewarn that wrote it"
+        if revision not in _list_older_revisions():
+            msg = f"database {source.name} has unknown schema {revision}: use the version of Forewarn that wrote it"
             raise StoreCorrupt(msg)
     if not upgrade_source:
         msg = (
-            f"database {source.name} has schema {revision}, and only {HEAD} is copied: say --upgrade-source, "
-            "or start forewarn serve with it once; an older Forewarn opens it no more then"
+            f"database {source.name} has schema {revision}, but only schema {HEAD} can be copied: add "
+            "--upgrade-source, or run forewarn serve on it once; older versions of Forewarn then cannot open it"
         )
         raise Conflict(msg)
     return True
 
 
-def _older() -> set[str]:
+def _list_older_revisions() -> set[str]:
     """Return every revision before the newest."""
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - a fifth of a second to import, and seldom needed
 
@@ -213,7 +227,7 @@ def _older() -> set[str]:
     return {revision.revision for revision in script.walk_revisions()} - {HEAD}
 
 
-class _Run:
+class _CopyRun:
     """A run that copies every table, then compares every table."""
 
     def __init__(
@@ -222,56 +236,59 @@ class _Run:
         reading: sa.Connection,
         target: WholeDatabase,
         writing: sa.Connection,
-        tell: Callable[[Progress], None],
+        on_progress: Callable[[CopyProgress], None],
     ) -> None:
         self._source, self._reading = source, reading
         self._target, self._writing = target, writing
-        self._tell = tell
-        with source.wrapped():
-            queries = [sa.select(sa.func.count()).select_from(_content(table).subquery()) for table in COPIED]
+        self._on_progress = on_progress
+        with source.wrap_errors():
+            queries = [sa.select(sa.func.count()).select_from(_select_content(table).subquery()) for table in COPIED]
             counts = [reading.execute(query).scalar_one() for query in queries]
         self._rows = sum(counts)
-        self._done = 0
+        self._rows_done = 0
 
-    def run(self) -> tuple[CopiedTable, ...]:
-        copied = [self._copy(table) for table in COPIED]
-        self._done = 0
+    def copy_and_compare(self) -> tuple[CopiedTable, ...]:
+        copied = [self._copy_table(table) for table in COPIED]
+        self._rows_done = 0
         for table, expected in zip(COPIED, copied, strict=True):
-            self._compare(table, expected)
+            self._compare_table(table, expected)
         return tuple(copied)
 
-    def _copy(self, table: sa.Table) -> CopiedTable:
+    def _copy_table(self, table: sa.Table) -> CopiedTable:
         checksum = _Checksum()
         names = [column.name for column in table.columns]
-        with _pieces(self._source, self._reading, table, checksum) as pieces:
+        with _open_pieces(self._source, self._reading, table, checksum) as pieces:
             for piece in pieces:
-                self._insert(table, [dict(zip(names, row, strict=True)) for row in piece])
-                self._progress(table, len(piece), is_comparing=False)
-        return checksum.of(table)
+                self._insert_rows(table, [dict(zip(names, row, strict=True)) for row in piece])
+                self._report_progress(table, len(piece), is_comparing=False)
+        return checksum.to_copied_table(table)
 
-    def _insert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-        with self._target.wrapped():
+    def _insert_rows(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
+        with self._target.wrap_errors():
             try:
                 self._writing.execute(sa.insert(table), rows)
+            # For example a NUL character, which SQLite stores in a text and PostgreSQL refuses.
             except sa.exc.DataError as error:
                 words = " ".join(str(error.orig).split())
                 msg = f"a row of table {table.name} does not fit into database {self._target.name}: {words}"
                 raise StoreCorrupt(msg) from error
 
-    def _compare(self, table: sa.Table, expected: CopiedTable) -> None:
+    def _compare_table(self, table: sa.Table, expected: CopiedTable) -> None:
         checksum = _Checksum()
-        with _pieces(self._target, self._writing, table, checksum) as pieces:
+        with _open_pieces(self._target, self._writing, table, checksum) as pieces:
             for piece in pieces:
-                self._progress(table, len(piece), is_comparing=True)
-        found = checksum.of(table)
+                self._report_progress(table, len(piece), is_comparing=True)
+        found = checksum.to_copied_table(table)
         if found != expected:
             counts = f"{expected.rows} rows {expected.checksum}, not {found.rows} rows {found.checksum}"
-            msg = f"table {table.name} reads differently in {self._target.name}: expected {counts}; nothing was kept"
+            msg = f"table {table.name} reads differently in {self._target.name}: expected {counts}; nothing was copied"
             raise StoreCorrupt(msg)
 
-    def _progress(self, table: sa.Table, count: int, *, is_comparing: bool) -> None:
-        self._done += count
-        self._tell(Progress(is_comparing=is_comparing, table=table.name, rows_done=self._done, rows=self._rows))
+    def _report_progress(self, table: sa.Table, count: int, *, is_comparing: bool) -> None:
+        self._rows_done += count
+        self._on_progress(
+            CopyProgress(is_comparing=is_comparing, table=table.name, rows_done=self._rows_done, rows=self._rows)
+        )
 
 
 class _Checksum:
@@ -281,35 +298,36 @@ class _Checksum:
         self._rows = 0
         self._sum = 0
 
-    def add(self, rows: list[tuple[Any, ...]]) -> None:
+    def add_rows(self, rows: list[tuple[Any, ...]]) -> None:
         self._rows += len(rows)
         for row in rows:
             digest = blake2b(msgspec.json.encode(row), digest_size=_CHECKSUM_BYTES).digest()
+            # A sum, not an exclusive or, in which two equal rows would cancel each other out.
             self._sum += int.from_bytes(digest)
 
-    def of(self, table: sa.Table) -> CopiedTable:
+    def to_copied_table(self, table: sa.Table) -> CopiedTable:
         checksum = self._sum % (1 << 8 * _CHECKSUM_BYTES)
         return CopiedTable(name=table.name, rows=self._rows, checksum=f"{checksum:0{2 * _CHECKSUM_BYTES}x}")
 
 
 @contextmanager
-def _pieces(
+def _open_pieces(
     database: WholeDatabase, connection: sa.Connection, table: sa.Table, checksum: _Checksum
 ) -> Iterator[Iterator[list[tuple[Any, ...]]]]:
     """Yield the rows as values, each checked by the type of its column, in the database's preferred order."""
-    with database.wrapped():
-        rows = connection.execute(_content(table), execution_options={"yield_per": PIECE_ROWS})
+    with database.wrap_errors():
+        rows = connection.execute(_select_content(table), execution_options={"yield_per": PIECE_ROWS})
         with closing(rows):
-            yield _read(database, table, rows, checksum)
+            yield _iter_pieces(database, table, rows, checksum)
 
 
-def _read(
+def _iter_pieces(
     database: WholeDatabase, table: sa.Table, rows: sa.CursorResult[Any], checksum: _Checksum
 ) -> Iterator[list[tuple[Any, ...]]]:
     try:
         for piece in rows.partitions():
             values = [tuple(row) for row in piece]
-            checksum.add(values)
+            checksum.add_rows(values)
             yield values
     except _UNREADABLE as error:
         words = " ".join(str(error).split())

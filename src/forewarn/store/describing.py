@@ -8,13 +8,19 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from forewarn.store import tables as t
-from forewarn.store.ends import Holding, WholeDatabase, database_url, leases, schema_of
+from forewarn.store.whole_database import (
+    RecordedLease,
+    WholeDatabase,
+    parse_database_url,
+    read_leases,
+    read_schema_revision,
+)
 
-__all__ = ["Description", "describe_database"]
+__all__ = ["DatabaseDescription", "describe_database"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
+class DatabaseDescription:
     """Contents of a database.
 
     Attributes:
@@ -32,11 +38,11 @@ class Description:
     clock: str | None
     counter: int
     size_bytes: int
-    leases: tuple[Holding, ...]
+    leases: tuple[RecordedLease, ...]
     rows: dict[str, int]
 
 
-def describe_database(url: str) -> Description:
+def describe_database(url: str) -> DatabaseDescription:
     """Describe the contents of a database. It may be served meanwhile; nothing is locked or changed.
 
     Raises:
@@ -44,26 +50,26 @@ def describe_database(url: str) -> Description:
         StoreCorrupt: It is damaged or not Forewarn's.
         StoreUnavailable: It is away.
     """
-    database = WholeDatabase(database_url(url))
+    database = WholeDatabase(parse_database_url(url))
     database.check_exists()
     with database.read() as connection:
-        schema = schema_of(connection, database.name)
+        schema = read_schema_revision(connection, database.name)
         found = set(sa.inspect(connection).get_table_names())
         tables = [table for table in t.metadata.sorted_tables if table.name in found]
         rows = {x.name: connection.execute(sa.select(sa.func.count()).select_from(x)).scalar_one() for x in tables}
         meta = {row.key: row.value for row in connection.execute(sa.select(t.meta))}
-        return Description(
+        return DatabaseDescription(
             url=database.name,
             schema=schema,
             clock=meta.get("clock"),
             counter=int(meta.get("sequence") or 0),
-            size_bytes=_size_bytes(database, connection),
-            leases=tuple(leases(connection)) if database.path is None else (),
+            size_bytes=_measure_size_bytes(database, connection),
+            leases=tuple(read_leases(connection)) if database.path is None else (),
             rows=rows,
         )
 
 
-def _size_bytes(database: WholeDatabase, connection: sa.Connection) -> int:
+def _measure_size_bytes(database: WholeDatabase, connection: sa.Connection) -> int:
     if database.path is None:
         return int(connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one())
     files = [Path(f"{database.path}{suffix}") for suffix in ("", "-wal")]

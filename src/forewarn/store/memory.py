@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 
-from forewarn.store.memory_reading import MemoryReader
+from forewarn.store.memory_reader import MemoryReader
 from forewarn.store.memory_tables import Tables
-from forewarn.store.memory_writing import MemoryTransaction
+from forewarn.store.memory_transaction import MemoryTransaction
 
 __all__ = ["MemoryStore"]
 
@@ -26,13 +26,13 @@ class MemoryStore:
     def shared(self) -> None:
         """Always None: no other process can reach this store."""
 
-    def write(self) -> _Write:
+    def write(self) -> _WriteBlock:
         """Begin a write transaction; no other thread reads or writes meanwhile."""
-        return _Write(self._lock, self._tables)
+        return _WriteBlock(self._lock, self._tables)
 
-    def read(self) -> _Read:
+    def read(self) -> _ReadBlock:
         """Open a consistent view for reading; no thread writes meanwhile."""
-        return _Read(self._lock, self._tables)
+        return _ReadBlock(self._lock, self._tables)
 
     @property
     def damage(self) -> None:
@@ -41,7 +41,7 @@ class MemoryStore:
     def check_pages(self, span_s: float) -> None:
         """Do nothing: there are no pages."""
 
-    def end_check(self) -> None:
+    def stop_check(self) -> None:
         """Do nothing: no check ever runs."""
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class MemoryStore:
             self._tables = Tables()
 
 
-class _Read:
+class _ReadBlock:
     """The block of a read. Not a `contextlib.contextmanager`, for speed: the life of one event has two dozen blocks."""
 
     def __init__(self, lock: threading.Lock, tables: Tables) -> None:
@@ -65,7 +65,7 @@ class _Read:
         self._lock.release()
 
 
-class _Write:
+class _WriteBlock:
     """The block of a transaction."""
 
     def __init__(self, lock: threading.Lock, tables: Tables) -> None:
@@ -83,6 +83,6 @@ class _Write:
                 self._transaction.flush()
                 self._tables.commit()
             else:
-                self._tables.undo()
+                self._tables.roll_back()
         finally:
             self._lock.release()

@@ -11,14 +11,14 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from forewarn.core.access import Revocation, Token
-from forewarn.core.chain import Chain, Head, Link
-from forewarn.core.look import Look
-from forewarn.core.model import Audience, Entry, Event, Host, Maintenance, Scope, VirtualMachine
+from forewarn.core.alert_schedule import AlertCheck
+from forewarn.core.audit_chain import Chain, ChainHead, ChainLink
+from forewarn.core.model import Audience, AuditEntry, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.subscription import Delivery, Subscription
 from forewarn.errors import StoreUnavailable
-from forewarn.store.contract import Outcome, StoredRollout
+from forewarn.store.contract import IdempotencyRecord, StoredRollout
 
-__all__ = ["ALL", "Holders", "Index", "Numbered", "Table", "Tables"]
+__all__ = ["ALL", "Index", "MaintenanceHolders", "Numbered", "Table", "Tables"]
 
 V = TypeVar("V")
 V_contra = TypeVar("V_contra", contravariant=True)
@@ -26,14 +26,14 @@ V_contra = TypeVar("V_contra", contravariant=True)
 Place = tuple[Hashable, tuple[Any, ...]]
 """A group, and the place in it: the sort key of the value within the group, ending with the key in the table."""
 
-Numbered = tuple[int, Entry, Chain, bytes]
+Numbered = tuple[int, AuditEntry, Chain, bytes]
 """An audit log entry with its number, its chain and its hash. An entry gets its number when read: most never are."""
 
 ALL = ""
 """Name of the group of an index that has only one."""
 
 
-class _Follower(Protocol[V_contra]):
+class _TableObserver(Protocol[V_contra]):
     """An observer of a table.
 
     Attributes:
@@ -42,8 +42,8 @@ class _Follower(Protocol[V_contra]):
 
     is_fixed: bool
 
-    def move(self, before: V_contra | None, after: V_contra | None) -> None:
-        """Handle a changed value; `before` is None for a new one, `after` for a removed one."""
+    def apply_change(self, before: V_contra | None, after: V_contra | None) -> None:
+        """Handle a changed value; `copy_before` is None for a new one, `after` for a removed one."""
         ...
 
 
@@ -63,7 +63,7 @@ class Index(Generic[V]):
         self.is_fixed = is_fixed
         self._groups: dict[Hashable, list[tuple[Any, ...]]] = {}
 
-    def move(self, before: V | None, after: V | None) -> None:
+    def apply_change(self, before: V | None, after: V | None) -> None:
         """Follow a change of the table."""
         was = None if before is None else self._place(before)
         will = None if after is None else self._place(after)
@@ -77,23 +77,23 @@ class Index(Generic[V]):
         if will is not None:
             insort(self._groups.setdefault(will[0], []), will[1])
 
-    def group(self, name: Hashable) -> Sequence[tuple[Any, ...]]:
+    def get_group(self, name: Hashable) -> Sequence[tuple[Any, ...]]:
         """Return the places of one group, in order. Do not keep the result: it changes with the table."""
         return self._groups.get(name, ())
 
-    def before(self, name: Hashable, *start: object) -> Sequence[tuple[Any, ...]]:
+    def copy_before(self, name: Hashable, *start: object) -> Sequence[tuple[Any, ...]]:
         """Return a copy of the places of a group that are before `start`."""
-        group = self.group(name)
+        group = self.get_group(name)
         return group[: bisect_left(group, start)]
 
-    def has(self, name: Hashable, start: object) -> bool:
+    def has_start(self, name: Hashable, start: object) -> bool:
         """Return True if a place of the group begins with `start`."""
-        group = self.group(name)
+        group = self.get_group(name)
         position = bisect_left(group, (start,))
         return position < len(group) and group[position][0] == start
 
 
-class Holders:
+class MaintenanceHolders:
     """The maintenances that hold each VM and scope."""
 
     is_fixed = False
@@ -101,24 +101,24 @@ class Holders:
     def __init__(self) -> None:
         self._ids: dict[tuple[str, str], dict[str, None]] = {}
 
-    def move(self, before: Maintenance | None, after: Maintenance | None) -> None:
+    def apply_change(self, before: Maintenance | None, after: Maintenance | None) -> None:
         """Follow a change of the table of maintenances that hold something."""
         if before is not None:
-            for key in _held(before):
+            for key in _list_held(before):
                 ids = self._ids[key]
                 del ids[before.id]
                 if not ids:
                     del self._ids[key]
         if after is not None:
-            for key in _held(after):
+            for key in _list_held(after):
                 self._ids.setdefault(key, {})[after.id] = None
 
-    def of(self, kind: str, name: str) -> Sequence[str]:
+    def get_ids(self, kind: str, name: str) -> Sequence[str]:
         """Return the ids of the maintenances that hold that ``vm`` or ``scope``."""
         return tuple(self._ids.get((kind, name), ()))
 
 
-def _held(maintenance: Maintenance) -> set[tuple[str, str]]:
+def _list_held(maintenance: Maintenance) -> set[tuple[str, str]]:
     vms = {("vm", claim.vm) for claim in maintenance.claims}
     return vms | {("scope", claim.scope) for claim in maintenance.claims if claim.scope is not None}
 
@@ -136,12 +136,12 @@ class Table(Generic[V]):
         rows: The values; changed by the methods alone.
     """
 
-    def __init__(self, noun: str, log: list[tuple[Table[Any], Any, Any]], *followers: _Follower[V]) -> None:
+    def __init__(self, noun: str, log: list[tuple[Table[Any], Any, Any]], *followers: _TableObserver[V]) -> None:
         self.noun = noun
         self.rows: dict[Any, V] = {}
         self._log = log
         self._followers = followers
-        self._moving = tuple(follower for follower in followers if not follower.is_fixed)
+        self._moving_followers = tuple(follower for follower in followers if not follower.is_fixed)
 
     def add(self, key: Hashable, value: V) -> None:
         """Add a value at a key that had none.
@@ -150,24 +150,25 @@ class Table(Generic[V]):
             StoreUnavailable: The key has a value, as a database would report.
         """
         if key in self.rows:
-            self.refuse(key)
+            self.refuse_duplicate(key)
         self.put(key, value)
 
-    def refuse(self, key: Hashable) -> NoReturn:
+    def refuse_duplicate(self, key: Hashable) -> NoReturn:
         """Raise the error that a database would raise for a second value with that key."""
-        msg = f"{self.noun} {key!r} cannot be kept: it, or another one with its number, is in the store already"
+        msg = f"cannot store {self.noun} {key!r}: its key, or a unique value of it, is already in the store"
         raise StoreUnavailable(msg)
 
     def put(self, key: Hashable, value: V | None) -> None:
         """Store that value at that key; None: remove the key."""
         self._log.append((self, key, self.rows.get(key)))
-        self.turn(key, value)
+        self.put_unlogged(key, value)
 
-    def turn(self, key: Hashable, value: V | None) -> None:
+    def put_unlogged(self, key: Hashable, value: V | None) -> None:
         """Store a value without a note in the log, for undoing."""
         before = self.rows.get(key)
-        for follower in self._followers if before is None or value is None else self._moving:
-            follower.move(before, value)
+        # A value that replaces another one keeps its place in the fixed indexes, which are most of them.
+        for follower in self._followers if before is None or value is None else self._moving_followers:
+            follower.apply_change(before, value)
         if value is not None:
             self.rows[key] = value
         elif before is not None:
@@ -204,67 +205,79 @@ class Tables:
         self.addresses: Table[str] = Table("address", self._log)
         self.vms: Table[VirtualMachine] = Table("vm", self._log, self.vms_by_name, self.vms_by_host)
 
-        self.silent: Index[Audience] = Index(_silent_place)
-        self.audiences: Table[Audience] = Table("audience", self._log, self.silent)
+        self.audiences_by_active_until: Index[Audience] = Index(_inactive_place)
+        self.audiences: Table[Audience] = Table("audience", self._log, self.audiences_by_active_until)
 
         self.feed_by_sequence: Index[tuple[int, str]] = Index(lambda mark: (ALL, mark))
         self.feed: Table[tuple[int, str]] = Table("feed", self._log, self.feed_by_sequence)
 
-        self.by_sequence: Index[Maintenance] = Index(lambda m: (ALL, (m.sequence, m.id)), is_fixed=True)
-        self.by_state: Index[Maintenance] = Index(lambda m: (m.state, (m.sequence, m.id)))
-        self.due: Index[Maintenance] = Index(_due_place)
-        self.ended: Index[Maintenance] = Index(_ended_place)
-        self.by_tenant: Index[Maintenance] = Index(_tenant_place, is_fixed=True)
+        self.maintenances_by_sequence: Index[Maintenance] = Index(lambda m: (ALL, (m.sequence, m.id)), is_fixed=True)
+        self.maintenances_by_state: Index[Maintenance] = Index(lambda m: (m.state, (m.sequence, m.id)))
+        self.maintenances_by_due_at: Index[Maintenance] = Index(_due_place)
+        self.maintenances_by_ended_at: Index[Maintenance] = Index(_ended_place)
+        self.maintenances_by_tenant: Index[Maintenance] = Index(_tenant_place, is_fixed=True)
         self.maintenances: Table[Maintenance] = Table(
-            "maintenance", self._log, self.by_sequence, self.by_state, self.due, self.ended, self.by_tenant
+            "maintenance",
+            self._log,
+            self.maintenances_by_sequence,
+            self.maintenances_by_state,
+            self.maintenances_by_due_at,
+            self.maintenances_by_ended_at,
+            self.maintenances_by_tenant,
         )
-        self.holders = Holders()
+        self.holders = MaintenanceHolders()
         self.claims: Table[Maintenance] = Table("claims of maintenance", self._log, self.holders)
 
         self.events_by_sequence: Index[Event] = Index(lambda e: (ALL, (e.sequence, e.id)), is_fixed=True)
-        self.events_of: Index[Event] = Index(lambda e: (e.maintenance_id, (e.sequence, e.id)), is_fixed=True)
-        self.listed: Index[Event] = Index(lambda e: (e.audience, (e.sequence, e.id)) if e.is_listed else None)
-        self.events: Table[Event] = Table("event", self._log, self.events_by_sequence, self.events_of, self.listed)
+        self.events_by_maintenance: Index[Event] = Index(
+            lambda e: (e.maintenance_id, (e.sequence, e.id)), is_fixed=True
+        )
+        self.events_by_audience: Index[Event] = Index(
+            lambda e: (e.audience, (e.sequence, e.id)) if e.is_listed else None
+        )
+        self.events: Table[Event] = Table(
+            "event", self._log, self.events_by_sequence, self.events_by_maintenance, self.events_by_audience
+        )
 
         self.entries_by_sequence: Index[Numbered] = Index(lambda e: (ALL, (e[0],)), is_fixed=True)
-        self.entries_of: Index[Numbered] = Index(_entry_place)
-        self.loose_entries: Index[Numbered] = Index(_loose_entry_place)
-        self.entries_in: Index[Numbered] = Index(lambda e: (e[2], (e[0],)), is_fixed=True)
+        self.entries_by_maintenance: Index[Numbered] = Index(_entry_place)
+        self.entries_of_no_maintenance: Index[Numbered] = Index(_place_without_maintenance)
+        self.entries_by_chain: Index[Numbered] = Index(lambda e: (e[2], (e[0],)), is_fixed=True)
         self.audit_log: Table[Numbered] = Table(
             "audit log entry",
             self._log,
             self.entries_by_sequence,
-            self.entries_of,
-            self.loose_entries,
-            self.entries_in,
+            self.entries_by_maintenance,
+            self.entries_of_no_maintenance,
+            self.entries_by_chain,
         )
-        self.forgotten_in: Index[Link] = Index(lambda each: (each.chain, (each.sequence,)), is_fixed=True)
-        self.forgotten: Table[Link] = Table("forgotten audit log entry", self._log, self.forgotten_in)
-        self.heads = {chain: Head() for chain in Chain}
+        self.forgotten_by_chain: Index[ChainLink] = Index(lambda each: (each.chain, (each.sequence,)), is_fixed=True)
+        self.forgotten_links: Table[ChainLink] = Table("forgotten audit log entry", self._log, self.forgotten_by_chain)
+        self.heads = {chain: ChainHead() for chain in Chain}
 
-        self.outcomes_by_at: Index[Outcome] = Index(lambda o: (ALL, (o.at, o.key)))
-        self.outcomes: Table[Outcome] = Table("outcome", self._log, self.outcomes_by_at)
+        self.idempotency_records_by_at: Index[IdempotencyRecord] = Index(lambda o: (ALL, (o.at, o.key)))
+        self.idempotency_records: Table[IdempotencyRecord] = Table("outcome", self._log, self.idempotency_records_by_at)
 
         self.revocations: Table[Revocation] = Table("revocation", self._log)
 
-        self.looks_by_at: Index[Look] = Index(lambda look: (ALL, (look.at, look.maintenance_id)))
-        self.looks: Table[Look] = Table("look", self._log, self.looks_by_at)
+        self.alert_checks_by_at: Index[AlertCheck] = Index(lambda look: (ALL, (look.at, look.maintenance_id)))
+        self.alert_checks: Table[AlertCheck] = Table("look", self._log, self.alert_checks_by_at)
         self.subscriptions: Table[Subscription] = Table("subscription", self._log)
-        self.deliveries_of: Index[Delivery] = Index(lambda d: ((d.subscription_id, d.state), d.key))
-        self.deliveries: Table[Delivery] = Table("delivery", self._log, self.deliveries_of)
+        self.deliveries_by_state: Index[Delivery] = Index(lambda d: ((d.subscription_id, d.state), d.key))
+        self.deliveries: Table[Delivery] = Table("delivery", self._log, self.deliveries_by_state)
 
     def commit(self) -> None:
         """Commit the changes."""
         self._log.clear()
 
-    def undo(self) -> None:
+    def roll_back(self) -> None:
         """Undo all changes since the last commit."""
         for table, key, before in reversed(self._log):
             table.turn(key, before)
         self._log.clear()
 
 
-def _silent_place(audience: Audience) -> Place | None:
+def _inactive_place(audience: Audience) -> Place | None:
     return None if audience.active_until is None else (ALL, (audience.active_until, audience.key))
 
 
@@ -289,7 +302,7 @@ def _entry_place(numbered: Numbered) -> Place | None:
     return None if entry.maintenance_id is None else (entry.maintenance_id, (sequence,))
 
 
-def _loose_entry_place(numbered: Numbered) -> Place | None:
+def _place_without_maintenance(numbered: Numbered) -> Place | None:
     sequence, entry = numbered[:2]
     is_loose = entry.maintenance_id is None and numbered[2] is Chain.EVENTS
     return (ALL, (entry.at, sequence)) if is_loose else None

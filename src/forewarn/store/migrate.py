@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from forewarn.errors import StoreCorrupt
 
-__all__ = ["COMPATIBLE_SINCE", "HEAD", "upgrade"]
+__all__ = ["COMPATIBLE_SINCE", "HEAD", "upgrade_schema"]
 
 COMPATIBLE_SINCE = "compatible_since"
 """Key in `meta` of the oldest revision whose code can work with this schema."""
@@ -27,7 +27,7 @@ _HALTED_S = 60
 """Time without a statement after which PostgreSQL ends a migration whose process was halted."""
 
 
-def upgrade(connection: sa.Connection) -> None:
+def upgrade_schema(connection: sa.Connection) -> None:
     """Run the missing migrations; quick if there are none.
 
     Raises:
@@ -37,18 +37,20 @@ def upgrade(connection: sa.Connection) -> None:
     tables = set(sa.inspect(connection).get_table_names())
     if "alembic_version" in tables:
         revision = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
-        if revision == HEAD or _can_live_with(connection, revision):
+        if revision == HEAD or _is_compatible(connection, revision):
             return
     foreign = sorted(tables - {"alembic_version"})
+    # Alembic would create our tables among those of another program.
     if foreign and ("meta" not in tables or revision is None):
         names = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")  # noqa: PLR2004 - enough to recognize it
-        msg = f"the database holds what is not Forewarn's (tables {names}): give Forewarn a database of its own"
+        msg = f"the database has tables of another program ({names}): use an empty database"
         raise StoreCorrupt(msg)
     from alembic import command  # noqa: PLC0415 - a fifth of a second to import, and needed once in a database's life
     from alembic.config import Config  # noqa: PLC0415 - see above
     from alembic.util import CommandError  # noqa: PLC0415 - see above
 
     config = Config()
+    # Alembic interpolates options: a % in the path has to be doubled.
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     config.attributes["connection"] = connection
     if connection.dialect.name == "postgresql":
@@ -57,12 +59,13 @@ def upgrade(connection: sa.Connection) -> None:
     try:
         command.upgrade(config, "head")
     except CommandError as error:
-        msg = f"the database has schema {revision}, unknown here: use the Forewarn that wrote it, or a newer one"
+        msg = f"the database has unknown schema {revision}: use the version of Forewarn that wrote it, or a newer one"
         raise StoreCorrupt(msg) from error
 
 
-def _can_live_with(connection: sa.Connection, revision: str | None) -> bool:
+def _is_compatible(connection: sa.Connection, revision: str | None) -> bool:
     """Return True if the schema is a later one that records that our code can work with it."""
+    # Revisions are numbers of four digits, so they can be compared as text.
     if revision is None or revision <= HEAD or not sa.inspect(connection).has_table("meta"):
         return False
     query = sa.text("SELECT value FROM meta WHERE key = :key")

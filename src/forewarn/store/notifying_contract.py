@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Protocol
 
-from forewarn.core.look import Look
+from forewarn.core.alert_schedule import AlertCheck
 from forewarn.core.model import Maintenance
 from forewarn.core.subscription import Delivery, DeliveryState, Subscription
 
@@ -16,37 +16,37 @@ __all__ = ["NotifyingReader", "NotifyingTransaction"]
 class NotifyingReader(Protocol):
     """Reading."""
 
-    def maintenances_by_id(self, ids: Iterable[str]) -> dict[str, Maintenance]:
+    def find_maintenances(self, ids: Iterable[str]) -> dict[str, Maintenance]:
         """Return those of the maintenances that exist, by id."""
         ...
 
-    def next_look_at(self) -> datetime | None:
+    def next_alert_check_at(self) -> datetime | None:
         """Return the moment of the earliest look."""
         ...
 
-    def looks(self, now: datetime, limit: int) -> list[Look]:
+    def list_due_alert_checks(self, now: datetime, limit: int) -> list[AlertCheck]:
         """Return looks that are due by `now`, in order of their moment, then of their maintenance."""
         ...
 
-    def subscriptions(self) -> list[Subscription]:
+    def list_subscriptions(self) -> list[Subscription]:
         """Return all subscriptions, oldest first."""
         ...
 
-    def subscription(self, subscription_id: str) -> Subscription | None:
+    def get_subscription(self, subscription_id: str) -> Subscription | None:
         """Return the subscription with that id; None if there is none."""
         ...
 
-    def deliveries(
+    def list_deliveries(
         self, subscription_id: str, state: DeliveryState, *, after: tuple[int, str] = (0, ""), limit: int = 100
     ) -> list[Delivery]:
         """Return deliveries of a subscription in that state with keys after `after`, in the order of their keys."""
         ...
 
-    def deliveries_by_key(self, subscription_id: str, keys: Iterable[tuple[int, str]]) -> list[Delivery]:
+    def find_deliveries(self, subscription_id: str, keys: Iterable[tuple[int, str]]) -> list[Delivery]:
         """Return those of the deliveries of a subscription that exist, in the order of their keys."""
         ...
 
-    def delivery_counts(self) -> Mapping[tuple[str, DeliveryState], int]:
+    def count_deliveries(self) -> Mapping[tuple[str, DeliveryState], int]:
         """Return the number of deliveries by subscription and state; zero counts are left out."""
         ...
 
@@ -54,11 +54,11 @@ class NotifyingReader(Protocol):
 class NotifyingTransaction(NotifyingReader, Protocol):
     """Writing. Looks are saved with the changes that cause them."""
 
-    def keep_looks(self, looks: Mapping[str, Look | None]) -> None:
+    def save_alert_checks(self, looks: Mapping[str, AlertCheck | None]) -> None:
         """Store the look of each of those maintenances; None: remove it."""
         ...
 
-    def keep_subscription(self, subscription: Subscription) -> None:
+    def save_subscription(self, subscription: Subscription) -> None:
         """Store a new or changed subscription.
 
         Raises:
@@ -66,14 +66,14 @@ class NotifyingTransaction(NotifyingReader, Protocol):
         """
         ...
 
-    def forget_subscription(self, subscription_id: str) -> None:
+    def delete_subscription(self, subscription_id: str) -> None:
         """Forget a subscription and its deliveries."""
         ...
 
-    def keep_deliveries(self, deliveries: Iterable[Delivery]) -> None:
+    def save_deliveries(self, deliveries: Iterable[Delivery]) -> None:
         """Store new or changed deliveries."""
         ...
 
-    def forget_deliveries(self, subscription_id: str, keys: Iterable[tuple[int, str]]) -> None:
+    def delete_deliveries(self, subscription_id: str, keys: Iterable[tuple[int, str]]) -> None:
         """Forget deliveries that got through."""
         ...

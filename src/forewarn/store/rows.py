@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from forewarn.core.model import Claim
 
-__all__ = ["claim_rows", "from_rows", "in_pieces", "to_row"]
+__all__ = ["claim_rows", "from_rows", "split_into_pieces", "to_row"]
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ _PIECE = 1000
 _KEYS = 500
 
 
-def in_pieces(items: Iterable[T], size: int = _KEYS) -> Iterator[list[T]]:
+def split_into_pieces(items: Iterable[T], size: int = _KEYS) -> Iterator[list[T]]:
     """Cut a list into pieces that fit into one statement."""
     iterator = iter(items)
     while piece := list(islice(iterator, size)):
@@ -28,7 +28,7 @@ def in_pieces(items: Iterable[T], size: int = _KEYS) -> Iterator[list[T]]:
 
 
 @lru_cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
+def _list_field_names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind))
 
 
@@ -40,7 +40,7 @@ def from_rows(kind: type[T], rows: sa.Result[Any]) -> list[T]:
 
 def to_row(value: object) -> dict[str, Any]:
     """Return the row for a value, which is one of the model's."""
-    return {name: getattr(value, name) for name in _names(type(value))}  # type: ignore[arg-type] # a class is hashable
+    return {name: getattr(value, name) for name in _list_field_names(type(value))}  # type: ignore[arg-type] # a class is hashable
 
 
 def claim_rows(maintenance_id: str, claims: Iterable[Claim], *, is_active: bool) -> list[dict[str, Any]]:

@@ -13,9 +13,9 @@ from sqlalchemy.dialects import postgresql
 from forewarn.errors import StoreUnavailable
 from forewarn.store import tables as t
 from forewarn.store.lease import Lease
-from forewarn.store.writing import SqlTransaction
+from forewarn.store.sql_transaction import SqlTransaction
 
-__all__ = ["PostgresTransaction", "Sharing"]
+__all__ = ["PostgresSharedStore", "PostgresTransaction"]
 
 _CHANNEL = "forewarn"
 _OVER = datetime.fromtimestamp(0, UTC)
@@ -31,24 +31,24 @@ class PostgresTransaction(SqlTransaction):
     def now(self) -> datetime:
         """Return one moment per transaction, later than in earlier ones: it is read under the writers' lock."""
         if self._now is None:
-            self._now = self._clock()
+            self._now = self._read_clock()
         return self._now
 
-    def _clock(self) -> datetime:
+    def _read_clock(self) -> datetime:
         moment: datetime = self._connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
         return moment.astimezone(UTC)
 
-    def lease(self, name: str) -> Lease | None:
+    def get_lease(self, name: str) -> Lease | None:
         row = self._connection.execute(sa.select(t.lease).where(t.lease.c.name == name)).first()
         if row is None:
             return None
-        return Lease(holder=row.holder, term=row.term, expires_at=row.expires_at, now=self._clock())
+        return Lease(holder=row.holder, term=row.term, expires_at=row.expires_at, now=self._read_clock())
 
-    def take_lease(self, name: str, holder: str, span: timedelta) -> Lease:
-        held = self.lease(name)
+    def acquire_lease(self, name: str, holder: str, span: timedelta) -> Lease:
+        held = self.get_lease(name)
         if held is not None and held.holder != holder and not held.is_over:
             return held
-        now = self._clock() if held is None else held.now
+        now = self._read_clock() if held is None else held.now
         # A lapsed lease gets a new term even for the same holder, so that a renewal under the old term fails.
         term = 1 if held is None else held.term + (held.holder != holder or held.is_over)
         insert = postgresql.insert(t.lease).values(name=name, holder=holder, term=term, expires_at=now + span)
@@ -56,7 +56,8 @@ class PostgresTransaction(SqlTransaction):
         self._connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=others))
         return Lease(holder=holder, term=term, expires_at=now + span, now=now)
 
-    def give_lease_back(self, name: str, holder: str) -> None:
+    def release_lease(self, name: str, holder: str) -> None:
+        # The row stays, and its term with it: the next holder must get a larger one.
         query = sa.update(t.lease).where(t.lease.c.name == name, t.lease.c.holder == holder)
         self._connection.execute(query.values(expires_at=_OVER))
 
@@ -67,7 +68,7 @@ class PostgresTransaction(SqlTransaction):
             self._connection.exec_driver_sql(f"NOTIFY {_CHANNEL}")
 
 
-class Sharing:
+class PostgresSharedStore:
     """A database as several replicas use it.
 
     Args:
@@ -80,11 +81,11 @@ class Sharing:
         self,
         engine: sa.Engine,
         write: Callable[[], AbstractContextManager[SqlTransaction]],
-        wrapped: Callable[[], AbstractContextManager[None]],
+        wrap_errors: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._engine = engine
         self._write = write
-        self._wrapped = wrapped
+        self._wrap_errors = wrap_errors
         self._listener: Any = None
 
     @contextmanager
@@ -101,7 +102,7 @@ class Sharing:
         safe, since only the end of the holder's own term changes.
         """
         c = t.lease.c
-        with self._wrapped(), self._engine.begin() as connection:
+        with self._wrap_errors(), self._engine.begin() as connection:
             read: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
             now = read.astimezone(UTC)
             query = sa.update(t.lease).where(c.name == name, c.holder == holder, c.term == term, c.expires_at > now)
@@ -110,25 +111,28 @@ class Sharing:
 
     def wait_for_change(self, timeout_s: float) -> bool:
         """Wait until a replica announces a commit or the time is over; return True for a commit."""
-        with self._wrapped():
+        with self._wrap_errors():
             try:
                 if self._listener is None:
-                    self._listen()
+                    self._start_listening()
                     return True  # earlier notifications are lost, so assume a change
                 return any(True for _ in self._listener.notifies(timeout=timeout_s, stop_after=1))
             except self._engine.dialect.loaded_dbapi.Error as error:
                 self.close()
-                msg = f"no word from the database: {' '.join(str(error).split())}"
+                msg = f"cannot listen for changes in the database: {' '.join(str(error).split())}"
                 raise StoreUnavailable(msg) from error
+            # Interrupted while it waited: the state of the connection is unknown, so the next call opens a new one.
             except BaseException:
                 self.close()
                 raise
 
-    def _listen(self) -> None:
+    def _start_listening(self) -> None:
         connection = self._engine.raw_connection()
         driver: Any = connection.driver_connection
-        connection.detach()  # ours alone from here on: the pool would try to tidy up a lost one
+        connection.detach()  # no longer the pool's, which would try to reset a lost connection
+        # Before anything can fail, so that `close` closes this connection too.
         self._listener = driver
+        # psycopg changes autocommit only outside of a transaction, and the checkout may have begun one.
         driver.rollback()
         driver.autocommit = True
         driver.execute(f"LISTEN {_CHANNEL}")

@@ -20,13 +20,20 @@ import structlog
 from forewarn.clock import uptime_s
 from forewarn.errors import StoreCorrupt, StoreUnavailable
 from forewarn.store import tables as t
-from forewarn.store.lock import FileLock
-from forewarn.store.migrate import upgrade
-from forewarn.store.reading import SqlReader
-from forewarn.store.sharing import PostgresTransaction, Sharing
-from forewarn.store.writing import SqlTransaction
+from forewarn.store.file_lock import FileLock
+from forewarn.store.migrate import upgrade_schema
+from forewarn.store.sharing import PostgresSharedStore, PostgresTransaction
+from forewarn.store.sql_reader import SqlReader
+from forewarn.store.sql_transaction import SqlTransaction
 
-__all__ = ["ADVISORY_LOCK", "SqlStore", "postgresql_engine", "sqlite_engine", "with_driver", "wrapped"]
+__all__ = [
+    "ADVISORY_LOCK",
+    "SqlStore",
+    "create_postgresql_engine",
+    "create_sqlite_engine",
+    "parse_store_url",
+    "wrap_driver_errors",
+]
 
 _log = structlog.get_logger("forewarn.store")
 
@@ -76,91 +83,98 @@ class SqlStore:
     """
 
     def __init__(self, url: str, *, size_bytes_max: int | None = None, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> None:
-        self.url = with_driver(url)
+        self.url = parse_store_url(url)
         self._is_sqlite = self.url.get_backend_name() == "sqlite"
         self._lock: FileLock | None = None
         self._write_lock = threading.Lock()
         self._writer: sa.Engine | None = None
         self._reader: sa.Engine | None = None
-        self._sharing: Sharing | None = None
+        self._shared_store: PostgresSharedStore | None = None
         self._damage: str | None = None
         self._is_open = False
         self._check_lock = threading.Lock()
         self._is_check_over = False
         self._interrupt: Callable[[], None] = lambda: None
-        self._tables_in_turn = sorted(t.metadata.tables)
-        self._halted_ms = max(busy_timeout_ms // 2, _HALTED_MS_MIN)
+        self._tables_to_check = sorted(t.metadata.tables)
+        self._idle_timeout_ms = max(busy_timeout_ms // 2, _HALTED_MS_MIN)
         try:
-            self._open(size_bytes_max, busy_timeout_ms)
+            self._open_database(size_bytes_max, busy_timeout_ms)
+        # No caller can close a store whose constructor failed, and its file would stay locked.
         except BaseException:
             self.close()
             raise
         self._is_open = True
 
-    def _open(self, size_bytes_max: int | None, busy_timeout_ms: int) -> None:
+    def _open_database(self, size_bytes_max: int | None, busy_timeout_ms: int) -> None:
         url = self.url
         if self._is_sqlite:
             is_memory = url.database in (None, "", ":memory:")
             if not is_memory:
                 self._lock = FileLock(Path(os.path.realpath(str(url.database))))
                 self._lock.acquire()
+            # A second connection to memory would open a second database.
             pool = {"poolclass": sa.StaticPool} if is_memory else {"pool_size": 1}
-            self._writer = sqlite_engine(url, busy_timeout_ms, size_bytes_max, is_writer=True, **pool)
-            self._reader = self._writer if is_memory else sqlite_engine(url, busy_timeout_ms, None, pool_size=4)
+            self._writer = create_sqlite_engine(url, busy_timeout_ms, size_bytes_max, is_writer=True, **pool)
+            self._reader = self._writer if is_memory else create_sqlite_engine(url, busy_timeout_ms, None, pool_size=4)
         else:
-            self._writer = postgresql_engine(url, busy_timeout_ms)
+            self._writer = create_postgresql_engine(url, busy_timeout_ms)
             self._reader = self._writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-            self._sharing = Sharing(self._writer, self.write, lambda: wrapped(str(url.database)))
-        with self._begin(halted_ms=_HALTED_AT_START_MS) as connection:
-            upgrade(connection)
+            self._shared_store = PostgresSharedStore(
+                self._writer, self.write, lambda: wrap_driver_errors(str(url.database))
+            )
+        with self._begin_transaction(idle_timeout_ms=_HALTED_AT_START_MS) as connection:
+            upgrade_schema(connection)
 
     @contextmanager
-    def _begin(self, *, halted_ms: int | None = None) -> Iterator[sa.Connection]:
+    def _begin_transaction(self, *, idle_timeout_ms: int | None = None) -> Iterator[sa.Connection]:
         assert self._writer is not None  # noqa: S101 - set by the constructor
-        with self._write_lock, self._noted(), self._writer.begin() as connection:
+        # Writers of this process queue here: at the database each would occupy a connection, and on SQLite it would
+        # poll for the lock and might starve.
+        with self._write_lock, self._watch_for_damage(), self._writer.begin() as connection:
             if not self._is_sqlite:
-                connection.exec_driver_sql(_BEGIN.format(halted_ms=halted_ms or self._halted_ms))
+                connection.exec_driver_sql(_BEGIN.format(halted_ms=idle_timeout_ms or self._idle_timeout_ms))
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[SqlTransaction]:
         """Begin a write transaction; one at a time."""
-        with self._begin() as connection:
+        with self._begin_transaction() as connection:
             transaction = SqlTransaction(connection) if self._is_sqlite else PostgresTransaction(connection)
             yield transaction
             transaction.flush()
 
     @property
-    def shared(self) -> Sharing | None:
+    def shared(self) -> PostgresSharedStore | None:
         """The same database as several replicas use it; None for SQLite."""
-        return self._sharing
+        return self._shared_store
 
     @contextmanager
     def read(self) -> Iterator[SqlReader]:
         """Open a consistent view for reading."""
         assert self._reader is not None  # noqa: S101 - set by the constructor
         if self._reader is self._writer:  # in memory there is one connection for all
-            with self._begin() as connection:
+            with self._begin_transaction() as connection:
                 yield SqlReader(connection)
             return
-        with self._noted(), self._reader.connect() as connection:
+        with self._watch_for_damage(), self._reader.connect() as connection:
             yield SqlReader(connection)
 
     @contextmanager
-    def _noted(self) -> Iterator[None]:
+    def _watch_for_damage(self) -> Iterator[None]:
         """Turn errors into ours, and remember damage: a database that was damaged once is not to be relied on."""
         try:
-            with wrapped(str(self.url.database)):
+            with wrap_driver_errors(str(self.url.database)):
                 yield
         except StoreCorrupt as error:
-            self._note_damage(error.message)
+            self._record_damage(error.message)
             raise
 
-    def _note_damage(self, words: str) -> None:
+    def _record_damage(self, words: str) -> None:
         if self._damage is None and self._is_open:  # a store that fails to open reports it in its error
             self._damage = words
             _log.error(
-                "the database is damaged: not ready until it is restored and this service restarted", error=words
+                "the database is damaged: restore it and restart this service, which is not ready until then",
+                error=words,
             )
 
     @property
@@ -177,13 +191,12 @@ class SqlStore:
         for _ in range(count):
             if uptime_s() >= until_s or self._is_check_over:
                 return
-            with self._noted(), self._reader.connect() as connection:
-                self._check_table(connection, self._tables_in_turn[0], until_s - uptime_s())
-            self._tables_in_turn.append(
-                self._tables_in_turn.pop(0)
-            )  # even if it was interrupted: otherwise a large table would keep the others from their turn
+            with self._watch_for_damage(), self._reader.connect() as connection:
+                self._check_table(connection, self._tables_to_check[0], until_s - uptime_s())
+            # Even if it was interrupted: otherwise a large table would keep the others from their turn.
+            self._tables_to_check.append(self._tables_to_check.pop(0))
 
-    def end_check(self) -> None:
+    def stop_check(self) -> None:
         """End a check on another thread at once: a service that must stop does not wait for it."""
         with self._check_lock:
             self._is_check_over = True
@@ -194,11 +207,13 @@ class SqlStore:
         timer = threading.Timer(max(span_s, 0.0), driver.interrupt)
         timer.daemon = True
         with self._check_lock:
+            # Under the lock: either the check was ended before this, or ending it interrupts this connection.
             if self._is_check_over:
                 return
             self._interrupt = driver.interrupt
         timer.start()
         try:
+            # It does not compare indexes with their tables, which would take most of the time.
             [words] = connection.exec_driver_sql(f"PRAGMA quick_check('{table}')").fetchmany(1)[0]
         except sa.exc.OperationalError as error:
             if "interrupted" not in str(error.orig):
@@ -211,12 +226,12 @@ class SqlStore:
             timer.cancel()
             timer.join()
         if words != "ok":
-            self._note_damage(f"database {self.url.database} is damaged: {' '.join(words.split())}")
+            self._record_damage(f"database {self.url.database} is damaged: {' '.join(words.split())}")
 
     def close(self) -> None:
         """Close every connection and release the lock."""
-        if self._sharing is not None:
-            self._sharing.close()
+        if self._shared_store is not None:
+            self._shared_store.close()
         for engine in {self._writer, self._reader} - {None}:
             assert engine is not None  # noqa: S101 - None was taken out
             engine.dispose()
@@ -224,7 +239,7 @@ class SqlStore:
             self._lock.release()
 
 
-def with_driver(url: str) -> sa.URL:
+def parse_store_url(url: str) -> sa.URL:
     """Return the URL with the driver to use for it.
 
     Raises:
@@ -233,7 +248,7 @@ def with_driver(url: str) -> sa.URL:
     try:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError) as error:
-        msg = "the database URL cannot be read: expected sqlite:///FILE or postgresql://USER@HOST/NAME"
+        msg = "invalid database URL: expected sqlite:///FILE or postgresql://USER@HOST/NAME"
         raise StoreUnavailable(msg) from error
     backend = parsed.get_backend_name()
     if backend == "sqlite":
@@ -244,7 +259,7 @@ def with_driver(url: str) -> sa.URL:
     raise StoreUnavailable(msg)
 
 
-def sqlite_engine(
+def create_sqlite_engine(
     url: sa.URL,
     busy_timeout_ms: int,
     size_bytes_max: int | None,
@@ -268,12 +283,13 @@ def sqlite_engine(
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
+        # IMMEDIATE takes the write lock now: a transaction that reads first could fail when it comes to write.
         connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
 
     return engine
 
 
-def postgresql_engine(url: sa.URL, busy_timeout_ms: int) -> sa.Engine:
+def create_postgresql_engine(url: sa.URL, busy_timeout_ms: int) -> sa.Engine:
     """Create connections to PostgreSQL that neither hang nor block others."""
     options = f"-c lock_timeout={busy_timeout_ms}"
     defaults = {
@@ -285,19 +301,20 @@ def postgresql_engine(url: sa.URL, busy_timeout_ms: int) -> sa.Engine:
         "keepalives_count": 3,
         "tcp_user_timeout": busy_timeout_ms,
     }
+    # What the URL says overrides our defaults.
     connect_args = {name: value for name, value in defaults.items() if name not in url.query}
     return sa.create_engine(url, pool_size=4, pool_pre_ping=True, connect_args=connect_args)
 
 
 @contextmanager
-def wrapped(name: str) -> Iterator[None]:
+def wrap_driver_errors(name: str) -> Iterator[None]:
     """Turn errors of a driver into ours, in one line."""
     try:
         yield
     except sa.exc.DBAPIError as error:
         words = " ".join(str(error.orig).split())
         if _is_damage(error.orig, words):
-            msg = f"database {name} is damaged or not Forewarn's: {words}"
+            msg = f"database {name} is damaged or not a Forewarn database: {words}"
             raise StoreCorrupt(msg) from error
         msg = f"database {name} cannot be used now: {words}"
         raise StoreUnavailable(msg) from error
@@ -307,5 +324,6 @@ def wrapped(name: str) -> Iterator[None]:
 
 
 def _is_damage(error: object, words: str) -> bool:
+    # PostgreSQL's errors have a code; SQLite's can be told apart only by their text.
     sqlstate = getattr(error, "sqlstate", None)
     return sqlstate in _DAMAGED_SQLSTATES if sqlstate is not None else any(sign in words for sign in _DAMAGED)

@@ -14,21 +14,21 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 from forewarn.core.access import Role
-from forewarn.core.chain import Chain
+from forewarn.core.audit_chain import Chain
 from forewarn.core.model import (
     Claim,
     EntryKind,
+    EventSource,
     EventType,
     MaintenanceState,
     NotificationProfile,
     PowerState,
     ScopeKind,
-    Source,
 )
 from forewarn.core.policy import NO_POLICY
 from forewarn.core.subscription import DeliveryState, NotificationKind, SubscriptionState
 from forewarn.errors import StoreCorrupt
-from forewarn.wire.policy import PolicyIn, show_policy, to_policy
+from forewarn.wire.policy import PolicyIn, to_policy, to_policy_in
 
 __all__ = [
     "ENTRY_COLUMNS",
@@ -61,7 +61,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Moment(sa.types.TypeDecorator[datetime]):
+class MomentType(sa.types.TypeDecorator[datetime]):
     """An aware UTC datetime."""
 
     impl = sa.BigInteger
@@ -74,7 +74,7 @@ class Moment(sa.types.TypeDecorator[datetime]):
         return None if value is None else _EPOCH + value * _MICROSECOND
 
 
-class Span(sa.types.TypeDecorator[timedelta]):
+class DurationType(sa.types.TypeDecorator[timedelta]):
     """A timedelta."""
 
     impl = sa.BigInteger
@@ -87,7 +87,7 @@ class Span(sa.types.TypeDecorator[timedelta]):
         return None if value is None else value * _MICROSECOND
 
 
-class Word(sa.types.TypeDecorator[Any]):
+class StrEnumType(sa.types.TypeDecorator[Any]):
     """A member of an enum, stored as its word."""
 
     impl = sa.String
@@ -95,6 +95,8 @@ class Word(sa.types.TypeDecorator[Any]):
 
     def __init__(self, words: type[StrEnum]) -> None:
         super().__init__()
+        # SQLAlchemy's cache key has the attributes that are named like parameters. With another name, columns of
+        # different enums would have the same key, and values would be read as members of the wrong one.
         self.words = words
 
     def process_bind_param(self, value: StrEnum | None, dialect: object) -> str | None:  # noqa: ARG002
@@ -104,7 +106,7 @@ class Word(sa.types.TypeDecorator[Any]):
         return None if value is None else self.words(value)
 
 
-class Names(sa.types.TypeDecorator[Any]):
+class StringTupleType(sa.types.TypeDecorator[Any]):
     """A tuple of strings, stored as JSON."""
 
     impl = sa.JSON
@@ -117,14 +119,14 @@ class Names(sa.types.TypeDecorator[Any]):
         return None if value is None else tuple(value)
 
 
-class AddedNames(Names):
+class AddedStringTupleType(StringTupleType):
     """A tuple of strings in a column that was added later: older rows have none."""
 
     def process_result_value(self, value: list[str] | None, dialect: object) -> tuple[str, ...]:  # noqa: ARG002
         return tuple(value or ())
 
 
-class Pairs(sa.types.TypeDecorator[Any]):
+class StringPairsType(sa.types.TypeDecorator[Any]):
     """A tuple of pairs of strings, stored as JSON."""
 
     impl = sa.JSON
@@ -137,7 +139,7 @@ class Pairs(sa.types.TypeDecorator[Any]):
         return None if value is None else tuple((key, word) for key, word in value)
 
 
-class Claims(sa.types.TypeDecorator[Any]):
+class ClaimsType(sa.types.TypeDecorator[Any]):
     """The claims of a maintenance, stored as JSON; the table `claim` is their index."""
 
     impl = sa.JSON
@@ -152,7 +154,7 @@ class Claims(sa.types.TypeDecorator[Any]):
         return tuple(Claim(vm=vm, host=host, scope=scope, fault_domain=domain) for vm, host, scope, domain in value)
 
 
-class Profile(sa.types.TypeDecorator[Any]):
+class NotificationProfileType(sa.types.TypeDecorator[Any]):
     """A notification profile, stored as JSON: the `enable` flag, and the time-out in seconds."""
 
     impl = sa.JSON
@@ -170,11 +172,12 @@ class Profile(sa.types.TypeDecorator[Any]):
 class PolicyType(sa.types.TypeDecorator[Any]):
     """A policy, stored in the form of the inventory; NULL if none is declared."""
 
+    # NULL rather than JSON's null: a query for VMs with a policy asks whether the column is NULL.
     impl = sa.JSON(none_as_null=True)
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
-        said = None if value is None else show_policy(value)
+        said = None if value is None else to_policy_in(value)
         return None if said is None else said.model_dump(mode="json", exclude_unset=True)
 
     def process_result_value(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
@@ -182,10 +185,11 @@ class PolicyType(sa.types.TypeDecorator[Any]):
             return NO_POLICY if value is None else to_policy(PolicyIn.model_validate(value))
         except ValidationError as error:
             words = error.errors()[0]["msg"].removeprefix("Value error, ")
-            msg = f"a policy in the database cannot be read: {words}"
+            msg = f"cannot read a policy in the database: {words}"
             raise StoreCorrupt(msg) from error
 
 
+# PostgreSQL stores the comments of tables too: a changed comment needs a migration.
 metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -195,11 +199,11 @@ metadata = sa.MetaData(
 )
 
 
-def _required(name: str, kind: Any, **options: Any) -> sa.Column[Any]:  # noqa: ANN401 - whatever a column takes
+def _define_required_column(name: str, kind: Any, **options: Any) -> sa.Column[Any]:  # noqa: ANN401 - whatever a column takes
     return sa.Column(name, kind, nullable=False, **options)
 
 
-def _where(name: str, column: str, *, is_true: str) -> sa.Index:
+def _define_partial_index(name: str, column: str, *, is_true: str) -> sa.Index:
     """Return an index of the rows with a true column. SQLite uses it only for a query in exactly the same words."""
     return sa.Index(name, column, sqlite_where=sa.text(f"{is_true} = 1"), postgresql_where=sa.text(is_true))
 
@@ -208,7 +212,7 @@ meta = sa.Table(
     "meta",
     metadata,
     sa.Column("key", sa.String, primary_key=True),
-    _required("value", sa.String),
+    _define_required_column("value", sa.String),
     comment="Counter for maintenances, events and audit log entries, and the fingerprint of the inventory.",
 )
 
@@ -216,7 +220,7 @@ host = sa.Table(
     "host",
     metadata,
     sa.Column("name", sa.String, primary_key=True),
-    sa.Column("failed_at", Moment),
+    sa.Column("failed_at", MomentType),
     sa.Column("failure_reason", sa.String),
 )
 
@@ -224,12 +228,12 @@ scope = sa.Table(
     "scope",
     metadata,
     sa.Column("name", sa.String, primary_key=True),
-    _required("kind", Word(ScopeKind)),
+    _define_required_column("kind", StrEnumType(ScopeKind)),
     sa.Column("fault_domain_count", sa.Integer),
-    _required("terminate_notification", Profile),
-    _required("os_image_notification", Profile),
-    _required("approves_user_operations", sa.Boolean),
-    _required("couples_deletes", sa.Boolean),
+    _define_required_column("terminate_notification", NotificationProfileType),
+    _define_required_column("os_image_notification", NotificationProfileType),
+    _define_required_column("approves_user_operations", sa.Boolean),
+    _define_required_column("couples_deletes", sa.Boolean),
     sa.Column("policy", PolicyType),
 )
 
@@ -237,23 +241,23 @@ vm = sa.Table(
     "vm",
     metadata,
     sa.Column("name", sa.String, primary_key=True),
-    _required("host", sa.String, index=True),
+    _define_required_column("host", sa.String, index=True),
     sa.Column("scope", sa.String, index=True),
-    _required("fault_domain", sa.Integer),
-    _required("update_domain", sa.Integer),
-    _required("addresses", Names),
-    _required("vm_id", sa.String),
-    _required("size", sa.String),
-    _required("location", sa.String),
-    _required("zone", sa.String),
-    _required("resource_group", sa.String),
-    _required("subscription_id", sa.String),
-    _required("os_type", sa.String),
-    _required("priority", sa.String),
-    _required("tags", Pairs),
-    _required("mac_address", sa.String),
-    _required("terminate_notification", Profile),
-    _required("power_state", Word(PowerState)),
+    _define_required_column("fault_domain", sa.Integer),
+    _define_required_column("update_domain", sa.Integer),
+    _define_required_column("addresses", StringTupleType),
+    _define_required_column("vm_id", sa.String),
+    _define_required_column("size", sa.String),
+    _define_required_column("location", sa.String),
+    _define_required_column("zone", sa.String),
+    _define_required_column("resource_group", sa.String),
+    _define_required_column("subscription_id", sa.String),
+    _define_required_column("os_type", sa.String),
+    _define_required_column("priority", sa.String),
+    _define_required_column("tags", StringPairsType),
+    _define_required_column("mac_address", sa.String),
+    _define_required_column("terminate_notification", NotificationProfileType),
+    _define_required_column("power_state", StrEnumType(PowerState)),
     sa.Column("policy", PolicyType),
 )
 
@@ -262,46 +266,46 @@ audience = sa.Table(
     metadata,
     sa.Column("key", sa.String, primary_key=True),
     sa.Column("scope", sa.String),
-    sa.Column("enabled_at", Moment),
-    _required("epoch", sa.BigInteger),
-    _required("incarnation", sa.BigInteger),
-    sa.Column("active_until", Moment, index=True),
+    sa.Column("enabled_at", MomentType),
+    _define_required_column("epoch", sa.BigInteger),
+    _define_required_column("incarnation", sa.BigInteger),
+    sa.Column("active_until", MomentType, index=True),
 )
 
 maintenance = sa.Table(
     "maintenance",
     metadata,
     sa.Column("id", sa.String, primary_key=True),
-    _required("sequence", sa.BigInteger, unique=True),
-    _required("request_id", sa.String),
-    _required("cause", sa.String),
-    _required("type", Word(EventType)),
-    _required("impact", Word(EventType)),
-    _required("source", Word(Source)),
-    _required("description", sa.String),
-    _required("duration_s", sa.Integer),
-    _required("state", Word(MaintenanceState)),
-    _required("created_at", Moment),
-    _required("notice", Span),
-    sa.Column("requested_not_before", Moment),
-    sa.Column("not_before", Moment),
-    sa.Column("due_at", Moment, index=True),
-    sa.Column("started_at", Moment),
-    sa.Column("begun_at", Moment),
-    sa.Column("impacted_at", Moment),
-    sa.Column("ended_at", Moment, index=True),
-    _required("attempts", sa.Integer),
+    _define_required_column("sequence", sa.BigInteger, unique=True),
+    _define_required_column("request_id", sa.String),
+    _define_required_column("cause", sa.String),
+    _define_required_column("type", StrEnumType(EventType)),
+    _define_required_column("impact", StrEnumType(EventType)),
+    _define_required_column("source", StrEnumType(EventSource)),
+    _define_required_column("description", sa.String),
+    _define_required_column("duration_s", sa.Integer),
+    _define_required_column("state", StrEnumType(MaintenanceState)),
+    _define_required_column("created_at", MomentType),
+    _define_required_column("notice", DurationType),
+    sa.Column("requested_not_before", MomentType),
+    sa.Column("not_before", MomentType),
+    sa.Column("due_at", MomentType, index=True),
+    sa.Column("started_at", MomentType),
+    sa.Column("begun_at", MomentType),
+    sa.Column("impacted_at", MomentType),
+    sa.Column("ended_at", MomentType, index=True),
+    _define_required_column("attempts", sa.Integer),
     sa.Column("force_reason", sa.String),
-    _required("hosts", Names),
-    _required("claims", Claims),
-    sa.Column("latest_start", Moment),
-    _required("deferrals", sa.Integer, server_default="0"),
-    _required("extensions", sa.Integer, server_default="0"),
-    _required("extended", Span, server_default="0"),
-    sa.Column("announced_at", Moment),
-    _required("is_at_once_unwarned", sa.Boolean, server_default=sa.false()),
-    sa.Column("moved_from", Moment),
-    sa.Column("moved_by", AddedNames),
+    _define_required_column("hosts", StringTupleType),
+    _define_required_column("claims", ClaimsType),
+    sa.Column("latest_start", MomentType),
+    _define_required_column("deferrals", sa.Integer, server_default="0"),
+    _define_required_column("extensions", sa.Integer, server_default="0"),
+    _define_required_column("extended", DurationType, server_default="0"),
+    sa.Column("announced_at", MomentType),
+    _define_required_column("is_at_once_unwarned", sa.Boolean, server_default=sa.false()),
+    sa.Column("moved_from", MomentType),
+    sa.Column("moved_by", AddedStringTupleType),
     sa.Column("tenant_key", sa.String),
     sa.Index("ix_maintenance_state_sequence", "state", "sequence"),
     sa.Index(
@@ -320,12 +324,12 @@ claim = sa.Table(
     sa.Column("vm", sa.String, primary_key=True),
     sa.Column("scope", sa.String),
     sa.Column("host", sa.String),
-    _required("is_active", sa.Boolean, server_default=sa.true()),
+    _define_required_column("is_active", sa.Boolean, server_default=sa.true()),
     sa.Index("ix_claim_vm", "vm"),
     sa.Index("ix_claim_scope", "scope"),
     sa.Index("ix_claim_host", "host"),
-    _where("ix_claim_vm_active", "vm", is_true="is_active"),
-    _where("ix_claim_scope_active", "scope", is_true="is_active"),
+    _define_partial_index("ix_claim_vm_active", "vm", is_true="is_active"),
+    _define_partial_index("ix_claim_scope_active", "scope", is_true="is_active"),
     comment="Which VMs, scopes and hosts a maintenance touches or has touched; while it is active, it holds them.",
 )
 
@@ -333,25 +337,25 @@ event = sa.Table(
     "event",
     metadata,
     sa.Column("id", sa.String, primary_key=True),
-    _required("sequence", sa.BigInteger, unique=True),
-    _required("maintenance_id", sa.String, index=True),
-    _required("audience", sa.String),
-    _required("update_domain", sa.Integer),
-    _required("resources", Names),
-    _required("is_iaas", sa.Boolean),
-    _required("is_listed", sa.Boolean),
-    sa.Column("approved_at", Moment),
+    _define_required_column("sequence", sa.BigInteger, unique=True),
+    _define_required_column("maintenance_id", sa.String, index=True),
+    _define_required_column("audience", sa.String),
+    _define_required_column("update_domain", sa.Integer),
+    _define_required_column("resources", StringTupleType),
+    _define_required_column("is_iaas", sa.Boolean),
+    _define_required_column("is_listed", sa.Boolean),
+    sa.Column("approved_at", MomentType),
     sa.Column("approved_by", sa.String),
-    _where("ix_event_audience_listed", "audience", is_true="is_listed"),
+    _define_partial_index("ix_event_audience_listed", "audience", is_true="is_listed"),
 )
 
 audit_log = sa.Table(
     "audit_log",
     metadata,
     sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
-    _required("at", Moment, index=True),
-    _required("kind", Word(EntryKind)),
-    _required("actor", sa.String),
+    _define_required_column("at", MomentType, index=True),
+    _define_required_column("kind", StrEnumType(EntryKind)),
+    _define_required_column("actor", sa.String),
     sa.Column("maintenance_id", sa.String, index=True),
     sa.Column("event_id", sa.String),
     sa.Column("audience", sa.String),
@@ -359,7 +363,7 @@ audit_log = sa.Table(
     sa.Column("source_address", sa.String),
     sa.Column("api_version", sa.String),
     sa.Column("reason", sa.String),
-    sa.Column("chain", Word(Chain)),
+    sa.Column("chain", StrEnumType(Chain)),
     sa.Column("hash", sa.LargeBinary(32)),
     sa.Index("ix_audit_log_kind_sequence", "kind", "sequence"),
     sa.Index("ix_audit_log_actor_sequence", "actor", "sequence"),
@@ -382,9 +386,9 @@ IS_AUDIT = audit_log.c.chain == sa.literal_column("'audit'")
 audit_log_forgotten = sa.Table(
     "audit_log_forgotten",
     metadata,
-    sa.Column("chain", Word(Chain), primary_key=True),
+    sa.Column("chain", StrEnumType(Chain), primary_key=True),
     sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
-    _required("hash", sa.LargeBinary(32)),
+    _define_required_column("hash", sa.LargeBinary(32)),
     comment="The last entry of each run of the audit log that retention has forgotten: there the chain goes on.",
 )
 
@@ -392,7 +396,7 @@ feed = sa.Table(
     "feed",
     metadata,
     sa.Column("audience", sa.String, primary_key=True),
-    _required("sequence", sa.BigInteger, index=True),
+    _define_required_column("sequence", sa.BigInteger, index=True),
     comment="When each document changed last, by the counter; the inventory has the empty name.",
 )
 
@@ -400,26 +404,26 @@ host_token = sa.Table(
     "host_token",
     metadata,
     sa.Column("id", sa.String, primary_key=True),
-    _required("host", sa.String, index=True),
-    _required("digest", sa.String, unique=True),
-    _required("created_at", Moment),
-    sa.Column("revoked_at", Moment),
+    _define_required_column("host", sa.String, index=True),
+    _define_required_column("digest", sa.String, unique=True),
+    _define_required_column("created_at", MomentType),
+    sa.Column("revoked_at", MomentType),
 )
 
 token = sa.Table(
     "token",
     metadata,
     sa.Column("id", sa.String, primary_key=True),
-    _required("name", sa.String),
-    _required("role", Word(Role)),
-    _required("scopes", Names),
-    _required("vms", Names),
+    _define_required_column("name", sa.String),
+    _define_required_column("role", StrEnumType(Role)),
+    _define_required_column("scopes", StringTupleType),
+    _define_required_column("vms", StringTupleType),
     sa.Column("host", sa.String, index=True),
-    _required("digest", sa.String, unique=True),
-    _required("created_at", Moment),
-    _required("created_by", sa.String),
-    sa.Column("expires_at", Moment),
-    sa.Column("revoked_at", Moment),
+    _define_required_column("digest", sa.String, unique=True),
+    _define_required_column("created_at", MomentType),
+    _define_required_column("created_by", sa.String),
+    sa.Column("expires_at", MomentType),
+    sa.Column("revoked_at", MomentType),
     comment="Bearer tokens. Those of hosts stand in host_token as well, as long as older replicas may serve.",
 )
 
@@ -427,8 +431,8 @@ revocation = sa.Table(
     "revocation",
     metadata,
     sa.Column("nonce", sa.String, primary_key=True),
-    _required("actor", sa.String),
-    _required("expires_at", Moment, index=True),
+    _define_required_column("actor", sa.String),
+    _define_required_column("expires_at", MomentType, index=True),
     sa.Index("ix_revocation_actor_expires_at", "actor", "expires_at"),
     comment="Login links that were used and sessions that were logged out of, until they expire.",
 )
@@ -437,10 +441,10 @@ rollout = sa.Table(
     "rollout",
     metadata,
     sa.Column("id", sa.String, primary_key=True),
-    _required("name", sa.String),
-    _required("created_at", Moment),
-    _required("is_ended", sa.Boolean),
-    _required("content", sa.Text),
+    _define_required_column("name", sa.String),
+    _define_required_column("created_at", MomentType),
+    _define_required_column("is_ended", sa.Boolean),
+    _define_required_column("content", sa.Text),
     sa.Index("ix_rollout_is_ended_created_at", "is_ended", "created_at"),
 )
 
@@ -448,9 +452,9 @@ lease = sa.Table(
     "lease",
     metadata,
     sa.Column("name", sa.String, primary_key=True),
-    _required("holder", sa.String),
-    _required("term", sa.BigInteger),
-    _required("expires_at", Moment),
+    _define_required_column("holder", sa.String),
+    _define_required_column("term", sa.BigInteger),
+    _define_required_column("expires_at", MomentType),
     comment="Which replica carries out what is due, for how long by the database's clock, and how often that changed.",
 )
 
@@ -458,8 +462,8 @@ look = sa.Table(
     "look",
     metadata,
     sa.Column("maintenance_id", sa.String, primary_key=True),
-    _required("announced_at", Moment),
-    _required("at", Moment, index=True),
+    _define_required_column("announced_at", MomentType),
+    _define_required_column("at", MomentType, index=True),
     comment="When to see whether a maintenance was seen by its VMs, and is not late.",
 )
 
@@ -467,21 +471,21 @@ subscription = sa.Table(
     "subscription",
     metadata,
     sa.Column("id", sa.String, primary_key=True),
-    _required("name", sa.String, unique=True),
-    _required("url", sa.String),
-    _required("secret", sa.String),
+    _define_required_column("name", sa.String, unique=True),
+    _define_required_column("url", sa.String),
+    _define_required_column("secret", sa.String),
     sa.Column("former_secret", sa.String),
-    sa.Column("former_until", Moment),
-    _required("scopes", Names),
-    _required("vms", Names),
-    _required("kinds", Names),
-    _required("state", Word(SubscriptionState)),
+    sa.Column("former_until", MomentType),
+    _define_required_column("scopes", StringTupleType),
+    _define_required_column("vms", StringTupleType),
+    _define_required_column("kinds", StringTupleType),
+    _define_required_column("state", StrEnumType(SubscriptionState)),
     sa.Column("reason", sa.String),
-    _required("is_given_up", sa.Boolean),
-    _required("cursor", sa.BigInteger),
-    _required("created_at", Moment),
-    _required("created_by", sa.String),
-    sa.Column("failing_since", Moment),
+    _define_required_column("is_given_up", sa.Boolean),
+    _define_required_column("cursor", sa.BigInteger),
+    _define_required_column("created_at", MomentType),
+    _define_required_column("created_by", sa.String),
+    sa.Column("failing_since", MomentType),
     comment="Who is told of what happens; the cursor says up to which audit log entry.",
 )
 
@@ -491,12 +495,12 @@ delivery = sa.Table(
     sa.Column("subscription_id", sa.String, primary_key=True),
     sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("subject", sa.String, primary_key=True),
-    _required("kind", Word(NotificationKind)),
-    _required("at", Moment, index=True),
-    _required("attempts", sa.Integer),
-    sa.Column("next_at", Moment),
-    _required("state", Word(DeliveryState)),
-    _required("last_error", sa.String),
+    _define_required_column("kind", StrEnumType(NotificationKind)),
+    _define_required_column("at", MomentType, index=True),
+    _define_required_column("attempts", sa.Integer),
+    sa.Column("next_at", MomentType),
+    _define_required_column("state", StrEnumType(DeliveryState)),
+    _define_required_column("last_error", sa.String),
     sa.Index("ix_delivery_subscription_id_state", "subscription_id", "state"),
     comment="What is being tried again for a subscription, and what was given up.",
 )
@@ -505,15 +509,15 @@ idempotency = sa.Table(
     "idempotency",
     metadata,
     sa.Column("key", sa.String, primary_key=True),
-    _required("fingerprint", sa.String),
-    _required("outcome", sa.JSON),
-    _required("at", Moment, index=True),
+    _define_required_column("fingerprint", sa.String),
+    _define_required_column("outcome", sa.JSON),
+    _define_required_column("at", MomentType, index=True),
 )
 
 address = sa.Table(
     "address",
     metadata,
     sa.Column("address", sa.String, primary_key=True),
-    _required("vm", sa.String, index=True),
+    _define_required_column("vm", sa.String, index=True),
     comment="Who calls from where; the key keeps an address from naming two VMs.",
 )

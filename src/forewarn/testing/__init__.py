@@ -10,9 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from forewarn.core.fault import Fault
+    from forewarn.core.fault import InjectedFault
     from forewarn.testing.aio import AsyncScheduledEvents
-    from forewarn.testing.event import ScheduledEvent
+    from forewarn.testing.scheduled_event import ScheduledEvent
     from forewarn.testing.sync import ScheduledEvents
     from forewarn.testing.values import EventTypeName, FaultName
     from forewarn.wire.advice import Advice
@@ -26,8 +26,8 @@ __all__ = [
     "Event",
     "EventTypeName",
     "Exchange",
-    "Fault",
     "FaultName",
+    "InjectedFault",
     "ScheduledEvent",
     "ScheduledEvents",
 ]
@@ -39,9 +39,9 @@ _MODULES = {
     "Event": "forewarn.wire.document",
     "EventTypeName": "forewarn.testing.values",
     "Exchange": "forewarn.wire.exchange",
-    "Fault": "forewarn.core.fault",
+    "InjectedFault": "forewarn.core.fault",
     "FaultName": "forewarn.testing.values",
-    "ScheduledEvent": "forewarn.testing.event",
+    "ScheduledEvent": "forewarn.testing.scheduled_event",
     "ScheduledEvents": "forewarn.testing.sync",
 }
 

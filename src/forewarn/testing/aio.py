@@ -21,7 +21,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _awaited(
+def _run_in_thread(
     method: Callable[Concatenate[ScheduledEvents, P], T],
 ) -> Callable[Concatenate[AsyncScheduledEvents, P], Awaitable[T]]:
     """Return the method as a coroutine function that runs it in a thread, so the test's event loop continues."""
@@ -29,6 +29,7 @@ def _awaited(
     async def call(self: AsyncScheduledEvents, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await anyio.to_thread.run_sync(functools.partial(method, self.events, *args, **kwargs))
 
+    # Editors and `help` show the signature and docstring of the synchronous method.
     functools.update_wrapper(call, method)
     return call
 
@@ -54,6 +55,7 @@ class AsyncScheduledEvents:
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - as `ScheduledEvents`
         self.events = ScheduledEvents(*arguments, **options)
 
+    # A plain context manager as well: the pytest fixture is synchronous, so it works with any plugin for event loops.
     def __enter__(self) -> Self:
         self.events.__enter__()
         return self
@@ -72,25 +74,25 @@ class AsyncScheduledEvents:
     ) -> None:
         await anyio.to_thread.run_sync(self.events.__exit__, kind, error, trace)
 
-    url_of = _awaited(ScheduledEvents.url_of)
-    advance = _awaited(ScheduledEvents.advance)
-    schedule = _awaited(ScheduledEvents.schedule)
-    restart = _awaited(ScheduledEvents.restart)
-    redeploy = _awaited(ScheduledEvents.redeploy)
-    evict = _awaited(ScheduledEvents.evict)
-    delete = _awaited(ScheduledEvents.delete)
-    maintain = _awaited(ScheduledEvents.maintain)
-    fail_host = _awaited(ScheduledEvents.fail_host)
-    predict_failure = _awaited(ScheduledEvents.predict_failure)
-    approve = _awaited(ScheduledEvents.approve)
-    cancel = _awaited(ScheduledEvents.cancel)
-    start = _awaited(ScheduledEvents.start)
-    complete = _awaited(ScheduledEvents.complete)
-    impact = _awaited(ScheduledEvents.impact)
-    inject = _awaited(ScheduledEvents.inject)
-    clear_faults = _awaited(ScheduledEvents.clear_faults)
-    documents_of = _awaited(ScheduledEvents.documents_of)
-    requests_of = _awaited(ScheduledEvents.requests_of)
+    url_of = _run_in_thread(ScheduledEvents.url_of)
+    advance = _run_in_thread(ScheduledEvents.advance)
+    schedule = _run_in_thread(ScheduledEvents.schedule)
+    restart = _run_in_thread(ScheduledEvents.restart)
+    redeploy = _run_in_thread(ScheduledEvents.redeploy)
+    evict = _run_in_thread(ScheduledEvents.evict)
+    delete = _run_in_thread(ScheduledEvents.delete)
+    maintain = _run_in_thread(ScheduledEvents.maintain)
+    fail_host = _run_in_thread(ScheduledEvents.fail_host)
+    predict_failure = _run_in_thread(ScheduledEvents.predict_failure)
+    approve = _run_in_thread(ScheduledEvents.approve)
+    cancel = _run_in_thread(ScheduledEvents.cancel)
+    start = _run_in_thread(ScheduledEvents.start)
+    complete = _run_in_thread(ScheduledEvents.complete)
+    impact = _run_in_thread(ScheduledEvents.impact)
+    inject = _run_in_thread(ScheduledEvents.inject)
+    clear_faults = _run_in_thread(ScheduledEvents.clear_faults)
+    documents_of = _run_in_thread(ScheduledEvents.documents_of)
+    requests_of = _run_in_thread(ScheduledEvents.requests_of)
 
     @property
     def url(self) -> str:

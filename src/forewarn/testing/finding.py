@@ -15,13 +15,13 @@ class Finding:
     Attributes:
         code: Stable code, for programs.
         text: Text for people: the behaviour, and its remedy.
-        is_wrong: True if it fails the trial.
+        is_failure: True if it fails the trial.
         count: Number of times it was seen.
     """
 
     code: str
     text: str
-    is_wrong: bool
+    is_failure: bool
     count: int = 1
 
 
@@ -31,10 +31,12 @@ class Findings:
     def __init__(self) -> None:
         self._by_code: dict[str, Finding] = {}
 
-    def add(self, code: str, text: str, *, is_wrong: bool = True) -> None:
+    def add(self, code: str, text: str, *, is_failure: bool = True) -> None:
         """Record a finding, or count it once more."""
         known = self._by_code.get(code)
-        self._by_code[code] = Finding(code, text, is_wrong) if known is None else replace(known, count=known.count + 1)
+        self._by_code[code] = (
+            Finding(code, text, is_failure) if known is None else replace(known, count=known.count + 1)
+        )
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self._by_code.values())

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from forewarn.testing.inside import ADDRESS, NO_COMMAND, NO_NAMESPACE
 from forewarn.testing.lab import Lab
+from forewarn.testing.network_namespace import ADDRESS, NO_COMMAND, NO_NAMESPACE
 
-__all__ = ["Handler", "run_handler"]
+__all__ = ["TrialHandler", "run_handler"]
 
 _OUTPUT_BYTES_MAX = 256 << 10
 _READ_BYTES = 64 << 10
@@ -32,25 +32,25 @@ _LOOK_S = 0.02
 _MARK = "FOREWARN_TRIAL"
 
 
-class Process:
+class HandlerProcess:
     """One process of the handler, with its descendants.
 
     Attributes:
-        is_alone: True if it has its own network, with the endpoint at 169.254.169.254.
+        has_own_network: True if it has its own network, with the endpoint at 169.254.169.254.
         output: End of its output, both streams.
         output_bytes: Total size of its output.
         status: Exit status; None while it runs.
         was_killed: True if it had to be killed because it ignored SIGTERM.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, *, is_alone: bool) -> None:
-        self.is_alone = is_alone
+    def __init__(self, process: asyncio.subprocess.Process, *, has_own_network: bool) -> None:
+        self.has_own_network = has_own_network
         self.output = b""
         self.output_bytes = 0
         self.status: int | None = None
         self.was_killed = False
         self._process = process
-        self._tasks = [asyncio.ensure_future(self._read()), asyncio.ensure_future(self._watch())]
+        self._tasks = [asyncio.ensure_future(self._read_output()), asyncio.ensure_future(self._wait_for_exit())]
 
     @property
     def is_running(self) -> bool:
@@ -60,9 +60,10 @@ class Process:
     async def stop(self) -> None:
         """Send it SIGTERM, and kill it if it does not end within 5 s."""
         if self.is_running:
-            self._signal(signal.SIGTERM)
+            self._send_signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TERM_S):
+                    # Shielded: the time limit must not cancel the task that notes the exit status.
                     await asyncio.shield(self._tasks[1])
         if self.is_running:
             self.was_killed = True
@@ -71,10 +72,10 @@ class Process:
     async def kill(self) -> None:
         """Kill it without SIGTERM first."""
         if self.is_running:
-            self._signal(signal.SIGKILL)
+            self._send_signal(signal.SIGKILL)
             await self._tasks[1]
 
-    async def finish(self) -> None:
+    async def read_rest_of_output(self) -> None:
         """Read the rest of its output, once it and its descendants have ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
@@ -83,40 +84,40 @@ class Process:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _send_signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            if self.is_alone:
+            if self.has_own_network:
                 self._process.send_signal(number)  # the rest of its namespace ends with it
             else:
                 os.killpg(self._process.pid, number)
 
-    async def _read(self) -> None:
+    async def _read_output(self) -> None:
         assert self._process.stdout is not None  # noqa: S101 - started with a pipe
         while piece := await self._process.stdout.read(_READ_BYTES):
             self.output_bytes += len(piece)
             self.output = (self.output + piece)[-_OUTPUT_BYTES_MAX:]
 
-    async def _watch(self) -> None:
+    async def _wait_for_exit(self) -> None:
         # asyncio's `wait` returns only after every process that has inherited the pipe has closed it.
         while self._process.returncode is None:  # noqa: ASYNC110 - see above
             await asyncio.sleep(_LOOK_S)
         self.status = self._process.returncode
 
 
-class Handler:
+class TrialHandler:
     """A running handler: one process, or one after another if its VM is rebooted.
 
     Args:
         lab: Running service with its endpoint.
         vm: Name of its VM.
         command: Command with its arguments.
-        is_alone: True to give it its own network where possible.
+        wants_own_network: True to give it its own network where possible.
         environment: Variables in addition to those that every handler gets; ``{endpoint}`` is replaced by the URL of
             the endpoint, with its port.
         folder: Working directory; None for that of this process.
 
     Attributes:
-        left: Number of processes that it left behind and that had to be killed.
+        leftover_processes: Number of processes that it left behind and that had to be killed.
         reboots: Number of times that a reboot of its VM killed it.
     """
 
@@ -126,33 +127,33 @@ class Handler:
         vm: str,
         command: Sequence[str],
         *,
-        is_alone: bool,
+        wants_own_network: bool,
         environment: Mapping[str, str],
         folder: Path | None,
     ) -> None:
-        self.left = 0
+        self.leftover_processes = 0
         self.reboots = 0
         self._lab = lab
         self._vm = vm
         self._command = command
-        self._wants_network = is_alone
+        self._wants_network = wants_own_network
         self._environment = environment
         self._folder = folder
         self._mark = secrets.token_hex(16)
         self._output = b""
         self._output_bytes = 0
-        self._is_off = False
-        self._process: Process
+        self._is_powered_off = False
+        self._process: HandlerProcess
 
     @property
     def is_running(self) -> bool:
         """True until its process ends, other than by a reboot of its VM."""
-        return self._is_off or self._process.is_running
+        return self._is_powered_off or self._process.is_running
 
     @property
-    def is_alone(self) -> bool:
+    def has_own_network(self) -> bool:
         """True if it has its own network, with the endpoint at 169.254.169.254."""
-        return self._process.is_alone
+        return self._process.has_own_network
 
     @property
     def status(self) -> int | None:
@@ -176,63 +177,66 @@ class Handler:
 
     async def start(self) -> None:
         """Start its process."""
-        process = await self._start_alone() if self._wants_network else None
-        self._process = process or await self._start_beside()
+        process = await self._start_in_own_network() if self._wants_network else None
+        self._process = process or await self._start_on_host_network()
 
     async def power_off(self) -> None:
         """Kill it with all its descendants, as a reboot of its VM does; `power_on` starts it again."""
         self.reboots += 1
-        self._is_off = True
+        self._is_powered_off = True
         await self._process.kill()
-        _kill_marked(self._mark)  # before `finish`: descendants hold the output pipe open
-        await self._process.finish()
+        _kill_marked(self._mark)  # before `read_rest_of_output`: descendants hold the output pipe open
+        await self._process.read_rest_of_output()
+        # Moved to the handler, and cleared in the process, or the next output would count it twice.
         self._output, self._output_bytes = self.output, self.output_bytes
         self._process.output, self._process.output_bytes = b"", 0
 
     async def power_on(self) -> None:
         """Start it again after `power_off`."""
         await self.start()
-        self._is_off = False
+        self._is_powered_off = False
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Send it SIGTERM, kill it if it does not end within 5 s, and then its descendants."""
         await self._process.stop()
-        self.left = _kill_marked(self._mark)
-        await self._process.finish()
+        # After the handler's own end: processes that it takes down itself are not left behind.
+        self.leftover_processes = _kill_marked(self._mark)
+        await self._process.read_rest_of_output()
 
-    async def _start_alone(self) -> Process | None:
+    async def _start_in_own_network(self) -> HandlerProcess | None:
         """Start a process in its own network; return None where that is impossible."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "forewarn.testing.inside",
+                "forewarn.testing.network_namespace",
                 str(theirs.fileno()),
                 *self._command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 cwd=self._folder,
-                env=self._variables(f"http://{ADDRESS[0]}"),
+                env=self._build_environment(f"http://{ADDRESS[0]}"),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
             theirs.close()  # so that recv_fds returns if the child ends early
             ours.settimeout(_START_S)
+            # In a thread, because the loop also has to serve other handlers of this run.
             _, descriptors, _, _ = await asyncio.to_thread(socket.recv_fds, ours, 64, 1)
         if not descriptors:
             status = await process.wait()  # without descriptors there is no child that could hold the pipe open
             if status == NO_NAMESPACE:
                 return None
-            msg = f"the handler's network ended with status {status}"
+            msg = f"cannot create the handler's network: its process exited with status {status}"
             raise RuntimeError(msg)
         listening = socket.socket(fileno=descriptors[0])
         listening.settimeout(0)
         await self._lab.backend.endpoint.listen([listening], self._vm)
-        return Process(process, is_alone=True)
+        return HandlerProcess(process, has_own_network=True)
 
-    async def _start_beside(self) -> Process:
+    async def _start_on_host_network(self) -> HandlerProcess:
         """Start a process on this machine's network; it has to use the URL in its environment."""
         try:
             process = await asyncio.create_subprocess_exec(
@@ -241,7 +245,7 @@ class Handler:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 cwd=self._folder,
-                env=self._variables(await self._lab.url(self._vm)),
+                env=self._build_environment(await self._lab.open_endpoint(self._vm)),
                 start_new_session=True,
             )
         except OSError as error:
@@ -249,10 +253,11 @@ class Handler:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", words, stdout=asyncio.subprocess.PIPE, start_new_session=True
             )
-        return Process(process, is_alone=False)
+        return HandlerProcess(process, has_own_network=False)
 
-    def _variables(self, url: str) -> dict[str, str]:
+    def _build_environment(self, url: str) -> dict[str, str]:
         """Return the environment of a process that finds the endpoint at that URL."""
+        # Unbuffered, or the output of a Python handler that is killed would be lost.
         own = {"FOREWARN_ENDPOINT": url, "FOREWARN_VM": self._vm, _MARK: self._mark, "PYTHONUNBUFFERED": "1"}
         endpoint = url if urlsplit(url).port else f"{url}:80"  # curl takes port 1080 for a proxy without a port
         said = {name: value.replace("{endpoint}", endpoint) for name, value in self._environment.items()}
@@ -260,31 +265,33 @@ class Handler:
 
 
 @asynccontextmanager
-async def run_handler(  # noqa: PLR0913 - as for `Handler`
+async def run_handler(  # noqa: PLR0913 - as for `TrialHandler`
     lab: Lab,
     vm: str,
     command: Sequence[str],
     *,
-    is_alone: bool = True,
+    wants_own_network: bool = True,
     environment: Mapping[str, str] = MappingProxyType({}),
     folder: Path | None = None,
-) -> AsyncIterator[Handler]:
+) -> AsyncIterator[TrialHandler]:
     """Start the handler of a VM; it and all its descendants have ended when the block has.
 
     Args:
         lab: Running service with its endpoint.
         vm: Name of its VM.
         command: Command with its arguments.
-        is_alone: True to give it its own network where possible.
-        environment: See `Handler`.
+        wants_own_network: True to give it its own network where possible.
+        environment: See `TrialHandler`.
         folder: Working directory; None for that of this process.
     """
-    handler = Handler(lab, vm, command, is_alone=is_alone, environment=environment, folder=folder)
+    handler = TrialHandler(
+        lab, vm, command, wants_own_network=wants_own_network, environment=environment, folder=folder
+    )
     await handler.start()
     try:
         yield handler
     finally:
-        await handler.end()
+        await handler.stop()
 
 
 def _kill_marked(mark: str) -> int:
@@ -293,6 +300,7 @@ def _kill_marked(mark: str) -> int:
     count = 0
     for folder in Path("/proc").glob("[0-9]*"):
         try:
+            # A daemon leaves its session and process group, but keeps the environment it was started with.
             if wanted in (folder / "environ").read_bytes().split(b"\0"):
                 os.kill(int(folder.name), signal.SIGKILL)
                 count += 1

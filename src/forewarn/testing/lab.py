@@ -15,21 +15,21 @@ from typing import Any, TypeAlias
 
 from forewarn.actuators import Actuator
 from forewarn.clock import Clock, VirtualClock
-from forewarn.config import said_settings
+from forewarn.config import make_settings
 from forewarn.core import decision
 from forewarn.core.approval import Approver
-from forewarn.core.decision import Changes
-from forewarn.core.fault import Fault
+from forewarn.core.decision import ChangeSet
+from forewarn.core.fault import InjectedFault
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Event, Maintenance
-from forewarn.core.request import Request
 from forewarn.engine.transaction import IdSource
 from forewarn.errors import InvalidRequest, NotFound
 from forewarn.server.backend import Backend
 from forewarn.store import MemoryStore
 from forewarn.store.contract import Reader
 from forewarn.util.ids import SeededIds
-from forewarn.wire.advice import Advice, advise_all
+from forewarn.wire.advice import Advice, find_advice_for_all
 from forewarn.wire.document import Document, decode_document
 from forewarn.wire.exchange import Exchange
 from forewarn.wire.imds import encode_document
@@ -82,26 +82,27 @@ class Lab:
         self._is_enabled = is_enabled
         self._store = MemoryStore()
         self.backend = Backend(
-            said_settings(**_USUAL | settings),
+            make_settings(**_USUAL | settings),
             store=self._store,
             clock=self.clock,
             actuator=actuator,
             new_id=new_id or SeededIds(),
         )
         self._urls: dict[str, str] = {}
-        self._shown: dict[str, deque[decision.Document]] = {}
-        self.backend.engine.listeners.append(self._note)
+        self._shown_documents: dict[str, deque[decision.AudienceDocument]] = {}
+        self.backend.engine.listeners.append(self._remember_documents)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Lab]:
         """Start the service, and stop it when the block ends."""
         async with AsyncExitStack() as stack:
+            # Registered first and so closed last, when nothing uses the store any more.
             stack.callback(self._store.close)
             engine = self.backend.engine
             await engine.apply_inventory(self.inventory, "test", actor=ACTOR)
             if self._is_enabled:
                 for vm in self.inventory.vms:
-                    await self.ask(vm.name)
+                    await self.record_request(vm.name)
             await stack.enter_async_context(self.backend.scheduling())
             await stack.enter_async_context(self.backend.answering([], _GRACE_S))
             yield self
@@ -113,65 +114,70 @@ class Lab:
         """Name of the VM used where none is given: the first."""
         return self.inventory.vms[0].name
 
-    async def url(self, vm: str | None = None) -> str:
+    async def open_endpoint(self, vm: str | None = None) -> str:
         """Return the base URL at which that VM, and only that VM, reaches the endpoint.
 
         Raises:
             NotFound: There is no such VM.
         """
         name = vm or self.default_vm
-        self.backend.identity.audience(name)
+        self.backend.identity.get_audience_key(name)
         if name not in self._urls:
+            # One socket for each VM: all callers have the same address, so the socket identifies the VM.
             sock = socket.create_server((_ADDRESS, 0))
             await self.backend.endpoint.listen([sock], name)
             self._urls[name] = f"http://{_ADDRESS}:{sock.getsockname()[1]}"
         return self._urls[name]
 
-    async def ask(self, vm: str | None = None) -> None:
+    async def record_request(self, vm: str | None = None) -> None:
         """Record a request by that VM, as if by a GET: the first one enables the service for its scope (R67)."""
-        key = self.backend.identity.audience(vm or self.default_vm)
+        key = self.backend.identity.get_audience_key(vm or self.default_vm)
+        # A standalone VM is its own audience, and has no scope that could be enabled.
         await self.backend.engine.enable(key, key.partition(":")[2] if key.startswith("scope:") else None)
-        self.backend.feed.channel(key).asked_at = self.clock.now()
+        # Audiences that have not polled for a day are disabled by this time (R67).
+        self.backend.feed.channel(key).last_polled_at = self.clock.now()
 
-    def document(self, vm: str | None = None) -> Document:
+    def get_document(self, vm: str | None = None) -> Document:
         """Return the current document of that VM, in the newest version; without events until its first request."""
-        channel = self.backend.feed.channel(self.backend.identity.audience(vm or self.default_vm))
+        channel = self.backend.feed.channel(self.backend.identity.get_audience_key(vm or self.default_vm))
         if not channel.replies:
             return Document(incarnation=0)
         return decode_document(channel.replies[-1].body)
 
-    def body(self, vm: str, version: str) -> bytes:
+    def get_document_bytes(self, vm: str, version: str) -> bytes:
         """Return the current document of that VM as bytes, in one version; empty until its first request.
 
         Raises:
             NotFound: There is no such version.
         """
-        channel = self.backend.feed.channel(self.backend.identity.audience(vm))
+        channel = self.backend.feed.channel(self.backend.identity.get_audience_key(vm))
         names = [row.name for row in self.backend.feed.versions]
         if version not in names:
             msg = f"there is no api-version {version!r}: expected one of {', '.join(names)}"
             raise NotFound(msg)
         return channel.replies[names.index(version)].body if channel.replies else b""
 
-    def documents(self, vm: str | None = None) -> list[Document]:
+    def list_documents(self, vm: str | None = None) -> list[Document]:
         """Return every document shown to that VM so far, oldest first; at most the last 10,000."""
         feed = self.backend.feed
-        shown = self._shown.get(self.backend.identity.audience(vm or self.default_vm), ())
+        shown = self._shown_documents.get(self.backend.identity.get_audience_key(vm or self.default_vm), ())
+        # Encoded and decoded, so that a test sees what a client of the newest api-version reads.
         return [decode_document(encode_document(one, feed.versions[-1], feed.dialect)) for one in shown]
 
-    def _note(self, changes: Changes) -> None:
+    def _remember_documents(self, changes: ChangeSet) -> None:
         for document in changes.documents:
+            # Until its scope is enabled, a VM is not shown the document, so it must not count as shown.
             if document.audience.enabled_at is not None:
-                self._shown.setdefault(document.audience.key, deque(maxlen=_DOCUMENTS_MAX)).append(document)
+                self._shown_documents.setdefault(document.audience.key, deque(maxlen=_DOCUMENTS_MAX)).append(document)
 
     # Operations
 
-    async def carry_out(self, request: Request) -> list[Announced]:
+    async def carry_out(self, request: MaintenanceRequest) -> list[Announced]:
         """Carry out an operator's request; return what was announced."""
         made = await self.backend.engine.schedule(request, actor=ACTOR)
-        return [await self.look(maintenance.id) for maintenance in made]
+        return [await self.fetch_maintenance(maintenance.id) for maintenance in made]
 
-    async def look(self, maintenance_id: str) -> Announced:
+    async def fetch_maintenance(self, maintenance_id: str) -> Announced:
         """Return a maintenance with its events, as they are now.
 
         Raises:
@@ -179,8 +185,8 @@ class Lab:
         """
 
         def read(reader: Reader) -> Announced | None:
-            found = reader.maintenance(maintenance_id)
-            return None if found is None else (found, reader.events_of([maintenance_id]).get(maintenance_id, []))
+            found = reader.get_maintenance(maintenance_id)
+            return None if found is None else (found, reader.find_events_of([maintenance_id]).get(maintenance_id, []))
 
         found = await self.backend.engine.read(read)
         if found is None:
@@ -190,9 +196,9 @@ class Lab:
 
     def is_settled(self, vm: str, event_id: str) -> bool:
         """Return True if an approval by that VM has no effect any more: it was given, or the event has started."""
-        return event_id in self.backend.feed.channel(self.backend.identity.audience(vm)).settled
+        return event_id in self.backend.feed.channel(self.backend.identity.get_audience_key(vm)).settled
 
-    async def approve(self, event_ids: Sequence[str]) -> None:
+    async def approve_events(self, event_ids: Sequence[str]) -> None:
         """Approve events on behalf of their VMs.
 
         Raises:
@@ -208,10 +214,10 @@ class Lab:
         if by < timedelta(0):
             msg = "time cannot be advanced by a negative span"
             raise InvalidRequest(msg)
-        return await self.backend.scheduler.advance(by)
+        return await self.backend.scheduler.advance_clock(by)
 
-    async def inject(self, kind: str, *, vms: Sequence[str] = (), **how: Any) -> Fault:  # noqa: ANN401 - parameters of a fault
-        """Inject a fault; see `Faults.inject`."""
+    async def inject_fault(self, kind: str, *, vms: Sequence[str] = (), **how: Any) -> InjectedFault:  # noqa: ANN401 - parameters of a fault
+        """Inject a fault; see `Faults.inject_fault`."""
         return await self.backend.engine.inject(kind, actor=ACTOR, vms=vms, **how)
 
     async def clear_faults(self) -> int:
@@ -220,14 +226,14 @@ class Lab:
 
     # Observations
 
-    def requests(self, vm: str | None = None) -> list[Exchange]:
+    def list_requests(self, vm: str | None = None) -> list[Exchange]:
         """Return the requests to the endpoint, oldest first; of one VM, or of all."""
-        return self.backend.journal.exchanges(vm=vm or "")
+        return self.backend.journal.list_exchanges(vm=vm or "")
 
-    def warnings(self) -> list[tuple[Exchange, Advice]]:
+    def list_warnings(self) -> list[tuple[Exchange, Advice]]:
         """Return the requests in which a client relied on something that real endpoints refuse or do not promise.
 
         On virtual time the polling rate is not judged: a whole test may take no time at all.
         """
-        found = [(exchange, row) for exchange, rows in advise_all(self.requests()) for row in rows]
+        found = [(exchange, row) for exchange, rows in find_advice_for_all(self.list_requests()) for row in rows]
         return [(exchange, row) for exchange, row in found if row.code != "rate" or not self.clock.is_virtual]

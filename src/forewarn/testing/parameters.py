@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias
 import yaml
 from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
 
-from forewarn.wire.suggestion import suggest
+from forewarn.wire.suggestion import suggest_name
 from forewarn.wire.yaml_source import Place, YamlSource
 
 __all__ = ["LENGTH_MAX", "PARAMETERS_MAX", "Parameters", "ParametersIn", "Scalar", "choose_value", "fill_parameters"]
@@ -20,6 +20,7 @@ PARAMETERS_MAX = 100
 LENGTH_MAX = 1000
 """Maximum length of a value, in characters."""
 
+# A file of a few kilobytes that repeats a long parameter could otherwise fill the memory.
 _FILLED_LENGTH_MAX = 1 << 20
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 _PLACE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
@@ -29,13 +30,14 @@ Scalar: TypeAlias = str | int | float | bool
 
 def _check_scalar(value: object) -> object:
     if not isinstance(value, str | int | float | bool):
-        msg = "a parameter is text, a number, true or false"
+        msg = "a parameter must be text, a number, true or false"
         raise ValueError(msg)  # noqa: TRY004 - pydantic only reports ValueError
     if len(str(value)) > LENGTH_MAX:
-        msg = f"{len(str(value))} characters are more than the {LENGTH_MAX} that a parameter may have"
+        msg = f"a parameter may have at most {LENGTH_MAX} characters, not {len(str(value))}"
         raise ValueError(msg)
+    # Parameters are filled in by a single pass, which would leave a nested one in the text as it is.
     if "${" in str(value):
-        msg = "a parameter does not hold another one"
+        msg = "a parameter cannot contain another parameter"
         raise ValueError(msg)
     return value
 
@@ -70,9 +72,10 @@ def choose_value(name: str, default: Scalar, given: Scalar) -> Scalar:
     if isinstance(default, str):
         return given if isinstance(given, str) else str(given)
     value = _parse_scalar(given) if isinstance(given, str) else given
+    # Not isinstance: a bool is an int to Python, and `true` would pass for a whole number.
     if type(value) is type(default) or (type(value) is int and isinstance(default, float)):
         return value
-    msg = f"parameter {name!r}: {given!r} is not {_KINDS[type(default)]}, as its default {default!r} is"
+    msg = f"parameter {name!r}: expected {_KINDS[type(default)]}, like its default {default!r}, not {given!r}"
     raise ValueError(msg)
 
 
@@ -81,6 +84,7 @@ _KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: 
 
 def _parse_scalar(text: str) -> Any:  # noqa: ANN401 - any YAML value
     try:
+        # Values from the command line are text. YAML's rules turn them into the same types as in a file.
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):
         return text
@@ -94,47 +98,50 @@ def fill_parameters(source: YamlSource, content: Any, values: Mapping[str, Scala
     Raises:
         ForewarnError: A name is unknown, a parameter is unused, or the result is too long; with the line.
     """
-    filling = _Filling(source, values)
-    filled = {key: value if key == "parameters" else filling.fill(value, (key,)) for key, value in content.items()}
+    filling = _ParameterFiller(source, values)
+    filled = {
+        key: value if key == "parameters" else filling.fill_value(value, (key,)) for key, value in content.items()
+    }
+    # A parameter that is declared and not used is mostly a misspelled use of it.
     unused = [name for name in values if name not in filling.used]
     if unused:
         words = f"parameter {unused[0]!r} is not used: write ${{{unused[0]}}} where its value belongs, or remove it"
-        raise source.error(("parameters", unused[0]), words)
+        raise source.build_error(("parameters", unused[0]), words)
     return filled
 
 
-class _Filling:
+class _ParameterFiller:
     def __init__(self, source: YamlSource, values: Mapping[str, Scalar]) -> None:
         self._source = source
         self._values = values
-        self._length = 0
+        self._filled_length = 0
         self.used: set[str] = set()
 
-    def fill(self, content: Any, place: Place) -> Any:  # noqa: ANN401 - any YAML value
+    def fill_value(self, content: Any, place: Place) -> Any:  # noqa: ANN401 - any YAML value
         if isinstance(content, dict):
-            return {key: self.fill(value, (*place, key)) for key, value in content.items()}
+            return {key: self.fill_value(value, (*place, key)) for key, value in content.items()}
         if isinstance(content, list):
-            return [self.fill(value, (*place, number)) for number, value in enumerate(content)]
+            return [self.fill_value(value, (*place, number)) for number, value in enumerate(content)]
         return self._fill_text(content, place) if isinstance(content, str) and "${" in content else content
 
     def _fill_text(self, text: str, place: Place) -> Scalar:
         whole = _PLACE.fullmatch(text)
         if whole is not None and whole[0] != "$${":
-            return self._value(whole, place)
-        return _PLACE.sub(lambda match: "${" if match[0] == "$${" else str(self._value(match, place)), text)
+            return self._resolve_parameter(whole, place)
+        return _PLACE.sub(lambda match: "${" if match[0] == "$${" else str(self._resolve_parameter(match, place)), text)
 
-    def _value(self, match: re.Match[str], place: Place) -> Scalar:
+    def _resolve_parameter(self, match: re.Match[str], place: Place) -> Scalar:
         name = match[1]
         if not match[2]:
-            raise self._source.error(
-                place, f"{match[0][:40]!r} has no closing brace: '$${{' is written for '${{' itself"
+            raise self._source.build_error(
+                place, f"{match[0][:40]!r} has no closing brace; write '$${{' for a literal '${{'"
             )
         if name not in self._values:
-            meant = suggest(name, self._values) if self._values else "declare it under 'parameters' with a default"
-            raise self._source.error(place, f"there is no parameter {name[:64]!r}: {meant}")
+            meant = suggest_name(name, self._values) if self._values else "declare it under 'parameters' with a default"
+            raise self._source.build_error(place, f"there is no parameter {name[:64]!r}: {meant}")
         self.used.add(name)
         value = self._values[name]
-        self._length += len(str(value))
-        if self._length > _FILLED_LENGTH_MAX:
-            raise self._source.error(place, f"parameters make this longer than {_FILLED_LENGTH_MAX} characters")
+        self._filled_length += len(str(value))
+        if self._filled_length > _FILLED_LENGTH_MAX:
+            raise self._source.build_error(place, f"the parameters expand to more than {_FILLED_LENGTH_MAX} characters")
         return value

@@ -9,31 +9,31 @@ from datetime import datetime, timedelta
 
 from forewarn.client import AsyncClient, EndpointError, Event, Pace
 from forewarn.clock import Clock, VirtualClock
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Event as CoreEvent
 from forewarn.core.model import MaintenanceState
-from forewarn.core.request import Request
 from forewarn.errors import ForewarnError
-from forewarn.testing.companion import Companion
+from forewarn.testing.handler_coordinator import HandlerCoordinator
 from forewarn.testing.lab import ACTOR, Lab
-from forewarn.testing.loading import Scenario
-from forewarn.testing.scenario import (
-    Approve,
-    At,
-    Defer,
-    Expect,
-    Extend,
+from forewarn.testing.scenario_loader import Scenario
+from forewarn.testing.scenario_model import (
+    ApproveStep,
+    DeferStep,
+    ExpectStep,
+    ExtendStep,
     FaultStep,
     HostStep,
-    Impact,
-    Schedule,
-    Step,
+    ImpactStep,
+    ScheduleStep,
+    StepTime,
+    TimelineStep,
     VmStep,
 )
-from forewarn.testing.values import request_of
-from forewarn.util.duration import format_span
+from forewarn.testing.values import build_request
+from forewarn.util.duration import format_duration
 from forewarn.util.ids import SeededIds
 
-__all__ = ["GivenIds", "Outcome", "Player", "lab_of"]
+__all__ = ["ScenarioIds", "ScenarioPlayer", "StepOutcome", "create_lab"]
 
 _ANSWER_S = 60.0
 """Maximum time that another VM waits for an answer, generous because a machine may be busy."""
@@ -64,7 +64,7 @@ _REACHED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """Outcome of one step.
 
     Attributes:
@@ -73,7 +73,7 @@ class Outcome:
         at: Time since the beginning when the step was done.
         verb: Action of the step.
         text: Description of the step.
-        fault: Reason for its failure; empty on success.
+        failure: Reason for its failure; empty on success.
         is_expectation: True if the step only checks something.
         file: The included file that `line` refers to; empty for the scenario's own file.
     """
@@ -83,39 +83,39 @@ class Outcome:
     at: timedelta
     verb: str
     text: str
-    fault: str = ""
+    failure: str = ""
     is_expectation: bool = False
     file: str = ""
 
 
-class GivenIds:
+class ScenarioIds:
     """Source of the event ids that a scenario gives, and then of ids from a seed."""
 
     def __init__(self, event_ids: tuple[str, ...], seed: int = 0) -> None:
         self._given = list(event_ids)
-        self._others = SeededIds(seed)
+        self._seeded_ids = SeededIds(seed)
 
     def __call__(self, kind: str) -> str:
         """Return the next id."""
-        return self._given.pop(0) if kind == "event" and self._given else self._others(kind)
+        return self._given.pop(0) if kind == "event" and self._given else self._seeded_ids(kind)
 
 
-def lab_of(scenario: Scenario, clock: Clock | None = None) -> Lab:
+def create_lab(scenario: Scenario, clock: Clock | None = None) -> Lab:
     """Return the service for a scenario, on that clock or on virtual time; no VM has sent a request yet."""
     return Lab(
         scenario.inventory,
         clock=clock,
         is_enabled=False,
-        new_id=GivenIds(scenario.event_ids),
+        new_id=ScenarioIds(scenario.event_ids),
         **scenario.settings,
     )
 
 
-class _Stop(Exception):
+class _PlaybackStopped(Exception):
     """The rest of the scenario cannot be played."""
 
 
-class Player:
+class ScenarioPlayer:
     """Plays one scenario once.
 
     Args:
@@ -130,81 +130,84 @@ class Player:
         self,
         scenario: Scenario,
         lab: Lab,
-        on_step: Callable[[Outcome], None] = lambda _outcome: None,
+        on_step: Callable[[StepOutcome], None] = lambda _outcome: None,
         *,
         on_wait: Callable[[int, str], None] = lambda _number, _text: None,
-        companion: Companion | None = None,
+        coordinator: HandlerCoordinator | None = None,
     ) -> None:
         self._scenario = scenario
         self._lab = lab
         self._on_step = on_step
         self._on_wait = on_wait
-        self._companion = companion
+        self._coordinator = coordinator
         self._began = lab.clock.now()
         self._operations: dict[str, list[str]] = {}
         self._clients: dict[str, AsyncClient] = {}
 
-    async def play(self) -> list[Outcome]:
+    async def play(self) -> list[StepOutcome]:
         """Carry out all steps; stop at one that cannot be carried out, but continue after a failed expectation."""
         self._began = self._lab.clock.now()
-        outcomes: list[Outcome] = []
+        outcomes: list[StepOutcome] = []
         try:
-            mode = "play" if self._companion is None else "try"
-            told = self._scenario
-            for number, (step, line, file) in enumerate(zip(told.steps, told.lines, told.files, strict=True), 1):
+            mode = "play" if self._coordinator is None else "try"
+            scenario = self._scenario
+            steps = zip(scenario.steps, scenario.lines, scenario.files, strict=True)
+            for number, (step, line, file) in enumerate(steps, 1):
+                # The number still counts steps of the other mode, so that it stays the position in the file.
                 if step.only not in {None, mode}:
                     continue
-                self._on_wait(number, step.note or describe(step))
-                text, fault, is_over = await self._take(step)
+                self._on_wait(number, step.note or describe_step(step))
+                text, fault, is_over = await self._run_step(step)
                 at = self._lab.clock.now() - self._began
-                outcome = Outcome(
-                    number, line, at, step.verb, text, fault, is_expectation=step.expect is not None, file=file
+                outcome = StepOutcome(
+                    number, line, at, step.action_name, text, fault, is_expectation=step.expect is not None, file=file
                 )
                 outcomes.append(outcome)
                 self._on_step(outcome)
                 if is_over:
                     break
             else:
-                await self._let_react()  # to the last change as well
+                await self._wait_for_reaction()  # to the last change as well
         finally:
             for client in self._clients.values():
                 await client.close()
         return outcomes
 
-    async def _take(self, step: Step) -> tuple[str, str, bool]:
+    async def _run_step(self, step: TimelineStep) -> tuple[str, str, bool]:
         """Carry out one step; return its description, the reason for its failure, and True if nothing can follow."""
-        text = step.note or describe(step)
-        if self._companion is not None and not self._companion.is_running():
+        text = step.note or describe_step(step)
+        if self._coordinator is not None and not self._coordinator.is_running():
             return text, "the handler has ended", True
         try:
-            await self._wait_for_its_turn(step)
-            return text, await self._do(step), False
-        except _Stop as stop:
+            await self._wait_for_start(step)
+            return text, await self._carry_out_step(step), False
+        except _PlaybackStopped as stop:
             return text, str(stop), True
         except ForewarnError as error:
             return text, error.message, True
 
     # Time
 
-    async def _wait_for_its_turn(self, step: Step) -> None:
-        if isinstance(step.at, At):
-            await self._let_react()
+    async def _wait_for_start(self, step: TimelineStep) -> None:
+        if isinstance(step.at, StepTime):
+            await self._wait_for_reaction()
             since = self._lab.clock.now() if step.at.is_relative else self._began
-            await self._move_to(since + step.at.span)
+            await self._advance_to(since + step.at.span)
         elif step.after is not None:
-            what, operation = step.after.what, step.after.operation
+            what, operation = step.after.transition, step.after.operation
             limit = self._lab.clock.now() + step.within
 
             async def has_come() -> bool:
-                if what == "approved" and self._companion is not None:
-                    await self._companion.give_approvals(await self._ids(operation))
+                # The step waits for the approval itself, so those that the handler has already sent must count now.
+                if what == "approved" and self._coordinator is not None:
+                    await self._coordinator.release_approvals(await self._get_event_ids(operation))
                 return await self._has_happened(what, operation)
 
-            if not await self._wait(has_come, limit):
+            if not await self._wait_until(has_come, limit):
                 msg = f"{operation} was not {what} within {step.within}"
-                raise _Stop(msg)
+                raise _PlaybackStopped(msg)
 
-    async def _move_to(self, moment: datetime) -> None:
+    async def _advance_to(self, moment: datetime) -> None:
         clock = self._lab.clock
         if not isinstance(clock, VirtualClock):
             await clock.wait_until(moment)
@@ -212,70 +215,72 @@ class Player:
         while True:
             left = max(moment - clock.now(), timedelta(0))
             # Longer steps would let the service disable the scope of a handler that polls in real time (R67).
-            span = left if self._companion is None else min(left, self._companion.stay_awake())
+            span = left if self._coordinator is None else min(left, self._coordinator.count_as_polling())
             await self._lab.advance(span)
             if span == left:
                 return
 
-    async def _wait(self, is_so: Callable[[], Awaitable[bool]], limit: datetime) -> bool:
+    async def _wait_until(self, is_satisfied: Callable[[], Awaitable[bool]], limit: datetime) -> bool:
         """Let time pass until the condition holds or the limit is reached; return True if it holds."""
         clock = self._lab.clock
-        while not await is_so():
-            await self._let_react(is_so)
-            if await is_so():
+        while not await is_satisfied():
+            await self._wait_for_reaction(is_satisfied)
+            if await is_satisfied():
                 return True
             now = clock.now()
             if now >= limit:
                 return False
             if isinstance(clock, VirtualClock):
+                # Nothing can change before the service's next deadline, so virtual time jumps straight to it.
                 deadline = await self._lab.backend.engine.next_deadline()
-                await self._move_to(limit if deadline is None else min(max(deadline, now), limit))
+                await self._advance_to(limit if deadline is None else min(max(deadline, now), limit))
             else:
                 await asyncio.sleep(_LOOK_S)
         return True
 
-    async def _let_react(self, is_so: Callable[[], Awaitable[bool]] | None = None) -> None:
-        if self._companion is not None:
-            await self._companion.let_react(is_so)
+    async def _wait_for_reaction(self, is_satisfied: Callable[[], Awaitable[bool]] | None = None) -> None:
+        if self._coordinator is not None:
+            await self._coordinator.wait_for_reaction(is_satisfied)
 
     # Steps
 
-    async def _do(self, step: Step) -> str:  # noqa: C901, PLR0912 - a case for each kind of action
+    async def _carry_out_step(self, step: TimelineStep) -> str:  # noqa: C901, PLR0912 - a case for each kind of action
         """Carry out a step; return the reason for its failure, or empty text."""
         action = step.action
         match action:
-            case Expect():
-                return await self._expect(action)
-            case Approve() if self._companion is not None and action.by == self._companion.vm:
-                return await self._let_approve(self._companion, action)
-            case Approve():
-                await self._approve(action)
+            case ExpectStep():
+                return await self._check_expectation(action)
+            case ApproveStep() if self._coordinator is not None and action.by == self._coordinator.vm:
+                return await self._wait_for_approval(self._coordinator, action)
+            case ApproveStep():
+                await self._approve_as_vm(action)
             case FaultStep():
-                return await self._inject(action)
-            case Impact():
+                return await self._inject_fault(action)
+            case ImpactStep():
                 for maintenance_id in self._operations[action.operation]:
                     await self._lab.backend.engine.impact(maintenance_id, action.duration, actor=ACTOR)
-            case Defer() | Extend():
-                await self._put_off(action)
-            case VmStep() | HostStep() | Schedule():
-                assert step.makes is not None  # noqa: S101 - only these three begin an operation
-                made = await self._lab.carry_out(_request(step, self._lab.clock.now()))
-                self._operations[step.makes] = [maintenance.id for maintenance, _ in made]
+            case DeferStep() | ExtendStep():
+                await self._postpone_operation(action)
+            case VmStep() | HostStep() | ScheduleStep():
+                assert step.operation_begun is not None  # noqa: S101 - only these three begin an operation
+                made = await self._lab.carry_out(_build_request(step, self._lab.clock.now()))
+                self._operations[step.operation_begun] = [maintenance.id for maintenance, _ in made]
             case tuple():
                 for vm in action:
-                    await self._poll(vm)
+                    await self._poll_as_vm(vm)
             case timedelta():
-                await self._linger(action)
+                await self._pass_real_time(action)
             case bool():
                 await self._lab.clear_faults()
             case str():
-                await self._change(step.verb, action)
+                await self._change_operation(step.action_name, action)
         return ""
 
-    async def _inject(self, fault: FaultStep) -> str:
-        companion = self._companion
-        asked = 0 if companion is None else companion.last_request
-        await self._lab.inject(
+    async def _inject_fault(self, fault: FaultStep) -> str:
+        companion = self._coordinator
+        # Read before the fault is injected, or a request that it hits at once would be missed.
+        asked = 0 if companion is None else companion.last_request_number
+        await self._lab.inject_fault(
             fault.kind,
             vms=fault.vms or (),
             method=fault.method or "",
@@ -284,25 +289,25 @@ class Player:
             lasts=fault.lasts,
             delay=fault.delay,
         )
-        if companion is None or await companion.let_meet(fault, asked):
+        if companion is None or await companion.wait_for_fault(fault, asked):
             return ""
-        return f"after fault {fault.kind} the handler did not ask again: it asks on, whatever it was answered"
+        return f"the handler did not poll again after fault {fault.kind}: keep polling, whatever the answer"
 
-    async def _linger(self, span: timedelta) -> None:
+    async def _pass_real_time(self, span: timedelta) -> None:
         """Let real time pass for the handler, and none for the scenario."""
-        if self._companion is not None:
-            await self._companion.let_react()
+        if self._coordinator is not None:
+            await self._coordinator.wait_for_reaction()
             await asyncio.sleep(span.total_seconds())
 
-    async def _put_off(self, action: Defer | Extend) -> None:
+    async def _postpone_operation(self, action: DeferStep | ExtendStep) -> None:
         engine = self._lab.backend.engine
         for maintenance_id in self._operations[action.operation]:
-            if isinstance(action, Defer):
+            if isinstance(action, DeferStep):
                 await engine.defer(maintenance_id, by=action.by, actor=ACTOR, reason="the scenario")
             else:
                 await engine.extend(maintenance_id, action.by, tenant=action.scope, actor=ACTOR, reason="the scenario")
 
-    async def _change(self, verb: str, operation: str) -> None:
+    async def _change_operation(self, verb: str, operation: str) -> None:
         engine = self._lab.backend.engine
         for maintenance_id in self._operations[operation]:
             if verb == "cancel":
@@ -312,125 +317,131 @@ class Player:
             else:
                 await engine.complete(maintenance_id, actor=ACTOR)
 
-    async def _poll(self, vm: str) -> None:
+    async def _poll_as_vm(self, vm: str) -> None:
         """Poll as that VM, and ignore failures."""
-        if self._companion is not None and vm == self._companion.vm:
-            await self._companion.let_ask()
-            await self._companion.let_react()
+        if self._coordinator is not None and vm == self._coordinator.vm:
+            await self._coordinator.wait_for_first_answer()
+            await self._coordinator.wait_for_reaction()
             return
-        client = await self._client(vm)
+        client = await self._get_client(vm)
         try:
-            async with asyncio.timeout(self._answer_s):
+            async with asyncio.timeout(self._answer_timeout_s):
                 await client.fetch()
         except (EndpointError, TimeoutError):
             return
 
     @property
-    def _answer_s(self) -> float:
+    def _answer_timeout_s(self) -> float:
         backend = self._lab.backend
         is_withheld = any(fault.kind.delay is not None for fault in backend.faults.all)
         return _WITHHELD_S if is_withheld or backend.settings.first_answer_delay else _ANSWER_S
 
-    async def _approve(self, approve: Approve) -> None:
+    async def _approve_as_vm(self, approve: ApproveStep) -> None:
         """Approve, as the VM, the event that it is shown for an operation.
 
         Raises:
             _Stop: It is shown none, or its approval is not accepted.
         """
-        shown = await self._shown(approve.operation, approve.by)
+        shown = await self._find_shown_event(approve.operation, approve.by)
         if shown is None:
-            msg = f"{approve.by} is shown nothing of {approve.operation} that it could approve"
-            raise _Stop(msg)
-        client = await self._client(approve.by)
+            msg = f"{approve.by} sees no event of {approve.operation} to approve"
+            raise _PlaybackStopped(msg)
+        client = await self._get_client(approve.by)
         complaint = ""
+        # A fault that the scenario has injected may hit the approval, and every correct client repeats it.
         for _ in range(_TRIES):
             try:
-                async with asyncio.timeout(self._answer_s):
+                async with asyncio.timeout(self._answer_timeout_s):
                     await client.approve_once([shown.id])
             except (EndpointError, TimeoutError) as error:
                 complaint = str(error) or "no answer in time"
             else:
                 return
-        msg = f"the approval was not taken: {complaint}"
-        raise _Stop(msg)
+        msg = f"the approval was not accepted: {complaint}"
+        raise _PlaybackStopped(msg)
 
-    async def _let_approve(self, companion: Companion, approve: Approve) -> str:
+    async def _wait_for_approval(self, coordinator: HandlerCoordinator, approve: ApproveStep) -> str:
         """Wait for the handler's approval; return the complaint, or empty text."""
-        shown = await self._shown(approve.operation, approve.by)
+        shown = await self._find_shown_event(approve.operation, approve.by)
         if shown is None:
-            msg = f"{approve.by} is shown nothing of {approve.operation} that it could approve"
-            raise _Stop(msg)
-        if await companion.let_approve(shown.id):
+            msg = f"{approve.by} sees no event of {approve.operation} to approve"
+            raise _PlaybackStopped(msg)
+        if await coordinator.wait_for_approval(shown.id):
             return ""
-        return f"the handler did not approve {approve.operation} within {companion.patience_s:g} s"
+        return f"the handler did not approve {approve.operation} within {coordinator.patience_s:g} s"
 
-    async def _client(self, vm: str) -> AsyncClient:
+    async def _get_client(self, vm: str) -> AsyncClient:
         if vm not in self._clients:
             # One attempt only: with retries within a step, the client would never see a fault that occurs once.
-            self._clients[vm] = AsyncClient(await self._lab.url(vm), pace=Pace(retry_for_s=0.0))
+            self._clients[vm] = AsyncClient(await self._lab.open_endpoint(vm), pace=Pace(retry_for_s=0.0))
         return self._clients[vm]
 
     # Checks
 
-    async def _has_happened(self, what: str, operation: str) -> bool:
-        found = [await self._lab.look(each) for each in self._operations[operation]]
-        if what == "approved":
+    async def _has_happened(self, transition: str, operation: str) -> bool:
+        found = [await self._lab.fetch_maintenance(each) for each in self._operations[operation]]
+        if transition == "approved":
             return all(event.is_approved for _, events in found for event in events)
-        return all(maintenance.state in _REACHED[what] for maintenance, _ in found)
+        return all(maintenance.state in _REACHED[transition] for maintenance, _ in found)
 
-    async def _ids(self, operation: str) -> set[str]:
-        found = [await self._lab.look(each) for each in self._operations[operation]]
+    async def _get_event_ids(self, operation: str) -> set[str]:
+        found = [await self._lab.fetch_maintenance(each) for each in self._operations[operation]]
         return {event.id for _, events in found for event in events}
 
-    async def _shown(self, operation: str, vm: str) -> Event | None:
+    async def _find_shown_event(self, operation: str, vm: str) -> Event | None:
         """Return the event that a VM is shown for an operation now: the one that names the VM, or else the first."""
-        ids = await self._ids(operation)
-        shown = [event for event in self._lab.document(vm).events if event.id in ids]
+        ids = await self._get_event_ids(operation)
+        shown = [event for event in self._lab.get_document(vm).events if event.id in ids]
         return next((event for event in shown if event.affects(vm)), shown[0] if shown else None)
 
-    async def _expect(self, expect: Expect) -> str:
+    async def _check_expectation(self, expect: ExpectStep) -> str:
         """Return the reason why an expectation failed; empty on success."""
         limit = self._lab.clock.now() + expect.within
         faults: list[str] = [""]
 
         async def holds() -> bool:
-            faults[0] = await self._fault(expect)
+            faults[0] = await self._find_difference(expect)
             return not faults[0]
 
         async def fails() -> bool:
             return not await holds()
 
+        # `always` waits for the opposite, so reaching the limit is the success.
         if expect.always:
-            await self._wait(fails, limit)
+            await self._wait_until(fails, limit)
         else:
-            await self._wait(holds, limit)
+            await self._wait_until(holds, limit)
         return faults[0]
 
-    async def _fault(self, expect: Expect) -> str:
+    async def _find_difference(self, expect: ExpectStep) -> str:
         """Return the first difference from the expectation now; empty if there is none."""
         vm = expect.vm or self._scenario.handler
-        document = self._lab.document(vm)
-        is_enabled = self._lab.backend.feed.channel(self._lab.backend.identity.audience(vm)).is_enabled
+        document = self._lab.get_document(vm)
+        is_enabled = self._lab.backend.feed.channel(self._lab.backend.identity.get_audience_key(vm)).is_enabled
         for what, wanted, found in (
             ("enabled", expect.enabled, is_enabled),
             ("incarnation", expect.incarnation, document.incarnation),
             ("events", expect.events, len(document.events)),
         ):
             if wanted is not None and wanted != found:
-                return f"{what} is {found}, and {wanted} was expected"
+                return f"{what} is {found}, expected {wanted}"
         if expect.document is not None:
-            found_bytes = self._lab.body(vm, expect.version)
+            found_bytes = self._lab.get_document_bytes(vm, expect.version)
             if found_bytes != expect.document.encode():
-                return f"the document is {found_bytes.decode()}, and {expect.document} was expected"
-        return "" if expect.operation is None else await self._fault_of_event(expect, expect.operation, vm)
+                return f"the document is {found_bytes.decode()}, expected {expect.document}"
+        return "" if expect.operation is None else await self._find_event_difference(expect, expect.operation, vm)
 
-    async def _fault_of_event(self, expect: Expect, operation: str, vm: str) -> str:
+    async def _find_event_difference(self, expect: ExpectStep, operation: str, vm: str) -> str:
         """Return the first difference in the event that an operation shows to a VM; empty if there is none."""
-        shown = await self._shown(operation, vm)
-        found = [event for each in self._operations[operation] for event in (await self._lab.look(each))[1]]
+        shown = await self._find_shown_event(operation, vm)
+        found = [
+            event for each in self._operations[operation] for event in (await self._lab.fetch_maintenance(each))[1]
+        ]
         ids = {event.id for event in found}
-        was_there = any(event.id in ids for document in self._lab.documents(vm) for event in document.events)
+        # A document without the event does not tell `gone` from `absent`; earlier documents do.
+        was_there = any(event.id in ids for document in self._lab.list_documents(vm) for event in document.events)
         status = shown.status if shown is not None else "gone" if was_there else "absent"
+        # The events that name the VM; for a VM that none names, such as another one of the scope, the one it is shown.
         mine = [e for e in found if vm in e.resources] or [e for e in found if shown is not None and e.id == shown.id]
         pairs: list[tuple[str, object, object]] = [
             ("status", expect.status, status),
@@ -442,27 +453,27 @@ class Player:
             pairs += [(name, getattr(expect, name), value) for name, value in zip(of_shown, values, strict=True)]
             left = timedelta(0) if shown.not_before is None else shown.not_before - self._lab.clock.now()
             if expect.notice_at_least is not None and left < expect.notice_at_least:
-                return f"{operation} has {left} of notice, and at least {expect.notice_at_least} was expected"
+                return f"{operation} has {left} of notice, expected at least {expect.notice_at_least}"
         elif any(getattr(expect, name) is not None for name in of_shown):
             return f"{operation} is {status}"
         wrong = next(((what, wanted, value) for what, wanted, value in pairs if wanted not in {None, value}), None)
-        return "" if wrong is None else f"{wrong[0]} of {operation} is {wrong[2]}, and {wrong[1]} was expected"
+        return "" if wrong is None else f"{wrong[0]} of {operation} is {wrong[2]}, expected {wrong[1]}"
 
     def _is_approved(self, event: CoreEvent) -> bool:
         """Return True if it is approved, or if the handler's approval is held for a later step."""
-        return event.is_approved or (self._companion is not None and self._companion.has_approved(event.id))
+        return event.is_approved or (self._coordinator is not None and self._coordinator.has_approved(event.id))
 
 
-def _request(step: Step, now: datetime) -> Request:
+def _build_request(step: TimelineStep, now: datetime) -> MaintenanceRequest:
     """Return the request for an operation."""
     action = step.action
-    if isinstance(action, Schedule):
+    if isinstance(action, ScheduleStep):
         latest_start = None if action.latest_start is None else now + action.latest_start
-        return replace(_announcement(action), latest_start=latest_start)
+        return replace(_build_announcement(action), latest_start=latest_start)
     assert isinstance(action, VmStep | HostStep)  # noqa: S101 - all other operations
     is_host = isinstance(action, HostStep)
-    return Request(
-        cause=_CAUSES[step.verb],
+    return MaintenanceRequest(
+        cause=_CAUSES[step.action_name],
         type=action.type if isinstance(action, HostStep) else None,
         notice=action.notice,
         hosts=(action.name,) if is_host else (),
@@ -471,11 +482,11 @@ def _request(step: Step, now: datetime) -> Request:
     )
 
 
-def _announcement(action: Schedule) -> Request:
+def _build_announcement(action: ScheduleStep) -> MaintenanceRequest:
     """Return the request for an announced operation, without its latest start."""
     event_type = action.type.value if action.type is not None else None
     if event_type is None or action.cause is not None:
-        return Request(
+        return MaintenanceRequest(
             cause=action.cause or "",
             type=action.type,
             source=action.source,
@@ -487,7 +498,7 @@ def _announcement(action: Schedule) -> Request:
             vms=action.vms or (),
             force_reason="the scenario" if action.notice is not None else None,
         )
-    return request_of(
+    return build_request(
         event_type,
         vms=action.vms or (),
         hosts=action.hosts or (),
@@ -499,43 +510,43 @@ def _announcement(action: Schedule) -> Request:
     )
 
 
-def describe(step: Step) -> str:  # noqa: C901, PLR0911, PLR0912 - one return for each kind of action
+def describe_step(step: TimelineStep) -> str:  # noqa: C901, PLR0911, PLR0912 - one return for each kind of action
     """Return a description of a step."""
     action = step.action
     match action:
-        case Expect():
+        case ExpectStep():
             said = action.model_dump(exclude_none=True, exclude_defaults=True, exclude={"within", "version", "always"})
             if action.document is not None:
-                said["document"] = _shortened(action.document)
-            words = ", ".join(f"{name} {_plain(value)}" for name, value in said.items())
+                said["document"] = _shorten_document(action.document)
+            words = ", ".join(f"{name} {_format_value(value)}" for name, value in said.items())
             return f"expect {words}"
-        case Schedule():
+        case ScheduleStep():
             where = ", ".join(action.vms or action.hosts or ())
             return f"{action.type or action.cause} is announced to {where}"
-        case Approve():
+        case ApproveStep():
             return f"{action.by} approves {action.operation}"
         case FaultStep():
             return f"fault {action.kind} for {', '.join(action.vms) if action.vms else 'all'}"
-        case Defer():
-            return f"{action.operation} is deferred by {format_span(action.by)}"
-        case Extend():
+        case DeferStep():
+            return f"{action.operation} is deferred by {format_duration(action.by)}"
+        case ExtendStep():
             asking = "" if action.scope is None else f" for {action.scope}"
-            return f"{action.operation} is extended by {format_span(action.by)}{asking}"
-        case Impact():
-            return f"a further impact of {action.operation}, {action.duration} s"
+            return f"{action.operation} is extended by {format_duration(action.by)}{asking}"
+        case ImpactStep():
+            return f"further impact of {action.operation}, {action.duration} s"
         case VmStep() | HostStep():
-            return f"{step.verb.replace('_', ' ')} {action.name}"
+            return f"{step.action_name.replace('_', ' ')} {action.name}"
         case tuple():
-            return f"{', '.join(action)} {'asks' if len(action) == 1 else 'ask'}"
+            return f"{', '.join(action)} {'polls' if len(action) == 1 else 'poll'}"
         case timedelta():
-            return f"nothing changes for {format_span(action)} of the handler's time"
+            return f"no change for {format_duration(action)} of real time"
         case bool():
             return "all faults end"
         case _:
-            return f"{step.verb} {action}"
+            return f"{step.action_name} {action}"
 
 
-def _shortened(document: str) -> str:
+def _shorten_document(document: str) -> str:
     """Return the beginning and end of a document, and its length."""
     if len(document) <= _DOCUMENT_SHOWN:
         return document
@@ -543,6 +554,6 @@ def _shortened(document: str) -> str:
     return f"{document[:half]} … {document[-half:]} ({len(document.encode())} bytes)"
 
 
-def _plain(value: object) -> str:
+def _format_value(value: object) -> str:
     text = str(getattr(value, "value", value))
     return text or '""'

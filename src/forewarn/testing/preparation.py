@@ -23,14 +23,14 @@ from forewarn.testing.finding import Findings
 from forewarn.testing.lab import Lab
 from forewarn.wire.document import Event
 
-__all__ = ["PreparationMonitor", "Probe"]
+__all__ = ["PreparationMonitor", "StateCommand"]
 
 _COMMAND_S = 10.0
 _ASK_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class StateCommand:
     """A shell command whose exit status reports the state of a VM.
 
     Attributes:
@@ -41,7 +41,7 @@ class Probe:
     command: str
     folder: Path | None = None
 
-    async def succeeds(self) -> bool:
+    async def is_satisfied(self) -> bool:
         """Return True if the state holds now."""
         if not self.command:
             return True
@@ -72,34 +72,35 @@ class PreparationMonitor:
         is_active: True if there is a command to run.
     """
 
-    def __init__(self, lab: Lab, vm: str, probe: Probe, findings: Findings) -> None:
+    def __init__(self, lab: Lab, vm: str, probe: StateCommand, findings: Findings) -> None:
         self.is_active = bool(probe.command)
         self._lab = lab
         self._vm = vm
-        self._probe = probe
+        self._command = probe
         self._findings = findings
-        self._due: set[str] = set()
+        self._prepared_event_ids: set[str] = set()
         """Events for which the VM was prepared, and has to stay so."""
         self._is_in_service = False
         """True once the VM was seen in service after the last event that affected it."""
-        self._is_in_doubt = self.is_active
+        self._is_command_unproven = self.is_active
         """True while the command has succeeded every time, so its result means nothing yet."""
         self._reported_others: set[str] = set()
 
     async def is_prepared(self) -> bool:
         """Return True if the command succeeds now, or if there is none."""
-        is_prepared = await self._probe.succeeds()
-        self._is_in_doubt &= is_prepared
+        is_prepared = await self._command.is_satisfied()
+        # One failure shows that the command can tell the two states apart.
+        self._is_command_unproven &= is_prepared
         return is_prepared
 
     @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
+    async def checking_repeatedly(self) -> AsyncIterator[None]:
         """Check repeatedly until the block ends, and once before it, while no handler runs."""
         if not self.is_active:
             yield
             return
-        await self._look_whether_in_service()
-        task = asyncio.create_task(self._ask_repeatedly())
+        await self._update_service_state()
+        task = asyncio.create_task(self._run_checks())
         try:
             yield
         finally:
@@ -109,21 +110,21 @@ class PreparationMonitor:
 
     # Observed moments
 
-    async def note_approval(self, event_ids: Iterable[str]) -> None:
+    async def check_at_approval(self, event_ids: Iterable[str]) -> None:
         """Check that the VM is prepared now: the handler approves, and waits for the answer."""
-        hits = self._hits().keys() & set(event_ids)
+        hits = self._find_own_events().keys() & set(event_ids)
         if not hits or not self.is_active:
             return
         if await self.is_prepared():
-            self._due |= hits
+            self._prepared_event_ids |= hits
         else:
             self._findings.add(
                 "unprepared",
-                "it approved while the VM was not prepared: an approval says 'do it now', so prepare first and approve "
-                "after that (R100, R102)",
+                "it approved while the VM was not prepared: an approval lets maintenance start at once, so prepare "
+                "before you approve (R100, R102)",
             )
 
-    async def note_reaction(self, *, is_late: bool) -> bool:
+    async def check_reaction(self, *, is_late: bool) -> bool:
         """Return True if the VM is in the right state after its handler has seen the current document.
 
         Args:
@@ -131,40 +132,48 @@ class PreparationMonitor:
         """
         if not self.is_active:
             return True
-        started = {event_id for event_id, event in self._hits().items() if event.is_started}
-        missing = started - self._due
+        # Scheduled events are checked at their approval, since only the handler knows when it wants to be prepared for
+        # them.
+        started = {event_id for event_id, event in self._find_own_events().items() if event.is_started}
+        missing = started - self._prepared_event_ids
         if missing and await self.is_prepared():
-            self._due |= missing & self._hits().keys()  # some may be gone since the command started
+            self._prepared_event_ids |= (
+                missing & self._find_own_events().keys()
+            )  # some may be gone since the command started
         elif missing and is_late:
-            self._due -= missing
+            self._prepared_event_ids -= missing
             self._findings.add(
                 "unprepared-at-start",
-                "the VM was not prepared though the event had started and the handler had seen it: an event may start "
-                "without an approval, or be Started when it is seen first; prepare then as well (R77, R90)",
+                "the VM was not prepared although the handler had seen the event as Started: an event may start "
+                "without an approval, or be Started when first seen; prepare in both cases (R77, R90)",
             )
-        return not missing or missing <= self._due
+        return not missing or missing <= self._prepared_event_ids
 
-    async def check(self) -> None:
+    async def check_preparation(self) -> None:
         """Check that the VM is still prepared for its own events, and not for events that only affect other VMs."""
         if not self.is_active:
             return
-        due = self._due & self._hits().keys()
-        others = self._events_of_others()
-        if self._is_in_doubt and not self._hits():
-            await self._look_whether_in_service()  # the handler may remove what an earlier run left behind
+        due = self._prepared_event_ids & self._find_own_events().keys()
+        others = self._find_foreign_event_ids()
+        if self._is_command_unproven and not self._find_own_events():
+            await self._update_service_state()  # the handler may remove what an earlier run left behind
+        # The command costs a process, ten times a second: run it only if its result can matter.
         if not due and not (others and self._is_in_service):
             return
         is_prepared = await self.is_prepared()
         if due and not is_prepared:
-            self._note_return(due & self._hits().keys())  # an event gone by now no longer requires preparation
-        elif not due and is_prepared and not self._hits():
-            self._note_others(others & self._events_of_others())
+            self._report_early_return(
+                due & self._find_own_events().keys()
+            )  # an event gone by now no longer requires preparation
+        # The command took time: an event of this VM may have come meanwhile, for which it has to be prepared.
+        elif not due and is_prepared and not self._find_own_events():
+            self._report_foreign_preparation(others & self._find_foreign_event_ids())
 
-    def excuse(self) -> None:
+    def drop_duty(self) -> None:
         """Drop the duty to stay prepared: the VM was last shown an older document, or nothing after a restart."""
-        self._due.clear()
+        self._prepared_event_ids.clear()
 
-    async def note_end(self) -> bool:
+    async def check_return_to_service(self) -> bool:
         """Return True if the VM is in service again, as far as the command shows, now that no event affects it."""
         if self.is_active and not await self.is_prepared():
             self._is_in_service = True
@@ -172,60 +181,61 @@ class PreparationMonitor:
 
     # Findings
 
-    async def _look_whether_in_service(self) -> None:
+    async def _update_service_state(self) -> None:
         """Note whether the VM is in service; call it only while no event affects the VM."""
         if not await self.is_prepared():
             self._is_in_service = True
 
-    def _note_doubt(self) -> None:
-        self._is_in_doubt = False
+    def _report_always_prepared(self) -> None:
+        self._is_command_unproven = False
         self._findings.add(
             "always-prepared",
-            f"{self._probe.command!r} succeeded from the start until an event came, so nothing can be said of whether "
-            "it prepares: check the command, and remove what an earlier run may have left",
+            f"{self._command.command!r} succeeded even before the first event, so it cannot show whether the handler "
+            "prepares: check the command, and clean up after earlier runs",
         )
 
-    def _note_return(self, due: set[str]) -> None:
+    def _report_early_return(self, due: set[str]) -> None:
         if not due:
             return
-        self._due -= due
-        events = self._hits()
+        self._prepared_event_ids -= due
+        events = self._find_own_events()
         words = ", ".join(sorted({f"{events[each].type} is {events[each].status}" for each in due}))
         self._findings.add(
             "returned-early",
-            f"the VM was back in service while {words}: it stays prepared until the event is gone from a document that "
-            "could be read; an error, an empty body or a missing member says nothing, nor does the start (R100, R104)",
+            f"the VM was back in service while {words}: stay prepared until a readable document no longer lists the "
+            "event; an error, an empty body, a missing member or the start does not mean that it is over (R100, R104)",
         )
 
-    def _note_others(self, others: set[str]) -> None:
+    def _report_foreign_preparation(self, others: set[str]) -> None:
         new = others - self._reported_others
         if not new:
             return
+        # Reported once for each event, not ten times a second while it lasts.
         self._reported_others |= new
-        events = {event.id: event for event in self._lab.document(self._vm).events}
+        events = {event.id: event for event in self._lab.get_document(self._vm).events}
         names = ", ".join(sorted({name for each in new for name in events[each].resources}))
         self._findings.add(
             "prepared-for-another",
-            f"it prepared the VM for an event of {names}: all VMs of a scope see its events, and Resources says whose "
-            "they are (R26, R103)",
+            f"it prepared the VM for an event of {names}: every VM of a scope sees all its events; check Resources for "
+            "the VM's own name (R26, R103)",
         )
 
-    async def _ask_repeatedly(self) -> None:
+    async def _run_checks(self) -> None:
         while True:
             await asyncio.sleep(_ASK_EVERY_S)
-            await self.check()
+            await self.check_preparation()
 
     # Documents
 
-    def _hits(self) -> dict[str, Event]:
+    def _find_own_events(self) -> dict[str, Event]:
         """Return the events that affect the VM, by id."""
-        hits = {event.id: event for event in self._lab.document(self._vm).events if event.affects(self._vm)}
+        hits = {event.id: event for event in self._lab.get_document(self._vm).events if event.affects(self._vm)}
         if hits:
             self._is_in_service = False
-            if self._is_in_doubt:
-                self._note_doubt()
+            if self._is_command_unproven:
+                self._report_always_prepared()
         return hits
 
-    def _events_of_others(self) -> set[str]:
-        events = self._lab.document(self._vm).events
-        return {event.id for event in events} - self._hits().keys()
+    def _find_foreign_event_ids(self) -> set[str]:
+        events = self._lab.get_document(self._vm).events
+        return {event.id for event in events} - self._find_own_events().keys()

@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from forewarn.clock import VIRTUAL_START, VirtualClock
-from forewarn.core.fault import Fault
-from forewarn.core.request import Request
-from forewarn.testing import loop
-from forewarn.testing.event import ScheduledEvent
+from forewarn.core.fault import InjectedFault
+from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.testing import background_loop
 from forewarn.testing.lab import ACTOR, Announced, Lab
+from forewarn.testing.scheduled_event import ScheduledEvent
 from forewarn.testing.values import (
     AnyInventory,
     AnySpan,
@@ -20,11 +20,11 @@ from forewarn.testing.values import (
     FaultName,
     MethodName,
     SourceName,
-    as_fault,
-    as_inventory,
-    as_moment,
-    as_span,
-    request_of,
+    build_request,
+    parse_any_inventory,
+    parse_fault_kind,
+    parse_time_span,
+    to_utc,
 )
 from forewarn.wire.advice import Advice
 from forewarn.wire.document import Document
@@ -59,19 +59,23 @@ class ScheduledEvents:
         enabled: bool = True,
         **settings: Any,  # noqa: ANN401 - settings are of any kind
     ) -> None:
-        declared = as_inventory(inventory)
-        moment = as_moment(start)
-        self._lab = loop.run(lambda: Lab(declared, clock=VirtualClock(moment), is_enabled=enabled, **settings))
+        declared = parse_any_inventory(inventory)
+        moment = to_utc(start)
+        # The lab's objects belong to the loop's thread, so they are created there as well.
+        self._lab = background_loop.run_function(
+            lambda: Lab(declared, clock=VirtualClock(moment), is_enabled=enabled, **settings)
+        )
         self._running = self._lab.running()
 
     def __enter__(self) -> Self:
-        loop.call(self._running.__aenter__())
+        background_loop.run_coroutine(self._running.__aenter__())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        loop.call(self._running.__aexit__(None, None, None))
+        # The service stops the same way whether the test passed or failed, so it is not given the test's error.
+        background_loop.run_coroutine(self._running.__aexit__(None, None, None))
 
     # Addresses
 
@@ -82,7 +86,7 @@ class ScheduledEvents:
 
     def url_of(self, vm: str | None = None) -> str:
         """Return the base URL of the endpoint for that VM: every caller at this URL is taken for that VM."""
-        return loop.call(self._lab.url(vm))
+        return background_loop.run_coroutine(self._lab.open_endpoint(vm))
 
     # Time
 
@@ -93,7 +97,7 @@ class ScheduledEvents:
 
     def advance(self, by: AnySpan) -> datetime:
         """Advance virtual time; everything due on the way happens at its own moment, in order."""
-        return loop.call(self._lab.advance(as_span(by)))
+        return background_loop.run_coroutine(self._lab.advance(parse_time_span(by)))
 
     # Operations
 
@@ -127,9 +131,9 @@ class ScheduledEvents:
         Raises:
             CallerError: The request makes no sense, or conflicts with an operation under way.
         """
-        names = self._names(vm)
-        return self._carry_out(
-            request_of(
+        names = self._resolve_vm_names(vm)
+        return self._announce_operation(
+            build_request(
                 type,
                 vms=names,
                 source=source,
@@ -143,19 +147,19 @@ class ScheduledEvents:
 
     def restart(self, vm: str | None = None) -> ScheduledEvent:
         """Restart a VM as its user (R87)."""
-        return self._operate("user-restart", vm)
+        return self._begin_operation("user-restart", vm)
 
     def redeploy(self, vm: str | None = None) -> ScheduledEvent:
         """Redeploy a VM as its user (R87)."""
-        return self._operate("user-redeploy", vm)
+        return self._begin_operation("user-redeploy", vm)
 
     def evict(self, vm: str | None = None) -> ScheduledEvent:
         """Evict a Spot VM (R90)."""
-        return self._operate("spot-eviction", vm)
+        return self._begin_operation("spot-eviction", vm)
 
     def delete(self, vm: str | None = None) -> ScheduledEvent:
         """Delete a VM of a scale set (R91)."""
-        return self._operate("scale-set-delete", vm)
+        return self._begin_operation("scale-set-delete", vm)
 
     def maintain(  # noqa: PLR0913 - the parts of a maintenance
         self,
@@ -169,38 +173,46 @@ class ScheduledEvents:
     ) -> list[ScheduledEvent]:
         """Announce maintenance for hosts with all their VMs, like `schedule` for VMs; return an item for each event."""
         hosts = [host] if isinstance(host, str) else host
-        return self._carry_out(
-            request_of(type, hosts=hosts, source=source, description=description, duration_s=duration_s, notice=notice)
+        return self._announce_operation(
+            build_request(
+                type, hosts=hosts, source=source, description=description, duration_s=duration_s, notice=notice
+            )
         )
 
     def fail_host(self, host: str) -> list[ScheduledEvent]:
         """Make a host fail: its VMs see a Reboot that has started (R73)."""
-        return self._carry_out(Request(cause="hardware-failure", hosts=(host,)))
+        return self._announce_operation(MaintenanceRequest(cause="hardware-failure", hosts=(host,)))
 
     def predict_failure(self, host: str, within: AnySpan = "7d") -> list[ScheduledEvent]:
         """Predict the failure of a host: its VMs see a Redeploy days ahead (R72)."""
-        notice = as_span(within)
-        return self._carry_out(Request(cause="predicted-failure", hosts=(host,), notice=notice, force_reason="a test"))
+        notice = parse_time_span(within)
+        # `within` may be shorter than the notice that the cause guarantees, and the core accepts that only with a
+        # reason.
+        return self._announce_operation(
+            MaintenanceRequest(cause="predicted-failure", hosts=(host,), notice=notice, force_reason="a test")
+        )
 
     def approve(self, event: ScheduledEvent | str) -> None:
         """Approve an event, given as object or id, on behalf of its VM."""
-        loop.call(self._lab.approve([event if isinstance(event, str) else event.id]))
+        background_loop.run_coroutine(self._lab.approve_events([event if isinstance(event, str) else event.id]))
 
     def cancel(self, event: ScheduledEvent) -> None:
         """Cancel a scheduled operation (R77)."""
-        loop.call(self._lab.backend.engine.cancel(event.maintenance_id, actor=ACTOR))
+        background_loop.run_coroutine(self._lab.backend.engine.cancel(event.maintenance_id, actor=ACTOR))
 
     def start(self, event: ScheduledEvent) -> None:
         """Start a scheduled operation now, regardless of approvals and of the promised notice."""
-        loop.call(self._lab.backend.engine.start(event.maintenance_id, actor=ACTOR, reason="a test"))
+        background_loop.run_coroutine(
+            self._lab.backend.engine.start(event.maintenance_id, actor=ACTOR, reason="a test")
+        )
 
     def complete(self, event: ScheduledEvent) -> None:
         """End a started operation now (R79)."""
-        loop.call(self._lab.backend.engine.complete(event.maintenance_id, actor=ACTOR))
+        background_loop.run_coroutine(self._lab.backend.engine.complete(event.maintenance_id, actor=ACTOR))
 
     def impact(self, event: ScheduledEvent, duration_s: int = 1) -> None:
         """Report a further impact of a started operation; no document shows it (R80)."""
-        loop.call(self._lab.backend.engine.impact(event.maintenance_id, duration_s, actor=ACTOR))
+        background_loop.run_coroutine(self._lab.backend.engine.impact(event.maintenance_id, duration_s, actor=ACTOR))
 
     # Faults
 
@@ -214,7 +226,7 @@ class ScheduledEvents:
         rate: float = 1.0,
         lasts: AnySpan | None = None,
         delay: AnySpan | None = None,
-    ) -> Fault:
+    ) -> InjectedFault:
         """Inject a fault at the endpoint (R66); `forewarn fault kinds` lists them.
 
         Args:
@@ -229,28 +241,28 @@ class ScheduledEvents:
         Raises:
             CallerError: There is no such fault or VM, or a number is out of range.
         """
-        return loop.call(
-            self._lab.inject(
-                as_fault(fault),
-                vms=[] if vm is None else self._names(vm),
+        return background_loop.run_coroutine(
+            self._lab.inject_fault(
+                parse_fault_kind(fault),
+                vms=[] if vm is None else self._resolve_vm_names(vm),
                 method=method,
                 count=count,
                 rate=rate,
-                lasts=None if lasts is None else as_span(lasts),
-                delay=None if delay is None else as_span(delay),
+                lasts=None if lasts is None else parse_time_span(lasts),
+                delay=None if delay is None else parse_time_span(delay),
             )
         )
 
     def clear_faults(self) -> int:
         """End all faults; return the number that were in force."""
-        return loop.call(self._lab.clear_faults())
+        return background_loop.run_coroutine(self._lab.clear_faults())
 
     # Observations
 
     @property
     def document(self) -> Document:
         """Current document of the first VM, in the newest api-version."""
-        return loop.run(self._lab.document)
+        return background_loop.run_function(self._lab.get_document)
 
     @property
     def documents(self) -> list[Document]:
@@ -259,7 +271,7 @@ class ScheduledEvents:
 
     def documents_of(self, vm: str | None = None) -> list[Document]:
         """Return every document shown to a VM so far, oldest first."""
-        return loop.run(lambda: self._lab.documents(vm))
+        return background_loop.run_function(lambda: self._lab.list_documents(vm))
 
     @property
     def requests(self) -> list[Exchange]:
@@ -268,12 +280,12 @@ class ScheduledEvents:
 
     def requests_of(self, vm: str | None = None) -> list[Exchange]:
         """Return the requests of one VM; None for all."""
-        return loop.run(lambda: self._lab.requests(vm))
+        return background_loop.run_function(lambda: self._lab.list_requests(vm))
 
     @property
     def warnings(self) -> list[tuple[Exchange, Advice]]:
         """Requests in which a client relied on something that real endpoints refuse or do not promise."""
-        return loop.run(self._lab.warnings)
+        return background_loop.run_function(self._lab.list_warnings)
 
     def assert_no_warnings(self) -> None:
         """Check that no client relied on anything that real endpoints refuse or do not promise.
@@ -287,19 +299,23 @@ class ScheduledEvents:
             for exchange, advice in self.warnings
         ]
         if lines:
-            raise AssertionError("\n  ".join([f"{len(lines)} warnings about what clients asked:", *lines]))
+            raise AssertionError("\n  ".join([f"{len(lines)} warnings about client requests:", *lines]))
 
     # Internals
 
-    def _names(self, vm: str | Sequence[str] | None) -> list[str]:
+    def _resolve_vm_names(self, vm: str | Sequence[str] | None) -> list[str]:
         return [self._lab.default_vm] if vm is None else [vm] if isinstance(vm, str) else list(vm)
 
-    def _operate(self, cause: str, vm: str | None) -> ScheduledEvent:
-        return self._carry_out(Request(cause=cause, vms=(vm or self._lab.default_vm,)))[0]
+    def _begin_operation(self, cause: str, vm: str | None) -> ScheduledEvent:
+        return self._announce_operation(MaintenanceRequest(cause=cause, vms=(vm or self._lab.default_vm,)))[0]
 
-    def _carry_out(self, request: Request) -> list[ScheduledEvent]:
-        found = loop.call(self._lab.carry_out(request))
-        return [event for announced in found for event in ScheduledEvent.of(announced, self._look)]
+    def _announce_operation(self, request: MaintenanceRequest) -> list[ScheduledEvent]:
+        found = background_loop.run_coroutine(self._lab.carry_out(request))
+        return [
+            event
+            for announced in found
+            for event in ScheduledEvent.from_announcement(announced, self._fetch_maintenance)
+        ]
 
-    def _look(self, maintenance_id: str) -> Announced:
-        return loop.call(self._lab.look(maintenance_id))
+    def _fetch_maintenance(self, maintenance_id: str) -> Announced:
+        return background_loop.run_coroutine(self._lab.fetch_maintenance(maintenance_id))

@@ -38,9 +38,9 @@ __all__ = [
     "HEADERS",
     "SIZE_BYTES_MAX",
     "EndReason",
-    "Entry",
-    "Failure",
+    "RequestFailure",
     "Transcript",
+    "TranscriptEntry",
     "TranscriptWriter",
     "load_transcript",
     "read_transcript",
@@ -66,7 +66,7 @@ _DIGITS = 3
 _SKEW = timedelta(seconds=2)
 
 
-class Failure(StrEnum):
+class RequestFailure(StrEnum):
     """Reason why there was no answer."""
 
     NO_CONNECTION = "no-connection"
@@ -88,7 +88,7 @@ class EndReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TranscriptEntry:
     """Result of one request.
 
     Attributes:
@@ -105,24 +105,25 @@ class Entry:
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-    failure: Failure | None = None
+    failure: RequestFailure | None = None
 
     @property
-    def seen_s(self) -> float:
+    def received_s(self) -> float:
         """Time of the result, in seconds since the beginning."""
         return self.at_s + self.took_s
 
-    def says_the_same(self, other: Entry | None) -> bool:
+    def has_same_content(self, other: TranscriptEntry | None) -> bool:
         """Return True if a client sees no difference but the time."""
-        return other is not None and self.substance == other.substance
+        return other is not None and self.content_without_times == other.content_without_times
 
     @property
-    def substance(self) -> tuple[object, ...]:
+    def content_without_times(self) -> tuple[object, ...]:
         """All values but the times."""
+        # The date changes with each answer, and would make every one look new.
         headers = {name: value for name, value in self.headers.items() if name != "date"}
         return (self.failure, self.status, headers, self.body)
 
-    def document(self, version: str) -> Document | None:
+    def parse_document(self, version: str) -> Document | None:
         """Return its document; None if it has none, so the previous document still applies."""
         if self.status != 200:  # noqa: PLR2004 - OK
             return None
@@ -135,9 +136,9 @@ class Entry:
         """Return a short description for people."""
         if self.failure is not None:
             return f"no answer: {self.failure}"
-        document = self.document(version)
+        document = self.parse_document(version)
         if document is None:
-            return f"{self.status}, {len(self.body)} bytes that are no document"
+            return f"{self.status}, {len(self.body)} bytes, not a document"
         events = [f"{event.type} {event.status}".strip() for event in document.events]
         return f"{self.status}, incarnation {document.incarnation}: {', '.join(events) or 'no events'}"
 
@@ -153,31 +154,32 @@ class Transcript:
         entries: Answers that differ from the previous one, in order of time.
         end_s: End of the recording, in seconds since the beginning.
         end_reason: Reason for the end; None if the recorder was interrupted.
-        asked: Number of requests made; None if unknown.
+        request_count: Number of requests made; None if unknown.
     """
 
     api_version: str
     began: datetime
     interval_s: float
-    entries: tuple[Entry, ...]
+    entries: tuple[TranscriptEntry, ...]
     end_s: float
     end_reason: EndReason | None = None
-    asked: int | None = None
+    request_count: int | None = None
 
     @property
-    def began_there(self) -> datetime:
+    def began_on_endpoint_clock(self) -> datetime:
         """Start of the recording, on the endpoint's clock if that differed from the recorder's; UTC."""
-        first = next((entry for entry in self.entries if _served_at(entry) is not None), None)
-        return self.began if first is None else self.moment(first) - timedelta(seconds=first.seen_s)
+        first = next((entry for entry in self.entries if _decode_date(entry) is not None), None)
+        return self.began if first is None else self.get_answer_time(first) - timedelta(seconds=first.received_s)
 
-    def moment(self, entry: Entry) -> datetime:
+    def get_answer_time(self, entry: TranscriptEntry) -> datetime:
         """Return the time of an answer, on the endpoint's clock if that differed from the recorder's; UTC."""
-        ours = self.began + timedelta(seconds=entry.seen_s)
-        theirs = _served_at(entry)
+        ours = self.began + timedelta(seconds=entry.received_s)
+        theirs = _decode_date(entry)
+        # Date has whole seconds, so a small difference says nothing about the endpoint's clock, and ours is finer.
         return ours if theirs is None or abs(theirs - ours) <= _SKEW else theirs
 
 
-def _served_at(entry: Entry) -> datetime | None:
+def _decode_date(entry: TranscriptEntry) -> datetime | None:
     return decode_moment(entry.headers.get("date", ""))
 
 
@@ -186,7 +188,7 @@ def _served_at(entry: Entry) -> datetime | None:
 _AnyLine = TypeVar("_AnyLine", bound=BaseModel)
 
 
-class _Line(BaseModel):
+class _TranscriptLine(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -194,7 +196,7 @@ _Seconds = Annotated[float, Field(ge=0, le=_SECONDS_MAX, allow_inf_nan=False)]
 _HeaderValue = Annotated[str, Field(max_length=1000, pattern=r"^[\t\x20-\x7e\u0080-\u00ff]*$")]
 
 
-class _Head(_Line):
+class _FirstLine(_TranscriptLine):
     """The first line."""
 
     forewarn_transcript: int
@@ -203,7 +205,7 @@ class _Head(_Line):
     interval_s: Annotated[float, Field(gt=0, le=_SECONDS_MAX, allow_inf_nan=False)] = 1.0
 
 
-class _EntryLine(_Line):
+class _EntryLine(_TranscriptLine):
     """A line between the first and the last."""
 
     at_s: _Seconds
@@ -212,24 +214,24 @@ class _EntryLine(_Line):
     headers: dict[Annotated[str, Field(pattern=f"^({'|'.join(HEADERS)})$")], _HeaderValue] = {}
     body: str = ""
     body_base64: str | None = None
-    failure: Failure | None = None
+    failure: RequestFailure | None = None
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _require_status_or_failure(self) -> Self:
         if (self.status is None) == (self.failure is None):
-            msg = "an answer has a status or a failure, and not both"
+            msg = "an answer must have either a status or a failure"
             raise ValueError(msg)
         return self
 
-    def to_entry(self) -> Entry:
+    def to_entry(self) -> TranscriptEntry:
         body = self.body.encode()
         if self.body_base64 is not None:
             try:
                 body = base64.b64decode(self.body_base64, validate=True)
             except binascii.Error as error:
-                msg = "body_base64 is no base64"
+                msg = "body_base64 is not valid base64"
                 raise ValueError(msg) from error
-        return Entry(
+        return TranscriptEntry(
             at_s=self.at_s,
             took_s=self.took_s,
             status=self.status or 0,
@@ -239,7 +241,7 @@ class _EntryLine(_Line):
         )
 
 
-class _End(_Line):
+class _LastLine(_TranscriptLine):
     """The last line."""
 
     end_s: _Seconds
@@ -259,7 +261,7 @@ def load_transcript(path: Path) -> Transcript:
     try:
         size_bytes = path.stat().st_size
         if size_bytes > SIZE_BYTES_MAX:
-            msg = f"{path}: {size_bytes} bytes are more than the {SIZE_BYTES_MAX} that a transcript may have"
+            msg = f"{path}: a transcript may have at most {SIZE_BYTES_MAX} bytes, not {size_bytes}"
             raise ConfigError(msg)
         with path.open("rb") as file:
             return read_transcript(file, str(path))
@@ -268,37 +270,37 @@ def load_transcript(path: Path) -> Transcript:
         raise ConfigError(msg) from error
 
 
-def read_transcript(file: BinaryIO, where: str) -> Transcript:
+def read_transcript(file: BinaryIO, display_name: str) -> Transcript:
     """Read a transcript.
 
     An incomplete last line is ignored: a crash in the middle of a write leaves one.
 
     Args:
         file: File open for reading.
-        where: Name of the file, for errors.
+        display_name: Name of the file, for errors.
 
     Raises:
         ConfigError: It is too large, or not a transcript; with the line.
     """
-    return _Reading(where).read(file)
+    return _TranscriptReader(display_name).read(file)
 
 
-class _Reading:
+class _TranscriptReader:
     """Reader of one file."""
 
-    def __init__(self, where: str) -> None:
-        self._where = where
+    def __init__(self, display_name: str) -> None:
+        self._where = display_name
         self._number = 0
-        self._entries: list[Entry] = []
-        self._end: _End | None = None
+        self._entries: list[TranscriptEntry] = []
+        self._end: _LastLine | None = None
 
     def read(self, file: BinaryIO) -> Transcript:
-        lines = self._lines(file)
+        lines = self._read_lines(file)
         first = next(lines, b"")
-        head = self._head(first)
+        head = self._parse_first_line(first)
         for line in lines:
-            self._take(line)
-        end_s = self._entries[-1].seen_s if self._entries else 0.0
+            self._add_line(line)
+        end_s = self._entries[-1].received_s if self._entries else 0.0
         return Transcript(
             api_version=head.api_version,
             began=head.began.astimezone(UTC),
@@ -306,65 +308,68 @@ class _Reading:
             entries=tuple(self._entries),
             end_s=end_s if self._end is None else self._end.end_s,
             end_reason=None if self._end is None else self._end.reason,
-            asked=None if self._end is None else self._end.asked,
+            request_count=None if self._end is None else self._end.asked,
         )
 
-    def _lines(self, file: BinaryIO) -> Iterator[bytes]:
+    def _read_lines(self, file: BinaryIO) -> Iterator[bytes]:
         size_bytes = 0
+        # One byte more than the limit shows that a line is too long without reading the rest of it.
         while line := file.readline(_LINE_SIZE_BYTES_MAX + 1):
             self._number += 1
             size_bytes += len(line)
             if len(line) > _LINE_SIZE_BYTES_MAX:
-                self._refuse(f"the line has more than {_LINE_SIZE_BYTES_MAX} bytes")
+                self._raise_error(f"the line has more than {_LINE_SIZE_BYTES_MAX} bytes")
             if size_bytes > SIZE_BYTES_MAX:
-                self._refuse(f"a transcript may have {SIZE_BYTES_MAX} bytes, and this is more")
+                self._raise_error(f"a transcript may have at most {SIZE_BYTES_MAX} bytes")
             if line.endswith(b"\n"):
                 yield line
-            elif self._number == 1 or _is_whole(line):
+            # The first line is always parsed, so that a file without a line end is reported for what it is.
+            elif self._number == 1 or _is_complete(line):
                 yield line + b"\n"
 
-    def _head(self, line: bytes) -> _Head:
+    def _parse_first_line(self, line: bytes) -> _FirstLine:
         self._number = 1
-        content = self._object(line) if line.lstrip().startswith(b"{") else {}
+        # A file that does not look like JSON is reported as the wrong file, not as a damaged transcript.
+        content = self._parse_object(line) if line.lstrip().startswith(b"{") else {}
         if "forewarn_transcript" not in content:
-            self._refuse('this is no transcript: the first line is expected to begin with {"forewarn_transcript": 1')
+            self._raise_error('not a transcript: the first line must begin with {"forewarn_transcript": 1')
         if content["forewarn_transcript"] != FORMAT:
-            self._refuse(f"the format's version is {content['forewarn_transcript']!r}, and only {FORMAT} is known")
-        return self._parse(_Head, content)
+            self._raise_error(f"unsupported format version {content['forewarn_transcript']!r}: expected {FORMAT}")
+        return self._parse_line(_FirstLine, content)
 
-    def _take(self, line: bytes) -> None:
+    def _add_line(self, line: bytes) -> None:
         if self._end is not None:
-            self._refuse("the transcript has ended on the line above")
-        content = self._object(line)
+            self._raise_error("the transcript ended on the previous line")
+        content = self._parse_object(line)
         if "end_s" in content:
-            end = self._parse(_End, content)
+            end = self._parse_line(_LastLine, content)
             self._check_time(end.end_s)
             self._end = end
             return
-        entry = self._parse(_EntryLine, content)
+        entry = self._parse_line(_EntryLine, content)
         self._check_time(entry.at_s)
         if len(self._entries) >= _ENTRIES_MAX:
-            self._refuse(f"at most {_ENTRIES_MAX} answers are read")
+            self._raise_error(f"a transcript may have at most {_ENTRIES_MAX} answers")
         try:
             self._entries.append(entry.to_entry())
         except ValueError as error:
-            self._refuse(str(error))
+            self._raise_error(str(error))
 
     def _check_time(self, at_s: float) -> None:
         before_s = self._entries[-1].at_s if self._entries else 0.0
         if at_s < before_s:
-            self._refuse(f"time goes back from {before_s:g} s to {at_s:g} s")
+            self._raise_error(f"time goes back from {before_s:g} s to {at_s:g} s")
 
-    def _object(self, line: bytes) -> dict[str, Any]:
+    def _parse_object(self, line: bytes) -> dict[str, Any]:
         try:
             content = json.loads(line)
         except (ValueError, RecursionError):
-            self._refuse("this is no JSON: the line may be cut off or damaged")
+            self._raise_error("not valid JSON: the line may be truncated or damaged")
         if not isinstance(content, dict):
-            self._refuse("a JSON object is expected")
+            self._raise_error("expected a JSON object")
         return content
 
-    def _parse(self, kind: type[_AnyLine], content: dict[str, Any]) -> _AnyLine:
+    def _parse_line(self, kind: type[_AnyLine], content: dict[str, Any]) -> _AnyLine:
         try:
             return kind.model_validate(content)
         except ValidationError as error:
@@ -372,14 +377,14 @@ class _Reading:
             name = ".".join(str(part) for part in first["loc"] if part != "[key]")
             words = first["msg"].removeprefix("Value error, ")
             words = words[:1].lower() + words[1:]
-            self._refuse(f"{name}: {words}" if name else words)
+            self._raise_error(f"{name}: {words}" if name else words)
 
-    def _refuse(self, words: str) -> NoReturn:
-        msg = f"{self._where}:{self._number}: {words}"
+    def _raise_error(self, reason: str) -> NoReturn:
+        msg = f"{self._where}:{self._number}: {reason}"
         raise ConfigError(msg, line=self._number)
 
 
-def _is_whole(line: bytes) -> bool:
+def _is_complete(line: bytes) -> bool:
     """Return True if a last line without a line end is complete, as an editor may leave it."""
     try:
         json.loads(line)
@@ -417,12 +422,12 @@ class TranscriptWriter:
         self._file = file
         self._size_bytes = 0
         self._size_bytes_max = size_bytes_max
-        self._last: Entry | None = None
+        self._last_entry: TranscriptEntry | None = None
         self.entries = 0
-        head = _Head(forewarn_transcript=FORMAT, api_version=api_version, began=began, interval_s=interval_s)
-        self._put(_encoded(head))
+        head = _FirstLine(forewarn_transcript=FORMAT, api_version=api_version, began=began, interval_s=interval_s)
+        self._write_line(_encode_line(head))
 
-    def add(self, entry: Entry) -> bool:
+    def add_entry(self, entry: TranscriptEntry) -> bool:
         """Write the result of a request if it differs from the previous one.
 
         Returns:
@@ -432,9 +437,9 @@ class TranscriptWriter:
             LimitExceeded: There is no room for it.
             OSError: It cannot be written.
         """
-        if entry.says_the_same(self._last):
+        if entry.has_same_content(self._last_entry):
             return False
-        line = _encoded(_line_of(entry))
+        line = _encode_line(_to_line(entry))
         # Keep room for the last line.
         if self._size_bytes + len(line) + _END_SIZE_BYTES > self._size_bytes_max or self.entries >= _ENTRIES_MAX:
             msg = (
@@ -442,18 +447,18 @@ class TranscriptWriter:
                 f"{self._size_bytes_max} bytes and {_ENTRIES_MAX} answers"
             )
             raise LimitExceeded(msg, limit=self._size_bytes_max)
-        self._put(line)
-        self._last = entry
+        self._write_line(line)
+        self._last_entry = entry
         self.entries += 1
         return True
 
-    def end(self, at_s: float, reason: EndReason, asked: int) -> None:
+    def write_end(self, at_s: float, reason: EndReason, request_count: int) -> None:
         """Write the last line.
 
         Raises:
             OSError: It cannot be written.
         """
-        self._put(_encoded(_End(end_s=round(at_s, _DIGITS), reason=reason, asked=asked)))
+        self._write_line(_encode_line(_LastLine(end_s=round(at_s, _DIGITS), reason=reason, asked=request_count)))
 
     def __enter__(self) -> Self:
         return self
@@ -463,17 +468,18 @@ class TranscriptWriter:
     ) -> None:
         self._file.close()
 
-    def _put(self, line: bytes) -> None:
+    def _write_line(self, line: bytes) -> None:
         rest = memoryview(line)
         while rest:
             rest = rest[self._file.write(rest) :]  # an unbuffered write may be partial
         self._size_bytes += len(line)
+        # Terminals and pipes cannot be synced; files are, so that a line survives a crash of the machine as well.
         if self._file.isatty() or not self._file.seekable():
             return
         os.fsync(self._file.fileno())
 
 
-def _line_of(entry: Entry) -> _EntryLine:
+def _to_line(entry: TranscriptEntry) -> _EntryLine:
     said: dict[str, Any] = {"at_s": round(entry.at_s, _DIGITS), "took_s": round(entry.took_s, _DIGITS)}
     if entry.failure is not None:
         return _EntryLine(**said, failure=entry.failure)
@@ -485,5 +491,6 @@ def _line_of(entry: Entry) -> _EntryLine:
     return _EntryLine(**said)
 
 
-def _encoded(line: _Line) -> bytes:
+def _encode_line(line: _TranscriptLine) -> bytes:
+    # Most members have their default in most lines, and a recording may have a hundred thousand of them.
     return line.model_dump_json(exclude_unset=True).encode() + b"\n"

@@ -14,19 +14,19 @@ from typing import Any
 
 from forewarn.clock import RealClock, VirtualClock
 from forewarn.errors import InvalidRequest
-from forewarn.testing.companion import Companion, answered_gets
 from forewarn.testing.finding import Finding, Findings
-from forewarn.testing.handler import Handler, run_handler
+from forewarn.testing.handler import TrialHandler, run_handler
+from forewarn.testing.handler_coordinator import HandlerCoordinator, select_answered_gets
 from forewarn.testing.lab import Lab
-from forewarn.testing.loading import Scenario
-from forewarn.testing.player import Outcome, Player, lab_of
-from forewarn.testing.preparation import PreparationMonitor, Probe
-from forewarn.testing.report import Report
-from forewarn.wire.advice import RATE_MAX, advise_all
+from forewarn.testing.player import ScenarioPlayer, StepOutcome, create_lab
+from forewarn.testing.preparation import PreparationMonitor, StateCommand
+from forewarn.testing.report import TrialReport
+from forewarn.testing.scenario_loader import Scenario
+from forewarn.wire.advice import RATE_MAX, find_advice_for_all
 from forewarn.wire.document import event_key
 from forewarn.wire.exchange import Exchange
 
-__all__ = ["try_all", "try_handler"]
+__all__ = ["try_all_scenarios", "try_handler"]
 
 _TIMER_S = 0.1
 _WRONG_HERE = frozenset({"version-preview"})
@@ -44,9 +44,9 @@ async def try_handler(  # noqa: PLR0913 - the parts of a trial
     reboots: bool = False,
     is_alone: bool = True,
     folder: Path | None = None,
-    on_step: Callable[[Outcome], None] = lambda _outcome: None,
+    on_step: Callable[[StepOutcome], None] = lambda _outcome: None,
     on_wait: Callable[[int, str], None] = lambda _number, _text: None,
-) -> Report:
+) -> TrialReport:
     """Run the handler of the scenario's VM while the scenario is played on virtual time, and report its behaviour.
 
     Time advances as soon as the handler has reacted to a change, or when the patience is used up.
@@ -68,43 +68,49 @@ async def try_handler(  # noqa: PLR0913 - the parts of a trial
         InvalidRequest: The scenario is not for handlers.
     """
     if scenario.only == "play":
-        msg = f"{scenario.name} says only: play, for no handler that runs could bring it about: play it instead"
+        msg = f"{scenario.name} has 'only: play', so no handler can be tried in it: use 'forewarn scenario play'"
         raise InvalidRequest(msg)
-    report, findings = Report(scenario.name), Findings()
-    async with lab_of(scenario, VirtualClock(RealClock().now().replace(microsecond=0))).running() as lab:
+    report, findings = TrialReport(scenario.name), Findings()
+    # Handlers compare NotBefore with their own clock, so virtual time begins at the real one, in whole seconds.
+    async with create_lab(scenario, VirtualClock(RealClock().now().replace(microsecond=0))).running() as lab:
         vm = scenario.handler
-        times = _Times(lab, vm)
-        preparation = PreparationMonitor(lab, vm, Probe(prepared, folder), findings)
+        times = _RequestTimes(lab, vm)
+        preparation = PreparationMonitor(lab, vm, StateCommand(prepared, folder), findings)
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(preparation.watching())
+            # Before the handler starts: its first check shows the VM without a handler.
+            await stack.enter_async_context(preparation.checking_repeatedly())
             handler = await stack.enter_async_context(
-                run_handler(lab, vm, command, is_alone=is_alone, environment=scenario.environment, folder=folder)
+                run_handler(
+                    lab, vm, command, wants_own_network=is_alone, environment=scenario.environment, folder=folder
+                )
             )
-            companion = Companion(
+            companion = HandlerCoordinator(
                 lab,
                 vm,
                 patience_s=patience_s,
                 handler=handler,
                 findings=findings,
                 preparation=preparation,
-                is_recovered=Probe(recovered, folder).succeeds,
+                is_recovered=StateCommand(recovered, folder).is_satisfied,
             )
-            if reboots or scenario.reboot:
-                await stack.enter_async_context(companion.rebooting())
-            report.outcomes = await Player(scenario, lab, on_step, on_wait=on_wait, companion=companion).play()
+            if reboots or scenario.restarts_handler:
+                await stack.enter_async_context(companion.following_reboots())
+            report.outcomes = await ScenarioPlayer(
+                scenario, lab, on_step, on_wait=on_wait, coordinator=companion
+            ).play()
             report.status = handler.status
-        _sum_up(report, lab, times, handler, findings)
+        _complete_report(report, lab, times, handler, findings)
     return report
 
 
-async def try_all(
+async def try_all_scenarios(
     scenarios: Sequence[Scenario],
     command: Sequence[str],
     *,
     jobs: int,
-    on_report: Callable[[Report], None] = lambda _report: None,
+    on_report: Callable[[TrialReport], None] = lambda _report: None,
     **how: Any,  # noqa: ANN401 - any argument of `try_handler`
-) -> list[Report]:
+) -> list[TrialReport]:
     """Run the handler in several scenarios at a time, each in its own empty folder.
 
     Handlers mostly wait, so more of them than there are processors can run at once. The longest begin first.
@@ -120,10 +126,12 @@ async def try_all(
         Reports in the order of the scenarios.
     """
     wanted = [scenario for scenario in scenarios if scenario.only != "play"]
+    # A long scenario that begins last would keep the run waiting for it alone.
     begun = sorted(wanted, key=lambda scenario: -len(scenario.steps))
-    words = [_absolute(word) for word in command]
+    # Each handler runs in an empty folder, where a relative path of a script would not be found.
+    words = [_make_absolute(word) for word in command]
     room = asyncio.Semaphore(jobs)
-    reports: dict[str, Report] = {}
+    reports: dict[str, TrialReport] = {}
 
     async def try_one(scenario: Scenario) -> None:
         async with room:
@@ -137,125 +145,134 @@ async def try_all(
     return [reports[scenario.name] for scenario in wanted]
 
 
-def _absolute(word: str) -> str:
+def _make_absolute(argument: str) -> str:
     """Return an argument for use in another folder: a file as its absolute path, anything else unchanged."""
-    path = Path(word)
-    return str(path.absolute()) if path.is_file() else word
+    path = Path(argument)
+    return str(path.absolute()) if path.is_file() else argument
 
 
-class _Times:
+class _RequestTimes:
     """Records the real times of requests and announcements."""
 
     def __init__(self, lab: Lab, vm: str) -> None:
         self.began_s = asyncio.get_running_loop().time()
-        self.asked_s: dict[int, float] = {}
+        self.requested_s: dict[int, float] = {}
         self.announced_s: dict[str, float] = {}
         self.vm = vm
         self._lab = lab
-        self._seen = 0
-        lab.backend.journal.listeners.append(self._note_request)
-        lab.backend.engine.listeners.append(lambda _changes: self._note_change())
+        self._last_exchange_number = 0
+        # The journal has virtual times, in which a handler's polling rate and reactions cannot be seen.
+        lab.backend.journal.listeners.append(self._record_request)
+        lab.backend.engine.listeners.append(lambda _changes: self._record_announcements())
 
-    def _note_request(self) -> None:
+    def _record_request(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        for exchange in self._lab.backend.journal.exchanges(after=self._seen, vm=self.vm):
-            self._seen = exchange.number
-            self.asked_s[exchange.number] = now_s
+        for exchange in self._lab.backend.journal.list_exchanges(after=self._last_exchange_number, vm=self.vm):
+            self._last_exchange_number = exchange.number
+            self.requested_s[exchange.number] = now_s
 
-    def _note_change(self) -> None:
+    def _record_announcements(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        for event in self._lab.document(self.vm).events:
+        for event in self._lab.get_document(self.vm).events:
             self.announced_s.setdefault(event.id, now_s)
 
 
-def _sum_up(report: Report, lab: Lab, times: _Times, handler: Handler, findings: Findings) -> None:
-    exchanges = [exchange for exchange in lab.requests(times.vm) if exchange.number in times.asked_s]
-    moments = [times.asked_s[exchange.number] for exchange in exchanges]
-    gets = [times.asked_s[exchange.number] for exchange in exchanges if exchange.method == "GET"]
-    report.is_alone = handler.is_alone
+def _complete_report(
+    report: TrialReport, lab: Lab, times: _RequestTimes, handler: TrialHandler, findings: Findings
+) -> None:
+    exchanges = [exchange for exchange in lab.list_requests(times.vm) if exchange.number in times.requested_s]
+    moments = [times.requested_s[exchange.number] for exchange in exchanges]
+    gets = [times.requested_s[exchange.number] for exchange in exchanges if exchange.method == "GET"]
+    report.has_own_network = handler.has_own_network
     report.took_s = round(asyncio.get_running_loop().time() - times.began_s, 3)
     report.reboots = handler.reboots
     report.requests = len(exchanges)
-    report.first_look_s = round(moments[0] - times.began_s, 3) if moments else None
+    report.first_request_s = round(moments[0] - times.began_s, 3) if moments else None
     pauses = [later - earlier for earlier, later in pairwise(gets)]
     report.interval_s = round(statistics.median(pauses), 3) if pauses else None
-    report.approvals = _approvals(exchanges, times)
+    report.approvals = _measure_approvals(exchanges, times)
     report.output = handler.output.decode("utf-8", "replace")[-_OUTPUT_SHOWN:]
     if len(handler.output) > _OUTPUT_SHOWN:
         report.output = report.output.partition("\n")[2] or report.output  # drop the first, incomplete line
     report.findings = [
-        *_of_process(report, handler),
+        *_judge_process(report, handler),
         *findings,
-        *_of_first_answer(exchanges, times, lab.backend.settings.first_answer_delay.total_seconds()),
-        *_of_requests(exchanges),
-        *_of_pace([times.asked_s[exchange.number] for exchange in exchanges if not _is_held(exchange)]),
+        *_judge_first_timeout(exchanges, times, lab.backend.settings.first_answer_delay.total_seconds()),
+        *_judge_requests(exchanges),
+        *_judge_polling_rate(
+            [times.requested_s[exchange.number] for exchange in exchanges if not _is_long_poll(exchange)]
+        ),
     ]
 
 
-def _approvals(exchanges: Sequence[Exchange], times: _Times) -> list[tuple[str, float]]:
+def _measure_approvals(exchanges: Sequence[Exchange], times: _RequestTimes) -> list[tuple[str, float]]:
     """Return the seconds from announcement to accepted approval, for each approved event."""
     found: dict[str, float] = {}
     for exchange in exchanges:
         if exchange.method == "POST" and exchange.status == HTTPStatus.OK:  # accepted (R49)
             body = exchange.body.decode("utf-8", "replace").upper()
             for event_id, announced_s in times.announced_s.items():
+                # A search for the text is enough: the body was accepted, so it is valid, and ids are GUIDs.
                 if event_key(event_id) in body:
-                    found.setdefault(event_id, round(times.asked_s[exchange.number] - announced_s, 3))
+                    found.setdefault(event_id, round(times.requested_s[exchange.number] - announced_s, 3))
     return list(found.items())
 
 
-def _of_requests(exchanges: Sequence[Exchange]) -> list[Finding]:
+def _judge_requests(exchanges: Sequence[Exchange]) -> list[Finding]:
     """Return the findings about requests that real endpoints refuse, or that rely on more than they promise."""
     found = Findings()
-    for _, advice in advise_all(exchanges):
+    for _, advice in find_advice_for_all(exchanges):
         for row in advice:
-            if row.code != "rate":  # judged in real time by `_of_pace`
-                found.add(row.code, f"it {row.text} ({row.spec})", is_wrong=row.is_wrong or row.code in _WRONG_HERE)
+            if row.code != "rate":  # judged in real time by `_judge_polling_rate`
+                found.add(row.code, f"it {row.text} ({row.spec})", is_failure=row.is_wrong or row.code in _WRONG_HERE)
     return list(found)
 
 
-def _of_first_answer(exchanges: Sequence[Exchange], times: _Times, delay_s: float) -> list[Finding]:
+def _judge_first_timeout(exchanges: Sequence[Exchange], times: _RequestTimes, delay_s: float) -> list[Finding]:
     """Return the finding about a time-out too short for a late first answer, if there is one (R67, R104).
 
     The first answer is the one to the earliest GET for events that was not refused: others may be answered while it is
     held.
     """
-    answered = answered_gets(exchanges)
-    first = min(answered, key=lambda each: times.asked_s[each.number] - each.took_s, default=None)
+    answered = select_answered_gets(exchanges)
+    first = min(answered, key=lambda each: times.requested_s[each.number] - each.took_s, default=None)
     if first is None or first.fault or first.took_s > delay_s - _TIMER_S:
         return []
     text = (
         f"it gave up its first request after {first.took_s:.1f} s: the first answer may take 120 s, so give that "
         "request a time-out of 130 s (R67, R104)"
     )
-    return [Finding("time-out-short", text, is_wrong=True)]
+    return [Finding("time-out-short", text, is_failure=True)]
 
 
-def _is_held(exchange: Exchange) -> bool:
+def _is_long_poll(exchange: Exchange) -> bool:
     """Return True if the request was a long poll: then the endpoint decides when it is answered (X1)."""
-    return "wait=" in (exchange.header("prefer") or "").replace(" ", "").lower()
+    return "wait=" in (exchange.get_header("prefer") or "").replace(" ", "").lower()
 
 
-def _of_pace(times: list[float]) -> list[Finding]:
+def _judge_polling_rate(request_times: list[float]) -> list[Finding]:
     """Return the finding about polling too often, in real time, if there is one (R9, R97)."""
-    seconds = [later - earlier for earlier, later in zip(times, times[RATE_MAX:], strict=False)]
+    # From each request to the one RATE_MAX later: less than a second between them is too many.
+    seconds = [later - earlier for earlier, later in zip(request_times, request_times[RATE_MAX:], strict=False)]
     count = sum(span_s < 1.0 for span_s in seconds)
-    text = f"it asks more than {RATE_MAX} times in a second: other endpoints answer 429 (R9, R97)"
-    return [Finding("rate", text, is_wrong=False, count=count)] if count else []
+    text = f"it polls more than {RATE_MAX} times per second: other endpoints return 429 (R9, R97)"
+    return [Finding("rate", text, is_failure=False, count=count)] if count else []
 
 
-def _of_process(report: Report, handler: Handler) -> list[Finding]:
+def _judge_process(report: TrialReport, handler: TrialHandler) -> list[Finding]:
     """Return the findings about the process."""
     findings = []
     if report.status is not None:
-        findings.append(Finding("ended", f"it ended by itself, with status {report.status}", is_wrong=True))
+        findings.append(Finding("ended", f"it exited with status {report.status}", is_failure=True))
     if not report.requests:
-        findings.append(Finding("never-asked", "it never asked the endpoint", is_wrong=True))
+        findings.append(Finding("never-asked", "it sent no request to the endpoint", is_failure=True))
     if handler.was_killed:
-        findings.append(Finding("ignored-sigterm", "it did not end within 5 s of SIGTERM", is_wrong=False))
-    if handler.left:
-        findings.append(Finding("left-behind", "it left processes behind", is_wrong=False, count=handler.left))
+        findings.append(Finding("ignored-sigterm", "it did not exit within 5 s of SIGTERM", is_failure=False))
+    if handler.leftover_processes:
+        findings.append(
+            Finding("left-behind", "it left processes behind", is_failure=False, count=handler.leftover_processes)
+        )
     if handler.output_bytes > len(handler.output):
         text = f"it printed {handler.output_bytes} bytes, of which the last {len(handler.output)} were kept"
-        findings.append(Finding("output", text, is_wrong=False))
+        findings.append(Finding("output", text, is_failure=False))
     return findings

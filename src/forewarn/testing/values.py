@@ -12,10 +12,10 @@ import yaml
 from forewarn.core.causes import DEFAULT_CAUSE
 from forewarn.core.fault import FAULTS
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import EventType, Host, NotificationProfile, Source, VirtualMachine
-from forewarn.core.request import Request
+from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.model import EventSource, EventType, Host, NotificationProfile, VirtualMachine
 from forewarn.errors import InvalidRequest
-from forewarn.util.duration import parse_span
+from forewarn.util.duration import parse_duration
 from forewarn.wire.inventory import parse_inventory
 
 __all__ = [
@@ -25,18 +25,18 @@ __all__ = [
     "FaultName",
     "MethodName",
     "SourceName",
-    "as_fault",
-    "as_inventory",
-    "as_moment",
-    "as_span",
-    "request_of",
+    "build_request",
+    "parse_any_inventory",
+    "parse_fault_kind",
+    "parse_time_span",
+    "to_utc",
 ]
 
 EventTypeName: TypeAlias = Literal["Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"]
 """`EventType`, for type checkers."""
 
 SourceName: TypeAlias = Literal["Platform", "User"]
-"""`Source`, for type checkers."""
+"""`EventSource`, for type checkers."""
 
 MethodName: TypeAlias = Literal["", "GET", "POST"]
 """Methods affected by a fault; empty for both."""
@@ -77,25 +77,25 @@ AnyInventory: TypeAlias = Inventory | Mapping[str, Any] | Sequence[str] | str | 
 """An inventory, its content as in the file, names of standalone VMs, one such name, or a file; None for one VM."""
 
 
-def as_span(value: AnySpan) -> timedelta:
+def parse_time_span(value: AnySpan) -> timedelta:
     """Return a time span.
 
     Raises:
         InvalidRequest: It is not a span, or is negative.
     """
     try:
-        return parse_span(value)
+        return parse_duration(value)
     except (ValueError, TypeError, OverflowError) as error:
-        msg = f"{value!r} is no span of time: expected for example '90s', '15m', '7d' or seconds"
+        msg = f"{value!r} is not a span of time: expected for example '90s', '15m', '7d' or seconds"
         raise InvalidRequest(msg) from error
 
 
-def as_moment(value: datetime) -> datetime:
+def to_utc(value: datetime) -> datetime:
     """Return a time in UTC; one without a time zone is taken as UTC."""
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-def as_fault(value: object) -> str:
+def parse_fault_kind(value: object) -> str:
     """Return the name of a kind of fault.
 
     Raises:
@@ -103,14 +103,15 @@ def as_fault(value: object) -> str:
     """
     if isinstance(value, str) and value in FAULTS:
         return value
+    # `inject(503)` is the natural mistake, so it gets its own message instead of the list of faults.
     if isinstance(value, int) and str(int(value)) in FAULTS:
-        msg = f"fault {int(value)} is a number, and faults are named by text: write inject({str(int(value))!r})"
+        msg = f"fault {int(value)} must be text, not a number: write inject({str(int(value))!r})"
         raise InvalidRequest(msg)
     msg = f"unknown fault {value!r}: expected one of {', '.join(FAULTS)}"
     raise InvalidRequest(msg)
 
 
-def as_inventory(value: AnyInventory) -> Inventory:
+def parse_any_inventory(value: AnyInventory) -> Inventory:
     """Return an inventory.
 
     Raises:
@@ -122,17 +123,19 @@ def as_inventory(value: AnyInventory) -> Inventory:
     if isinstance(value, Path):
         return parse_inventory(value.read_bytes())
     if isinstance(value, Mapping):
+        # Through the parser of files, so that a mapping is checked by the same rules and gets the same errors.
         return parse_inventory(yaml.safe_dump(dict(value)).encode())
     names = ["vm-1"] if value is None else [value] if isinstance(value, str) else list(value)
-    told = NotificationProfile(enable=True)
+    # Without terminate notification, deleting one of these VMs would announce nothing (R91).
+    profile = NotificationProfile(enable=True)
     vms = tuple(
-        VirtualMachine(name=name, host=f"host-{number}", terminate_notification=told)
+        VirtualMachine(name=name, host=f"host-{number}", terminate_notification=profile)
         for number, name in enumerate(names, 1)
     )
     return Inventory(hosts=tuple(Host(name=vm.host) for vm in vms), vms=vms)
 
 
-def request_of(  # noqa: PLR0913 - the parts of a maintenance
+def build_request(  # noqa: PLR0913 - the parts of a maintenance
     event_type: str,
     *,
     vms: Sequence[str] = (),
@@ -144,31 +147,34 @@ def request_of(  # noqa: PLR0913 - the parts of a maintenance
     notice: AnySpan | None = None,
     not_before: datetime | None = None,
     turns_out_as: str | None = None,
-) -> Request:
+) -> MaintenanceRequest:
     """Return a request for the core; a notice or NotBefore given by a test is forced, as it may be short on purpose.
 
     Raises:
         InvalidRequest: There is no such type or source, or a span is invalid.
     """
-    kind, origin = _word(EventType, event_type, "type"), _word(Source, source or "Platform", "source")
-    return Request(
+    kind, origin = (
+        _parse_enum_member(EventType, event_type, "type"),
+        _parse_enum_member(EventSource, source or "Platform", "source"),
+    )
+    return MaintenanceRequest(
         cause=cause or DEFAULT_CAUSE[kind, origin],
         type=kind,
         source=origin,
         description=description,
         duration_s=duration_s,
-        impact=None if turns_out_as is None else _word(EventType, turns_out_as, "type"),
-        notice=None if notice is None else as_span(notice),
-        not_before=None if not_before is None else as_moment(not_before),
+        impact=None if turns_out_as is None else _parse_enum_member(EventType, turns_out_as, "type"),
+        notice=None if notice is None else parse_time_span(notice),
+        not_before=None if not_before is None else to_utc(not_before),
         hosts=tuple(hosts),
         vms=tuple(vms),
         force_reason="a test" if notice is not None or not_before is not None else None,
     )
 
 
-def _word(words: Any, value: str, what: str) -> Any:  # noqa: ANN401 - an enum and its member
-    for word in words:
+def _parse_enum_member(enum_class: Any, value: str, label: str) -> Any:  # noqa: ANN401 - an enum and its member
+    for word in enum_class:
         if word.value.lower() == value.lower():
             return word
-    msg = f"{what} is {value!r}: expected one of {', '.join(word.value for word in words)}"
+    msg = f"unknown {label} {value!r}: expected one of {', '.join(word.value for word in enum_class)}"
     raise InvalidRequest(msg)

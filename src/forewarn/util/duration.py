@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
-__all__ = ["format_span", "parse_span"]
+__all__ = ["format_duration", "parse_duration"]
 
 _SPAN = re.compile(r"(-?[0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)?")
 _UNIT_US = {"ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _SPAN_MAX = timedelta(days=36_525)
 
 
-def parse_span(value: object) -> timedelta:
+def parse_duration(value: object) -> timedelta:
     """Parse ``90s``, ``15m``, ``24h``, ``7d``, ``250ms``, or a number of seconds; a hundred years at most.
 
     Raises:
@@ -20,6 +20,7 @@ def parse_span(value: object) -> timedelta:
     """
     if isinstance(value, timedelta):
         return value
+    # `str` would write small and large floats with an exponent, which the pattern does not allow.
     text = f"{value:f}" if isinstance(value, float) else str(value).strip()
     match = _SPAN.fullmatch(text)
     if match is None:
@@ -32,8 +33,8 @@ def parse_span(value: object) -> timedelta:
     return timedelta(microseconds=round(us))
 
 
-def format_span(span: timedelta) -> str:
-    """Return a short form that `parse_span` can read."""
+def format_duration(span: timedelta) -> str:
+    """Return a short form that `parse_duration` can read."""
     us = span // timedelta(microseconds=1)
     for unit in ("d", "h", "m"):
         if us and us % _UNIT_US[unit] == 0:

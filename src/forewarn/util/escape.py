@@ -20,12 +20,12 @@ _NOT_JSON = re.compile(f"[{_RANGES}]")
 
 def escape_controls(text: str) -> str:
     r"""Return the text as one line, with control characters escaped as in Python, such as ``\x1b`` and ``\n``."""
-    return _CONTROL.sub(_visible, text)
+    return _CONTROL.sub(_escape_match, text)
 
 
 def escape_lines(text: str) -> str:
     """Escape control characters, but keep line breaks and tabs."""
-    return _NOT_LINES.sub(_visible, text)
+    return _NOT_LINES.sub(_escape_match, text)
 
 
 def escape_json(text: str) -> str:
@@ -38,5 +38,5 @@ def has_controls(text: str) -> bool:
     return _NOT_LINES.search(text) is not None
 
 
-def _visible(match: re.Match[str]) -> str:
+def _escape_match(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()

@@ -1,7 +1,7 @@
 """Fair sharing of scarce resources: the database's writer, its reader, the event loop.
 
-`FairQueue` decides the order, `FairBatcher` carries out waiting entries in batches, `Turns` admits one task at a time,
-and `Slots` a fixed number at the same time.
+`FairQueue` decides the order, `FairBatcher` carries out waiting entries in batches, `FairGate` admits one task at a
+time, and `FairSemaphore` a fixed number at the same time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Generic, TypeVar
 
 from forewarn.errors import LimitExceeded, StoreUnavailable
 
-__all__ = ["FairBatcher", "FairQueue", "Room", "Slots", "Turns"]
+__all__ = ["FairBatcher", "FairGate", "FairQueue", "FairSemaphore", "QueueLimits"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class QueueLimits:
     """Limits of a queue.
 
     Attributes:
@@ -57,8 +57,8 @@ class FairQueue(Generic[T]):
         room: Limits of the queue.
     """
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, limits: QueueLimits) -> None:
+        self._limits = limits
         self._heap: list[tuple[int, int, int, str, T]] = []
         self._shares: dict[str, _Share] = {}
         self._number = count()
@@ -81,7 +81,7 @@ class FairQueue(Generic[T]):
             StoreUnavailable: The queue is full.
             LimitExceeded: The owner's share of the queue is full.
         """
-        room = self._room
+        room = self._limits
         if len(self._heap) >= room.entries_max or (self._heap and self._weight + weight > room.weight_max):
             limit = "commands_max" if len(self._heap) >= room.entries_max else "approval_ids_waiting_max"
             msg = f"{len(self._heap)} changes are waiting for the database already ({limit})"
@@ -98,6 +98,7 @@ class FairQueue(Generic[T]):
         share.entries += 1
         share.weight += weight
         self._weight += weight
+        # The number keeps equal tags in order of arrival, and entries from being compared.
         heapq.heappush(self._heap, (share.finish, next(self._number), weight, owner, entry))
 
     def pop(self) -> T:
@@ -126,31 +127,32 @@ class FairBatcher(Generic[T, R]):
 
     def __init__(
         self,
-        carry: Callable[[Sequence[T]], Awaitable[list[R]]],
+        carry_out: Callable[[Sequence[T]], Awaitable[list[R]]],
         *,
-        wishes_max: int,
+        requests_max: int,
         weight_max: int = 1000,
-        room: Room | None = None,
+        limits: QueueLimits | None = None,
     ) -> None:
-        self._carry = carry
-        self._wishes_max = wishes_max
+        self._carry_out = carry_out
+        self._requests_max = requests_max
         self._weight_max = weight_max
-        self._waiting: FairQueue[tuple[T, asyncio.Future[R]]] = FairQueue(room or Room())
+        self._waiting: FairQueue[tuple[T, asyncio.Future[R]]] = FairQueue(limits or QueueLimits())
         self._working: asyncio.Task[None] | None = None
 
-    async def add(self, wish: T, *, owner: str, weight: int = 1) -> R:
+    async def submit(self, request: T, *, owner: str, weight: int = 1) -> R:
         """Carry out a request in a batch and return its result; it is carried out even if the caller is cancelled.
 
         Raises:
             StoreUnavailable: The queue is full.
             LimitExceeded: The owner's share of the queue is full.
         """
-        if self._wishes_max == 1:
-            return (await self._carry([wish]))[0]
+        if self._requests_max == 1:
+            return (await self._carry_out([request]))[0]
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.push(owner, (wish, answer), weight)
+        self._waiting.push(owner, (request, answer), weight)
+        # The batch begins in the next iteration of the event loop, so all requests of this one share it.
         if self._working is None or self._working.done():
-            self._working = asyncio.create_task(self._work())
+            self._working = asyncio.create_task(self._run_batches())
         return await answer
 
     async def drain(self) -> None:
@@ -158,21 +160,21 @@ class FairBatcher(Generic[T, R]):
         while self._working is not None and not self._working.done():
             await asyncio.wait({self._working})
 
-    def _take(self) -> list[tuple[T, asyncio.Future[R]]]:
+    def _take_batch(self) -> list[tuple[T, asyncio.Future[R]]]:
         taken: list[tuple[T, asyncio.Future[R]]] = []
         weight = 0
-        while self._waiting and len(taken) < self._wishes_max:
+        while self._waiting and len(taken) < self._requests_max:
             weight += self._waiting.next_weight
             if taken and weight > self._weight_max:
                 break
             taken.append(self._waiting.pop())
         return taken
 
-    async def _work(self) -> None:
+    async def _run_batches(self) -> None:
         while self._waiting:
-            taken = self._take()
+            taken = self._take_batch()
             try:
-                found = await self._carry([wish for wish, _ in taken])
+                found = await self._carry_out([wish for wish, _ in taken])
             except Exception as error:  # noqa: BLE001 - passed on to the waiting callers
                 for _, answer in taken:
                     if not answer.done():
@@ -184,7 +186,7 @@ class FairBatcher(Generic[T, R]):
                     answer.set_result(result)
 
 
-class Turns:
+class FairGate:
     """Gate that admits one task in each iteration of the event loop, in fair shares.
 
     Other ready work runs between two turns. So work that takes milliseconds delays the rest by one turn at most.
@@ -193,11 +195,11 @@ class Turns:
         room: Limits of the queue.
     """
 
-    def __init__(self, room: Room) -> None:
-        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(room)
+    def __init__(self, limits: QueueLimits) -> None:
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(limits)
         self._is_turning = False
 
-    async def take(self, owner: str, weight: int) -> None:
+    async def wait_turn(self, owner: str, weight: int) -> None:
         """Wait for this owner's turn.
 
         Raises:
@@ -209,21 +211,22 @@ class Turns:
         self._waiting.push(owner, turn, weight)
         if not self._is_turning:
             self._is_turning = True
-            loop.call_soon(self._turn)
+            loop.call_soon(self._admit_next)
         await turn
 
-    def _turn(self) -> None:
+    def _admit_next(self) -> None:
         while self._waiting:
+            # Entries of cancelled callers stay in the queue until their turn, and are skipped here.
             turn = self._waiting.pop()
             if not turn.done():
                 turn.set_result(None)
                 break
         self._is_turning = bool(self._waiting)
         if self._is_turning:
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._admit_next)
 
 
-class Slots:
+class FairSemaphore:
     """Limit on concurrent tasks; waiting tasks are admitted in fair shares.
 
     Args:
@@ -231,28 +234,29 @@ class Slots:
         room: Limits of the queue.
     """
 
-    def __init__(self, slots: int, room: Room) -> None:
+    def __init__(self, slots: int, limits: QueueLimits) -> None:
         self._free = slots
-        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(room)
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(limits)
 
     @asynccontextmanager
-    async def one(self, owner: str, weight: int = 1) -> AsyncIterator[None]:
+    async def hold_slot(self, owner: str, weight: int = 1) -> AsyncIterator[None]:
         """Hold a slot while the block runs.
 
         Raises:
             StoreUnavailable: The queue is full.
             LimitExceeded: The owner's share of the queue is full.
         """
+        # A slot is free only while no task waits: the end of a task hands its slot to the next one.
         if self._free:
             self._free -= 1
         else:
-            await self._wait(owner, weight)
+            await self._wait_for_slot(owner, weight)
         try:
             yield
         finally:
-            self._pass_on()
+            self._release_slot()
 
-    async def _wait(self, owner: str, weight: int) -> None:
+    async def _wait_for_slot(self, owner: str, weight: int) -> None:
         slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.push(owner, slot, weight)
         try:
@@ -260,10 +264,10 @@ class Slots:
         except asyncio.CancelledError:
             # The slot may have been granted in the same iteration as the cancellation: give it to the next task.
             if slot.done() and not slot.cancelled():
-                self._pass_on()
+                self._release_slot()
             raise
 
-    def _pass_on(self) -> None:
+    def _release_slot(self) -> None:
         while self._waiting:
             slot = self._waiting.pop()
             if not slot.done():

@@ -8,6 +8,7 @@ import uuid
 
 __all__ = ["RandomIds", "SeededIds"]
 
+# Without i, l, o and u, which are easily misread.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _LENGTH = 10
 

@@ -16,14 +16,14 @@ from forewarn.errors import ConfigError
 __all__ = [
     "TOKEN_FILE",
     "default_state_dir",
-    "digest",
-    "kept_token",
+    "hash_token",
+    "load_or_create_token",
     "make_private_folder",
     "new_signing_secret",
     "new_token",
     "open_private",
     "read_token",
-    "tighten",
+    "restrict_to_owner",
 ]
 
 TOKEN_FILE = "operator.token"  # noqa: S105 - the name of a file
@@ -49,7 +49,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(_TOKEN_BYTES)
 
 
-def digest(token: str) -> str:
+def hash_token(token: str) -> str:
     """Return the hexadecimal SHA-256 of a token, which is stored in its place.
 
     A fast hash is right here. Slow hashes protect passwords, which can be guessed; 256 random bits cannot, at any
@@ -77,14 +77,14 @@ def open_private(path: Path | str, flags: int) -> int:
     """
     descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), _FILE_MODE)
     try:
-        _tighten_open(descriptor)
+        _restrict_open_file(descriptor)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def _tighten_open(descriptor: int) -> None:
+def _restrict_open_file(descriptor: int) -> None:
     """Set the mode only if it differs: only the owner may change it, while others may be able to read and write."""
     if os.name == "posix" and stat.S_IMODE(os.fstat(descriptor).st_mode) != _FILE_MODE:
         os.fchmod(descriptor, _FILE_MODE)
@@ -106,7 +106,7 @@ def make_private_folder(folder: Path) -> None:
         folder.chmod(_FOLDER_MODE)
 
 
-def tighten(path: Path) -> bool:
+def restrict_to_owner(path: Path) -> bool:
     """Remove all permissions of group and others from a file; do nothing if it does not exist.
 
     Never opens the file: closing a descriptor would drop the locks that SQLite holds on it.
@@ -127,7 +127,7 @@ def tighten(path: Path) -> bool:
     return True
 
 
-def kept_token(path: Path) -> str:
+def load_or_create_token(path: Path) -> str:
     """Return the token in a file; the token and its folder are created if missing.
 
     Raises:
@@ -136,10 +136,11 @@ def kept_token(path: Path) -> str:
     """
     make_private_folder(path.parent)
     try:
+        # Created exclusively: of two processes that start at once, one writes the token and the other reads it.
         descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except FileExistsError:
         token = read_token(path)
-        _check_kept(path, token)
+        _check_token_file(path, token)
         return token
     with os.fdopen(descriptor, "w") as file:
         token = new_token()
@@ -147,14 +148,14 @@ def kept_token(path: Path) -> str:
     return token
 
 
-def _check_kept(path: Path, token: str) -> None:
+def _check_token_file(path: Path, token: str) -> None:
     """Raise ConfigError for a token that others can read or guess."""
-    hint = "remove it, and a new one is made at the next start"
+    hint = "remove it, and the next start creates a new one"
     if os.name == "posix" and path.stat().st_mode & _OTHERS:
-        msg = f"others can read the token file {path}: run 'chmod 600 {path}'; if somebody may have read it, {hint}"
+        msg = f"others can read the token file {path}: run 'chmod 600 {path}'; if it may have been read, {hint}"
         raise ConfigError(msg)
     if len(token) < _TOKEN_LENGTH_MIN or len(set(token)) < _TOKEN_DISTINCT_MIN:
-        msg = f"the token in {path} can be guessed, {_TOKEN_LENGTH_MIN} random characters are needed: {hint}"
+        msg = f"the token in {path} can be guessed; {_TOKEN_LENGTH_MIN} random characters are needed: {hint}"
         raise ConfigError(msg)
 
 
@@ -170,9 +171,9 @@ def read_token(path: Path) -> str:
         msg = f"cannot read the token file {path}: {error.strerror}"
         raise ConfigError(msg) from error
     except UnicodeDecodeError as error:
-        msg = f"cannot read the token file {path}: it holds no text"
+        msg = f"cannot read the token file {path}: it is not text"
         raise ConfigError(msg) from error
     if not token:
-        msg = f"the token file {path} is empty: remove it, and the service makes a new one"
+        msg = f"the token file {path} is empty: remove it, and the service creates a new one"
         raise ConfigError(msg)
     return token

@@ -25,6 +25,6 @@ def load_zone(name: str) -> tzinfo:
         rules = UTC if name == "UTC" else ZoneInfo(name)
     except (ValueError, OSError, LookupError) as error:
         shown = name[:_NAME_LENGTH_MAX]
-        msg = f"{shown!r} is not a time zone that this machine knows: expected for example 'Europe/Berlin'"
+        msg = f"{shown!r} is not a time zone that this machine has: expected for example 'Europe/Berlin'"
         raise ValueError(msg) from error
     return rules

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from forewarn.core.access import Principal, Role, Token
-from forewarn.core.budget import Use
-from forewarn.core.limit_log import Guest
+from forewarn.core.limit_log import CallerKind
+from forewarn.core.usage_limits import UseKind
 from forewarn.wire.control import Moment
 
 __all__ = ["AccessTokenIn", "AccessTokenOut", "AccountOut", "LoginLinkOut", "PrincipalOut"]
@@ -20,35 +20,33 @@ _PersonRole = Literal[Role.OPERATOR, Role.TENANT, Role.READ_ONLY]
 
 
 class AccessTokenIn(BaseModel):
-    """A token to make, for a person or a program. For tokens of endpoints on hosts, use `/v1/hosts/{name}/tokens`."""
+    """A token to create, for a person or a program. For tokens of endpoints on hosts, use `/v1/hosts/{name}/tokens`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = Field(
-        description="Whose it is; the audit log says it. `local` is the name of the token in the state folder."
+        description="Owner, as recorded in the audit log. `local` is reserved for the token in the state folder."
     )
     role: _PersonRole
-    scopes: list[_Name] = Field(default_factory=list, max_length=_NAMES_MAX, description="Of a tenant.")
-    vms: list[_Name] = Field(
-        default_factory=list, max_length=_NAMES_MAX, description="Of a tenant: VMs that stand alone."
-    )
+    scopes: list[_Name] = Field(default_factory=list, max_length=_NAMES_MAX, description="Scopes of a tenant.")
+    vms: list[_Name] = Field(default_factory=list, max_length=_NAMES_MAX, description="Standalone VMs of a tenant.")
     expires_in_s: Annotated[float, Field(gt=0, le=_LIFETIME_MAX_S, allow_inf_nan=False)] | None = Field(
-        None, description="Default: the setting token_lifetime."
+        None, description="Lifetime in seconds. Default: setting `token_lifetime`."
     )
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> AccessTokenIn:
+    def _check_role_and_name(self) -> AccessTokenIn:
         has_names = bool(self.scopes or self.vms)
         if has_names is not (self.role is Role.TENANT):
-            msg = "only a tenant has scopes and VMs" if has_names else "name the scopes or VMs of the tenant"
+            msg = "only role tenant can have scopes and vms" if has_names else "role tenant needs scopes or vms"
             raise ValueError(msg)
         if self.name == "local":
-            msg = "the name local is taken: it is that of the token in the state folder"
+            msg = "name local is reserved for the token in the state folder: choose another name"
             raise ValueError(msg)
         return self
 
 
 class AccessTokenOut(BaseModel):
-    """A token; its secret is shown once, when it is made."""
+    """A token; its secret is shown once, when it is created."""
 
     model_config = ConfigDict(frozen=True)
     id: str
@@ -64,8 +62,8 @@ class AccessTokenOut(BaseModel):
     token: str | None = None
 
     @classmethod
-    def of(cls, token: Token, word: str | None = None) -> AccessTokenOut:
-        """Build from the model; `word` is the secret, to be shown once."""
+    def from_model(cls, token: Token, secret: str | None = None) -> AccessTokenOut:
+        """Build from the model, with the secret if it is to be shown."""
         return cls(
             id=token.id,
             name=token.name,
@@ -77,7 +75,7 @@ class AccessTokenOut(BaseModel):
             created_by=token.created_by,
             expires_at=token.expires_at,
             revoked_at=token.revoked_at,
-            token=word,
+            token=secret,
         )
 
 
@@ -85,7 +83,7 @@ class PrincipalOut(BaseModel):
     """The authenticated caller."""
 
     model_config = ConfigDict(frozen=True)
-    actor: str = Field(description="As the audit log names it.")
+    actor: str = Field(description="Caller, as recorded in the audit log.")
     role: Role
     scopes: list[str]
     vms: list[str]
@@ -94,7 +92,7 @@ class PrincipalOut(BaseModel):
     expires_at: Moment | None
 
     @classmethod
-    def of(cls, principal: Principal) -> PrincipalOut:
+    def from_model(cls, principal: Principal) -> PrincipalOut:
         """Build from the model."""
         return cls(
             actor=principal.actor,
@@ -111,7 +109,9 @@ class LoginLinkOut(BaseModel):
     """A link that logs a browser in, once."""
 
     model_config = ConfigDict(frozen=True)
-    url: str = Field(description="To open in a browser: the first who presses its button is logged in as the caller.")
+    url: str = Field(
+        description="URL to open in a browser. The first person to press its button is logged in as the caller."
+    )
     expires_at: Moment
 
 
@@ -120,15 +120,15 @@ class AccountOut(BaseModel):
 
     model_config = ConfigDict(frozen=True)
     name: str
-    role: Role | Guest = Field(
+    role: Role | CallerKind = Field(
         description="Role of a caller of the control API. `vm` and `address` are callers of the metadata endpoint: "
-        "a VM, or a source address of no VM."
+        "a VM, or a source address that belongs to no VM."
     )
-    used: dict[Use, int] = Field(
-        description="In use now, by what is limited; of changes, those of the last minute. Empty for `vm`, `address`."
+    used: dict[UseKind, int] = Field(
+        description="Present use; for limits per minute, that of the last minute. Empty for `vm` and `address`."
     )
-    most: dict[Use, int] = Field(description="The limits. Empty for `vm`, `address`.")
+    most: dict[UseKind, int] = Field(description="Limit of each resource. Empty for `vm` and `address`.")
     limited: dict[str, int] = Field(
-        description="How often each limit was met: for `vm` and `address` by setting, for others by what is limited."
+        description="Number of times each limit was met, by resource; for `vm` and `address`, by setting."
     )
-    limited_at: Moment | None = Field(description="When one was met last.")
+    limited_at: Moment | None = Field(description="Time at which a limit was last met.")

@@ -18,7 +18,7 @@ from typing import Any
 from forewarn.wire import instance
 from forewarn.wire.exchange import BODY_BYTES_MAX, Exchange
 
-__all__ = ["ADVICE", "RATE_MAX", "Advice", "advise", "advise_all"]
+__all__ = ["ADVICE", "RATE_MAX", "Advice", "find_advice", "find_advice_for_all"]
 
 _PREVIEW = "2017-03-01"
 _NEWEST = "2020-07-01"
@@ -41,7 +41,7 @@ class Advice:
         text: Text for people.
         spec: Requirements of the specification behind it.
         is_wrong: True if it fails elsewhere, rather than being unwise.
-        fits: Predicate on a request and the earlier ones.
+        matches: Predicate on a request and the earlier ones.
         is_general: True if it applies to `/metadata/instance` too.
     """
 
@@ -49,16 +49,16 @@ class Advice:
     text: str
     spec: str
     is_wrong: bool
-    fits: Callable[[Exchange, Sequence[Exchange]], bool]
+    matches: Callable[[Exchange, Sequence[Exchange]], bool]
     is_general: bool = False
 
 
 def _has_no_metadata(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
-    return bool(exchange.method) and (exchange.header("metadata") or "").strip().lower() != "true"
+    return bool(exchange.method) and (exchange.get_header("metadata") or "").strip().lower() != "true"
 
 
-def _has_odd_metadata(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
-    value = exchange.header("metadata")
+def _has_misspelled_metadata(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    value = exchange.get_header("metadata")
     return value is not None and value != "true" and value.strip().lower() == "true"
 
 
@@ -66,7 +66,7 @@ def _is_preview(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
     return exchange.api_version == _PREVIEW
 
 
-def _is_older(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+def _is_old_version(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
     return _PREVIEW < exchange.api_version < _NEWEST and exchange.status == HTTPStatus.OK
 
 
@@ -85,7 +85,7 @@ def _has_no_instance_version(exchange: Exchange, _before: Sequence[Exchange]) ->
     return is_instance and exchange.answer in {instance.VERSION_INVALID, instance.VERSION_MISSING}
 
 
-def _wants_json_of_a_value(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+def _requests_value_as_json(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
     return exchange.path.startswith(_INSTANCE) and exchange.answer == instance.LEAF_WITHOUT_TEXT
 
 
@@ -93,10 +93,10 @@ def _uses_latest(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
     return exchange.path == _LATEST
 
 
-def _came_by_proxy(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+def _came_through_proxy(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
     is_for_proxy = "://" in exchange.target.partition("?")[0]  # a client asks a proxy with a whole URL
     return is_for_proxy or any(
-        exchange.header(name) is not None for name in ("x-forwarded-for", "via", "proxy-connection")
+        exchange.get_header(name) is not None for name in ("x-forwarded-for", "via", "proxy-connection")
     )
 
 
@@ -105,6 +105,7 @@ def _has_other_method(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
 
 
 def _is_too_frequent(exchange: Exchange, before: Sequence[Exchange]) -> bool:
+    # The request itself is not among the earlier ones: with it, there is one more than the maximum.
     recent = [each for each in before if exchange.at - each.at < _SECOND]
     return len(recent) >= RATE_MAX
 
@@ -120,80 +121,83 @@ def _is_unreadable(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
 
 
 def _is_malformed(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
-    return exchange.method == "POST" and exchange.status == HTTPStatus.BAD_REQUEST and not _ids(exchange)
+    return exchange.method == "POST" and exchange.status == HTTPStatus.BAD_REQUEST and not _list_approved_ids(exchange)
 
 
-def _names_unknown_event(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+def _approves_unknown_event(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    # By the words of our own endpoint: the status alone does not tell an unknown id from a malformed body.
     return b"EventId is not known" in exchange.answer
 
 
-def _names_what_was_not_seen(exchange: Exchange, before: Sequence[Exchange]) -> bool:
+def _approves_unseen_event(exchange: Exchange, before: Sequence[Exchange]) -> bool:
     """Return True if it approves an event that no answer to this VM has shown."""
-    if exchange.status != HTTPStatus.OK or not _ids(exchange):
+    if exchange.status != HTTPStatus.OK or not _list_approved_ids(exchange):
         return False
     answers = [each for each in before if each.method == "GET"]
     is_cut = any(len(each.answer) >= BODY_BYTES_MAX for each in answers)  # the VM has read more than was kept
-    seen = {event_id for each in answers for event_id in _shown(each)}
-    return not _ids(exchange) <= seen and not is_cut and len(before) < _RECENT
+    seen = {event_id for each in answers for event_id in _read_events(each)}
+    # If the window is full, the answer that showed the event may have left it.
+    return not _list_approved_ids(exchange) <= seen and not is_cut and len(before) < _RECENT
 
 
-def _names_what_has_started(exchange: Exchange, before: Sequence[Exchange]) -> bool:
-    ids = _ids(exchange)
+def _approves_started_event(exchange: Exchange, before: Sequence[Exchange]) -> bool:
+    ids = _list_approved_ids(exchange)
     if not ids:
         return False
-    last = next((each for each in reversed(before) if each.method == "GET" and _documents(each)), None)
-    started = {i for i, event in _shown(last).items() if event.get("EventStatus") == "Started"} if last else set()
+    last = next((each for each in reversed(before) if each.method == "GET" and _is_document(each)), None)
+    started = {i for i, event in _read_events(last).items() if event.get("EventStatus") == "Started"} if last else set()
     return bool(ids & started)
 
 
-def _names_what_is_over(exchange: Exchange, before: Sequence[Exchange]) -> bool:
+def _approves_ended_event(exchange: Exchange, before: Sequence[Exchange]) -> bool:
     """Return True if it approves an event that was shown once, and that the last document no longer has."""
-    ids = _ids(exchange)
+    ids = _list_approved_ids(exchange)
     if not ids:
         return False
-    documents = [each for each in before if each.method == "GET" and _documents(each) and not each.fault]
-    seen = {event_id for each in documents for event_id in _shown(each)}
-    return bool(documents) and bool(ids & (seen - _shown(documents[-1]).keys()))
+    # An injected fault may have hidden events that are not over.
+    documents = [each for each in before if each.method == "GET" and _is_document(each) and not each.fault]
+    seen = {event_id for each in documents for event_id in _read_events(each)}
+    return bool(documents) and bool(ids & (seen - _read_events(documents[-1]).keys()))
 
 
-def _repeats_its_approval(exchange: Exchange, before: Sequence[Exchange]) -> bool:
-    ids = _ids(exchange)
+def _repeats_approval(exchange: Exchange, before: Sequence[Exchange]) -> bool:
+    ids = _list_approved_ids(exchange)
     if exchange.status != HTTPStatus.OK or not ids:
         return False
-    return ids <= {i for each in before if each.status == HTTPStatus.OK for i in _ids(each)}
+    return ids <= {i for each in before if each.status == HTTPStatus.OK for i in _list_approved_ids(each)}
 
 
-def _uses_plain_incarnation(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
-    return exchange.method == "POST" and "DocumentIncarnation" in _body(exchange)
+def _sends_incarnation(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
+    return exchange.method == "POST" and "DocumentIncarnation" in _parse_body(exchange)
 
 
-def _ids(exchange: Exchange) -> set[str]:
+def _list_approved_ids(exchange: Exchange) -> set[str]:
     """Return the EventIds that a POST approves, in upper case."""
     if exchange.method != "POST":
         return set()
-    requests = _body(exchange).get("StartRequests")
+    requests = _parse_body(exchange).get("StartRequests")
     found = [each.get("EventId") for each in requests if isinstance(each, dict)] if isinstance(requests, list) else []
     return {event_id.upper() for event_id in found if isinstance(event_id, str)}
 
 
-def _body(exchange: Exchange) -> dict[str, Any]:
-    return _parsed(exchange.body.removeprefix(b"\xef\xbb\xbf"))
+def _parse_body(exchange: Exchange) -> dict[str, Any]:
+    return _parse_json(exchange.body.removeprefix(b"\xef\xbb\xbf"))
 
 
-def _documents(exchange: Exchange) -> bool:
-    return exchange.status == HTTPStatus.OK and isinstance(_parsed(exchange.answer).get("Events"), list)
+def _is_document(exchange: Exchange) -> bool:
+    return exchange.status == HTTPStatus.OK and isinstance(_parse_json(exchange.answer).get("Events"), list)
 
 
-def _shown(exchange: Exchange) -> dict[str, dict[str, Any]]:
+def _read_events(exchange: Exchange) -> dict[str, dict[str, Any]]:
     """Return the events of an answer, by their ids."""
-    events = _parsed(exchange.answer).get("Events") if exchange.status == HTTPStatus.OK else None
+    events = _parse_json(exchange.answer).get("Events") if exchange.status == HTTPStatus.OK else None
     if not isinstance(events, list):
         return {}
     return {event["EventId"]: event for event in events if isinstance(event, dict) and "EventId" in event}
 
 
 @lru_cache(maxsize=256)  # each request is compared with up to fifty before it, and most of those got the same answer
-def _parsed(content: bytes) -> dict[str, Any]:
+def _parse_json(content: bytes) -> dict[str, Any]:
     try:
         parsed = json.loads(content)
     except (ValueError, RecursionError):
@@ -207,38 +211,38 @@ ADVICE: tuple[Advice, ...] = (
         "sends no 'Metadata: true': refused with 400 by every version from 2017-08-01",
         "R10",
         is_wrong=True,
-        fits=_has_no_metadata,
+        matches=_has_no_metadata,
         is_general=True,
     ),
     Advice(
         "metadata-spelling",
-        "spells the value of the header Metadata in its own way: only 'true' is documented",
+        "sends the header Metadata with an unusual spelling of true: only 'true' is documented",
         "R11",
         is_wrong=False,
-        fits=_has_odd_metadata,
+        matches=_has_misspelled_metadata,
         is_general=True,
     ),
     Advice(
         "version-missing",
-        "names no api-version: refused with 400",
+        "sends no api-version: refused with 400",
         "R15",
         is_wrong=True,
-        fits=_has_no_version,
+        matches=_has_no_version,
     ),
     Advice(
         "version-unknown",
-        "names an api-version that Scheduled Events does not have: refused with 400",
+        "sends an api-version that Scheduled Events does not have: refused with 400",
         "R15, R24",
         is_wrong=True,
-        fits=_has_unknown_version,
+        matches=_has_unknown_version,
     ),
     Advice(
         "instance-version",
-        "names no api-version that the instance metadata has: refused with 400; versions between those listed, such as "
+        "sends no api-version that the instance metadata has: refused with 400; versions between those listed, such as "
         "2017-07-01, do not exist",
         "R111",
         is_wrong=True,
-        fits=_has_no_instance_version,
+        matches=_has_no_instance_version,
         is_general=True,
     ),
     Advice(
@@ -247,37 +251,37 @@ ADVICE: tuple[Advice, ...] = (
         "outside quotes ends the URL",
         "R111",
         is_wrong=True,
-        fits=_wants_json_of_a_value,
+        matches=_requests_value_as_json,
         is_general=True,
     ),
     Advice(
         "version-preview",
-        "asks for the preview version 2017-03-01: names begin with '_', NotBefore has another form, Preempt and "
+        "asks for the preview version 2017-03-01: names begin with '_', NotBefore has another format, Preempt and "
         "Terminate are missing",
         "R19 to R21",
         is_wrong=False,
-        fits=_is_preview,
+        matches=_is_preview,
     ),
     Advice(
         "version-old",
         "asks for an older version: Preempt, Terminate, Description, EventSource or DurationInSeconds may be missing",
         "R16, R19",
         is_wrong=False,
-        fits=_is_older,
+        matches=_is_old_version,
     ),
     Advice(
         "path-latest",
-        "uses the path 'latest', which is gone",
+        "uses the path 'latest', which was removed",
         "R22",
         is_wrong=True,
-        fits=_uses_latest,
+        matches=_uses_latest,
     ),
     Advice(
         "proxy",
-        "asks through a proxy, as the environment's http_proxy may say: the endpoint answers only the VM itself",
+        "asks through a proxy, perhaps that of the variable http_proxy: the endpoint answers only the VM itself",
         "R13, R104",
         is_wrong=True,
-        fits=_came_by_proxy,
+        matches=_came_through_proxy,
         is_general=True,
     ),
     Advice(
@@ -285,85 +289,85 @@ ADVICE: tuple[Advice, ...] = (
         "uses a method other than GET and POST: refused with 405",
         "R4",
         is_wrong=True,
-        fits=_has_other_method,
+        matches=_has_other_method,
         is_general=True,
     ),
     Advice(
         "parameter-repeated",
-        "gives a query parameter twice: refused with 400",
+        "repeats a query parameter: refused with 400",
         "R5",
         is_wrong=True,
-        fits=_repeats_a_parameter,
+        matches=_repeats_a_parameter,
     ),
     Advice(
         "rate",
-        f"asks more than {RATE_MAX} times in a second: other endpoints answer 429; once a second is recommended",
+        f"asks more than {RATE_MAX} times a second: other endpoints answer 429; once a second is recommended",
         "R9, R97",
         is_wrong=False,
-        fits=_is_too_frequent,
+        matches=_is_too_frequent,
         is_general=True,
     ),
     Advice(
         "unreadable",
-        "sends what is no HTTP/1.1 request",
+        "sends an invalid HTTP/1.1 request",
         "R6",
         is_wrong=True,
-        fits=_is_unreadable,
+        matches=_is_unreadable,
     ),
     Advice(
         "body-malformed",
         'approves with a body that is not {"StartRequests": [{"EventId": "..."}]}',
         "R47, R54",
         is_wrong=True,
-        fits=_is_malformed,
+        matches=_is_malformed,
     ),
     Advice(
         "event-unknown",
-        "approves an event that this VM was never shown: refused with 400, and nothing of the list is approved",
+        "approves an event that this VM was never shown: refused with 400, and no event of the request is approved",
         "R55",
         is_wrong=True,
-        fits=_names_unknown_event,
+        matches=_approves_unknown_event,
     ),
     Advice(
         "event-unseen",
-        "approves an event that no answer has shown it: it may rely on ids that it got from elsewhere",
+        "approves an event that no answer to this VM has shown: the id may come from elsewhere",
         "R51",
         is_wrong=False,
-        fits=_names_what_was_not_seen,
+        matches=_approves_unseen_event,
     ),
     Advice(
         "event-started",
-        "approves an event that has started: answered with 200, and without effect",
+        "approves an event that has started: answered with 200, without effect",
         "R49",
         is_wrong=False,
-        fits=_names_what_has_started,
+        matches=_approves_started_event,
     ),
     Advice(
         "event-over",
-        "approves an event that is gone from its document: answered with 200, and without effect",
+        "approves an event that has left its document: answered with 200, without effect",
         "R49, R55",
         is_wrong=False,
-        fits=_names_what_is_over,
+        matches=_approves_ended_event,
     ),
     Advice(
         "approval-repeated",
-        "approves again what it has approved: answered with 200, and without effect",
+        "approves an event that it has already approved: answered with 200, without effect",
         "R49",
         is_wrong=False,
-        fits=_repeats_its_approval,
+        matches=_repeats_approval,
     ),
     Advice(
         "incarnation-sent",
-        "sends a DocumentIncarnation with its approval: only the preview's examples did, and nobody checks it",
+        "sends a DocumentIncarnation with its approval: only the preview's examples did, and no endpoint checks it",
         "R48",
         is_wrong=False,
-        fits=_uses_plain_incarnation,
+        matches=_sends_incarnation,
     ),
 )
 """Every row, in the order in which warnings are given."""
 
 
-def advise(exchange: Exchange, before: Sequence[Exchange] = ()) -> list[Advice]:
+def find_advice(exchange: Exchange, before: Sequence[Exchange] = ()) -> list[Advice]:
     """Return the advice on a request.
 
     Args:
@@ -375,10 +379,12 @@ def advise(exchange: Exchange, before: Sequence[Exchange] = ()) -> list[Advice]:
     is_about_events = exchange.is_about_events or not exchange.method
     if not is_about_events and not exchange.path.startswith(_INSTANCE):
         return []
-    return [row for row in ADVICE if (is_about_events or row.is_general) and row.fits(exchange, before)]
+    return [row for row in ADVICE if (is_about_events or row.is_general) and row.matches(exchange, before)]
 
 
-def advise_all(exchanges: Sequence[Exchange], newest_max: int | None = None) -> list[tuple[Exchange, list[Advice]]]:
+def find_advice_for_all(
+    exchanges: Sequence[Exchange], newest_max: int | None = None
+) -> list[tuple[Exchange, list[Advice]]]:
     """Return each of several requests with its advice, oldest first.
 
     Args:
@@ -391,6 +397,6 @@ def advise_all(exchanges: Sequence[Exchange], newest_max: int | None = None) -> 
     for number, exchange in enumerate(exchanges):
         mine = before.setdefault(exchange.vm, deque(maxlen=_RECENT))
         if number >= first:
-            found.append((exchange, advise(exchange, tuple(mine))))
+            found.append((exchange, find_advice(exchange, tuple(mine))))
         mine.append(exchange)
     return found

@@ -9,13 +9,15 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, PlainSerializer, model_validator
 
 from forewarn.core.causes import CAUSES, DEFAULT_CAUSE
-from forewarn.core.fault import FAULTS, Fault
+from forewarn.core.fault import FAULTS, InjectedFault
 from forewarn.core.inventory import InventoryChange
-from forewarn.core.lifecycle import event_status
+from forewarn.core.lifecycle import get_event_status
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import (
-    Entry,
+    AuditEntry,
     EntryKind,
     Event,
+    EventSource,
     EventStatus,
     EventType,
     Host,
@@ -23,45 +25,43 @@ from forewarn.core.model import (
     MaintenanceState,
     PowerState,
     Scope,
-    Source,
     VirtualMachine,
 )
-from forewarn.core.request import Request
-from forewarn.core.warning import unwarned_vms
+from forewarn.core.unwarned import find_unwarned_vms
 from forewarn.wire.advice import Advice
 from forewarn.wire.exchange import Exchange
 
 __all__ = [
     "ApprovalIn",
-    "ApprovalOut",
-    "ApprovalsOut",
-    "ClearedOut",
+    "ApprovalResultOut",
+    "ApprovalResultsOut",
+    "AuditEntryOut",
+    "ClearedFaultsOut",
+    "ClientWarningOut",
+    "ClockAdvanceIn",
     "ClockConfirmationIn",
-    "ClockIn",
     "ClockOut",
     "DeferralIn",
-    "EntryOut",
     "ErrorOut",
     "EventOut",
     "ExchangeOut",
-    "FailureIn",
+    "ExtendIn",
+    "FailurePredictionIn",
     "FaultIn",
     "FaultOut",
+    "ForcedStartIn",
+    "HostFailureIn",
     "HostOut",
     "ImpactIn",
-    "InventoryOut",
+    "InventoryChangeOut",
     "MaintenanceIn",
     "MaintenanceOut",
-    "MoreTimeIn",
     "OperationIn",
     "PageOut",
     "PlannedEventOut",
-    "PlannedOut",
-    "PredictionIn",
+    "PlannedMaintenanceOut",
     "ReasonIn",
-    "StartIn",
     "VmOut",
-    "WarningOut",
 ]
 
 T = TypeVar("T")
@@ -71,21 +71,22 @@ _NO_NUL = r"^[^\x00]*$"
 """Pattern without the character NUL, which a database may refuse."""
 
 
-def _utc(moment: datetime) -> datetime:
+def _convert_to_utc(moment: datetime) -> datetime:
     try:
+        # The first and last hours of the calendar fall outside of it in UTC.
         return moment.astimezone(UTC)
     except OverflowError:
-        msg = "a moment that UTC can express is expected"
+        msg = "out of range: expected a time between the years 1 and 9999 in UTC"
         raise ValueError(msg) from None
 
 
-def _rfc3339(moment: datetime) -> str:
+def _format_rfc3339(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-Moment = Annotated[AwareDatetime, AfterValidator(_utc), PlainSerializer(_rfc3339)]
+Moment = Annotated[AwareDatetime, AfterValidator(_convert_to_utc), PlainSerializer(_format_rfc3339)]
 Reason = Annotated[
-    str, Field(min_length=1, max_length=1000, pattern=_NO_NUL, description="Why; stands in the audit log.")
+    str, Field(min_length=1, max_length=1000, pattern=_NO_NUL, description="Reason, recorded in the audit log.")
 ]
 Seconds = Annotated[float, Field(ge=0, le=_SPAN_MAX_S, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=128)]
@@ -102,16 +103,16 @@ class _Out(BaseModel):
 # Requests
 
 
-class _Forced(_In):
+class _ForceableIn(_In):
     force: bool = Field(
-        default=False, description="Undercut the minimum notice, disregard quiet hours; wants a reason."
+        default=False, description="Undercut the minimum notice and ignore quiet hours. Requires `reason`."
     )
     reason: Reason | None = None
 
     @model_validator(mode="after")
-    def _needs_reason(self) -> _Forced:
+    def _check_reason(self) -> _ForceableIn:
         if self.force and self.reason is None:
-            msg = "to force it, give a reason"
+            msg = "force requires a reason"
             raise ValueError(msg)
         return self
 
@@ -121,53 +122,53 @@ class _Forced(_In):
         return self.reason if self.force else None
 
 
-class MaintenanceIn(_Forced):
+class MaintenanceIn(_ForceableIn):
     """A maintenance to schedule, for hosts or for VMs. Omitted fields default to those of the cause."""
 
-    hosts: list[Name] = Field(default_factory=list, description="Every running VM of these hosts.")
-    vms: list[Name] = Field(default_factory=list, description="These VMs.")
+    hosts: list[Name] = Field(default_factory=list, description="Hosts of which every running VM is affected.")
+    vms: list[Name] = Field(default_factory=list, description="VMs that are affected.")
     type: EventType | None = None
-    source: Source | None = None
+    source: EventSource | None = None
     cause: str | None = Field(None, max_length=64, description=f"One of {', '.join(CAUSES)}.")
     description: str | None = Field(None, max_length=1000, pattern=_NO_NUL)
     duration_s: Annotated[int, Field(ge=-1, le=_SPAN_MAX_S)] | None = Field(
-        None, description="Expected seconds; 0 no interruption, -1 unknown."
+        None, description="Expected impact in seconds. 0: no interruption; -1: unknown."
     )
-    impact: EventType | None = Field(None, description="What really happens: Freeze, where a Reboot turns out as one.")
-    notice_s: Seconds | None = Field(None, description="From announcement to NotBefore.")
+    impact: EventType | None = Field(None, description="Actual impact, if it differs from `type`: Freeze for a Reboot.")
+    notice_s: Seconds | None = Field(None, description="Seconds from announcement to NotBefore.")
     not_before: Moment | None = None
     latest_start: Moment | None = Field(
-        None, description="Up to when those whom it hits may put it off; none: they may not."
+        None, description="Latest NotBefore to which affected tenants may postpone it. Null: they may not."
     )
     now: bool = Field(
         default=False,
-        description="Start at once, where no VM that it hits asked for events. If one did, this is refused, unless it "
-        "is forced: a VM that can be warned has its notice.",
+        description="Start immediately if no affected VM has asked for events. If one has, the request is refused "
+        "unless it is forced: a VM that can be warned gets its notice.",
     )
 
     @model_validator(mode="after")
-    def _names_type_or_cause(self) -> MaintenanceIn:
+    def _check_type_and_time(self) -> MaintenanceIn:
         if self.type is None and self.cause is None:
             msg = "name a type or a cause"
             raise ValueError(msg)
         if self.now and (self.notice_s is not None or self.not_before is not None):
-            msg = "now and a time are named: give one of them"
+            msg = "now cannot be combined with notice_s or not_before"
             raise ValueError(msg)
         return self
 
-    def to_request(self) -> Request:
+    def to_request(self) -> MaintenanceRequest:
         """Convert to a request of the core."""
         cause = self.cause
         if cause is None and self.type is not None:
-            cause = DEFAULT_CAUSE[self.type, self.source or Source.PLATFORM]
-        return Request(
+            cause = DEFAULT_CAUSE[self.type, self.source or EventSource.PLATFORM]
+        return MaintenanceRequest(
             cause=cause or "",
             type=self.type,
             source=self.source,
             description=self.description,
             duration_s=self.duration_s,
             impact=self.impact,
-            notice=_span(self.notice_s),
+            notice=_to_timedelta(self.notice_s),
             not_before=self.not_before,
             hosts=tuple(dict.fromkeys(self.hosts)),
             vms=tuple(self.vms),
@@ -177,30 +178,34 @@ class MaintenanceIn(_Forced):
         )
 
 
-class OperationIn(_Forced):
+class OperationIn(_ForceableIn):
     """A user's or the platform's operation on one VM."""
 
-    notice_s: Seconds | None = Field(None, description="From announcement to NotBefore; default: the minimum.")
-    source: Source | None = None
+    notice_s: Seconds | None = Field(None, description="Seconds from announcement to NotBefore. Default: the minimum.")
+    source: EventSource | None = None
 
-    def to_request(self, cause: str, vm: str) -> Request:
+    def to_request(self, cause: str, vm: str) -> MaintenanceRequest:
         """Convert to a request of the core."""
-        return Request(
-            cause=cause, vms=(vm,), source=self.source, notice=_span(self.notice_s), force_reason=self.force_reason
+        return MaintenanceRequest(
+            cause=cause,
+            vms=(vm,),
+            source=self.source,
+            notice=_to_timedelta(self.notice_s),
+            force_reason=self.force_reason,
         )
 
 
-class FailureIn(_In):
-    """A hardware failure of a host: it has happened, there is no notice (R73)."""
+class HostFailureIn(_In):
+    """A hardware failure of a host. It has already happened, so there is no notice (R73)."""
 
     reason: Reason | None = None
 
 
-class PredictionIn(_Forced):
+class FailurePredictionIn(_ForceableIn):
     """A predicted hardware failure of a host (R72)."""
 
-    notice_s: Seconds | None = Field(None, description="Time until the VMs are moved; default 7 days.")
-    type: EventType | None = Field(None, description="Redeploy, or Freeze where VMs are migrated live (A15).")
+    notice_s: Seconds | None = Field(None, description="Seconds until the VMs are moved. Default: 7 days.")
+    type: EventType | None = Field(None, description="Redeploy; Freeze if the VMs are migrated live (A15).")
 
 
 class ReasonIn(_In):
@@ -209,8 +214,8 @@ class ReasonIn(_In):
     reason: Reason | None = None
 
 
-class StartIn(_In):
-    """A start without waiting for votes or NotBefore."""
+class ForcedStartIn(_In):
+    """A start without waiting for approvals or NotBefore."""
 
     reason: Reason
 
@@ -218,30 +223,33 @@ class StartIn(_In):
 class DeferralIn(_In):
     """A later NotBefore."""
 
-    not_before: Moment | None = Field(None, description="The moment; or")
+    not_before: Moment | None = Field(None, description="New NotBefore. Cannot be combined with `by_s`.")
     by_s: Annotated[float, Field(gt=0, le=_SPAN_MAX_S, allow_inf_nan=False)] | None = Field(
-        None, description="how much later than now planned."
+        None, description="Seconds by which to postpone NotBefore. Cannot be combined with `not_before`."
     )
     reason: Reason | None = None
 
     @model_validator(mode="after")
-    def _names_one(self) -> DeferralIn:
+    def _check_one_given(self) -> DeferralIn:
         if (self.not_before is None) == (self.by_s is None):
-            msg = "name not_before or by_s, and not both"
+            msg = "give either not_before or by_s"
             raise ValueError(msg)
         return self
 
     @property
     def by(self) -> timedelta | None:
         """Delay of NotBefore; None if a moment is given."""
-        return _span(self.by_s)
+        return _to_timedelta(self.by_s)
 
 
-class MoreTimeIn(_In):
+class ExtendIn(_In):
     """More time to prepare."""
 
     by_s: Annotated[float, Field(gt=0, le=_SPAN_MAX_S, allow_inf_nan=False)]
-    scope: Name | None = Field(None, description="Who asks, as events name it; not needed where it is the only one.")
+    scope: Name | None = Field(
+        None,
+        description="Scope or standalone VM that needs the time, as events name it. Optional if there is only one.",
+    )
     reason: Reason | None = None
 
     @property
@@ -266,19 +274,25 @@ class FaultIn(_In):
     """A fault to inject."""
 
     kind: str = Field(max_length=64, description=f"One of {', '.join(FAULTS)}.")
-    vms: list[Name] = Field(default_factory=list, max_length=1000, description="Whose requests; none: everybody's.")
-    method: Literal["GET", "POST"] | None = Field(None, description="Only these requests.")
-    count: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = Field(None, description="For so many requests.")
-    rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = Field(1.0, description="Part of the requests.")
+    vms: list[Name] = Field(
+        default_factory=list, max_length=1000, description="VMs whose requests are affected. Empty: all."
+    )
+    method: Literal["GET", "POST"] | None = Field(None, description="Affect only requests with this method.")
+    count: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = Field(
+        None, description="Number of requests to affect."
+    )
+    rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = Field(
+        1.0, description="Fraction of the requests to affect."
+    )
     lasts_s: Annotated[float, Field(gt=0, le=_SPAN_MAX_S, allow_inf_nan=False)] | None = Field(
-        None, description="For so long."
+        None, description="Seconds until the fault ends."
     )
     delay_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] | None = Field(
-        None, description="How long it takes, where it takes time."
+        None, description="Delay in seconds, for kinds that delay."
     )
 
 
-class ClockIn(_In):
+class ClockAdvanceIn(_In):
     """Amount by which to move a virtual clock forward."""
 
     by_s: Seconds
@@ -316,7 +330,7 @@ class EventOut(_Out):
     approved_by: str | None
 
     @classmethod
-    def of(cls, event: Event, maintenance: Maintenance) -> EventOut:
+    def from_model(cls, event: Event, maintenance: Maintenance) -> EventOut:
         """Build from the model."""
         return cls(
             id=event.id,
@@ -324,7 +338,7 @@ class EventOut(_Out):
             scope=event.audience.partition(":")[2],
             resources=list(event.resources),
             update_domain=event.update_domain,
-            status=event_status(event, maintenance),
+            status=get_event_status(event, maintenance),
             type=maintenance.type,
             not_before=maintenance.not_before,
             approved_at=event.approved_at,
@@ -332,11 +346,11 @@ class EventOut(_Out):
         )
 
 
-_MOVED_FROM = "What NotBefore would be without quiet hours; null: they did not move it."
-_MOVED_BY = "Scopes, or VMs that stand alone, whose quiet hours moved NotBefore."
+_MOVED_FROM = "NotBefore without quiet hours. Null: quiet hours did not move it."
+_MOVED_BY = "Scopes or standalone VMs whose quiet hours moved NotBefore."
 _UNWARNED = (
-    "VMs that it hits without an event to warn them: they have not asked for events, or their scope has not opted in. "
-    "Of a queued one, as far as can be known now."
+    "Affected VMs that no event warns: they have not asked for events, or their scope has not opted in. "
+    "For a queued maintenance, as far as known now."
 )
 
 
@@ -349,7 +363,7 @@ class MaintenanceOut(_Out):
     cause: str
     type: EventType
     impact: EventType
-    source: Source
+    source: EventSource
     description: str
     duration_s: int
     notice_s: float
@@ -371,10 +385,10 @@ class MaintenanceOut(_Out):
     events: list[EventOut]
 
     @classmethod
-    def of(
+    def from_model(
         cls, maintenance: Maintenance, events: list[Event], would_warn: Callable[[str], bool] | None = None
     ) -> MaintenanceOut:
-        """Build from the model; for `would_warn` see `core.warning.unwarned_vms`."""
+        """Build from the model; for `would_warn` see `core.warning.find_unwarned_vms`."""
         m = maintenance
         return cls(
             id=m.id,
@@ -401,8 +415,8 @@ class MaintenanceOut(_Out):
             extended_s=m.extended.total_seconds(),
             hosts=list(m.hosts),
             vms=list(m.vms),
-            unwarned_vms=list(unwarned_vms(m, events, would_warn)),
-            events=[EventOut.of(event, m) for event in events],
+            unwarned_vms=list(find_unwarned_vms(m, events, would_warn)),
+            events=[EventOut.from_model(event, m) for event in events],
         )
 
 
@@ -412,23 +426,23 @@ class PlannedEventOut(_Out):
     scope: str
     resources: list[str]
     update_domain: int
-    is_approved: bool = Field(description="Whether a policy would approve it at once.")
+    is_approved: bool = Field(description="True if a policy would approve it immediately.")
 
 
-class PlannedOut(_Out):
-    """A maintenance that would be made. Nothing was done, so it has no id."""
+class PlannedMaintenanceOut(_Out):
+    """A maintenance that would be created. Nothing was changed, so it has no id."""
 
     dry_run: Literal[True] = True
     state: Literal["planned"] = "planned"
-    would_be: MaintenanceState = Field(description="The state in which it would be.")
+    would_be: MaintenanceState = Field(description="State that the maintenance would have.")
     cause: str
     type: EventType
     impact: EventType
-    source: Source
+    source: EventSource
     description: str
     duration_s: int
     notice_s: float
-    not_before: Moment | None = Field(description="Null: it would be queued, and be announced when its turn has come.")
+    not_before: Moment | None = Field(description="Null: the maintenance would be queued and announced later.")
     moved_from: Moment | None = Field(description=_MOVED_FROM)
     moved_by: list[str] = Field(description=_MOVED_BY)
     force_reason: str | None
@@ -439,7 +453,9 @@ class PlannedOut(_Out):
     events: list[PlannedEventOut]
 
     @classmethod
-    def of(cls, maintenance: Maintenance, events: Iterable[Event], unwarned: Iterable[str]) -> PlannedOut:
+    def from_model(
+        cls, maintenance: Maintenance, events: Iterable[Event], unwarned: Iterable[str]
+    ) -> PlannedMaintenanceOut:
         """Build from the model."""
         m = maintenance
         return cls(
@@ -481,25 +497,27 @@ class PageOut(_Out, Generic[T]):
     next: str | None = None
 
 
-class ApprovalOut(_Out):
+class ApprovalResultOut(_Out):
     """Result of the approval of one event."""
 
     event_id: str
-    status: int = Field(description="200 approved or already past it, 404 unknown, 409 a policy leaves it to others.")
-    outcome: str = Field(description="approved, unchanged, refused or unknown.")
+    status: int = Field(
+        description="200: approved, or past approval; 404: unknown event; 409: reserved for others by policy."
+    )
+    outcome: str = Field(description="`approved`, `unchanged`, `refused` or `unknown`.")
 
 
-class ApprovalsOut(_Out):
+class ApprovalResultsOut(_Out):
     """Result of each approval; the status is 207 if they differ (X6)."""
 
-    items: list[ApprovalOut]
+    items: list[ApprovalResultOut]
 
 
 class VmOut(_Out):
     """A VM."""
 
     name: str
-    host: str | None = Field(description="Null for a tenant, who is not told.")
+    host: str | None = Field(description="Null for tenants, who cannot see hosts.")
     scope: str | None
     scope_kind: str
     fault_domain: int
@@ -508,11 +526,13 @@ class VmOut(_Out):
     power_state: PowerState
     priority: str
     size: str
-    enabled: bool = Field(description="Whether its scope asks for scheduled events (R67, R69).")
-    incarnation: int | None = Field(description="Of the document it sees now; null while not enabled.")
+    enabled: bool = Field(description="True if its scope asks for scheduled events (R67, R69).")
+    incarnation: int | None = Field(description="Incarnation of its present document. Null if `enabled` is false.")
 
     @classmethod
-    def of(cls, vm: VirtualMachine, scope: Scope | None, incarnation: int | None, *, has_host: bool = True) -> VmOut:
+    def from_model(
+        cls, vm: VirtualMachine, scope: Scope | None, incarnation: int | None, *, has_host: bool = True
+    ) -> VmOut:
         """Build from the model."""
         return cls(
             name=vm.name,
@@ -535,16 +555,16 @@ class HostOut(_Out):
 
     name: str
     vms: list[str]
-    failed_at: Moment | None = Field(description="When it was reported as failed; null: it works.")
+    failed_at: Moment | None = Field(description="Time at which it was reported as failed. Null: it works.")
     failure_reason: str | None
 
     @classmethod
-    def of(cls, host: Host, vms: list[str]) -> HostOut:
+    def from_model(cls, host: Host, vms: list[str]) -> HostOut:
         """Build from the model."""
         return cls(name=host.name, vms=vms, failed_at=host.failed_at, failure_reason=host.failure_reason)
 
 
-class InventoryOut(_Out):
+class InventoryChangeOut(_Out):
     """Number of changes made by applying an inventory."""
 
     added: int
@@ -553,12 +573,12 @@ class InventoryOut(_Out):
     unchanged: int
 
     @classmethod
-    def of(cls, change: InventoryChange) -> InventoryOut:
+    def from_model(cls, change: InventoryChange) -> InventoryChangeOut:
         """Build from the model."""
         return cls(added=change.added, changed=change.changed, removed=change.removed, unchanged=change.unchanged)
 
 
-class EntryOut(_Out):
+class AuditEntryOut(_Out):
     """One entry of the audit log."""
 
     sequence: int
@@ -574,7 +594,7 @@ class EntryOut(_Out):
     reason: str | None
 
     @classmethod
-    def of(cls, entry: Entry) -> EntryOut:
+    def from_model(cls, entry: AuditEntry) -> AuditEntryOut:
         """Build from the model."""
         return cls(
             sequence=entry.sequence,
@@ -597,31 +617,31 @@ class ClockOut(_Out):
     clock: str
     now: Moment
     jump_s: float | None = Field(
-        None, description="How far the clock has jumped, which no operator has confirmed; negative: back; null: not."
+        None, description="Seconds of a clock jump that no operator has confirmed, negative if backwards. Null: none."
     )
 
 
 class ClockConfirmationIn(_In):
     """Confirmation of a clock that has jumped."""
 
-    reason: str | None = Field(None, max_length=1000, description="Why, for the audit log.")
+    reason: str | None = Field(None, max_length=1000, description="Reason, recorded in the audit log.")
 
 
 class FaultOut(_Out):
-    """A fault in force."""
+    """An active fault."""
 
     id: int
     kind: str
     vms: tuple[str, ...]
     method: str | None
-    count: int | None = Field(description="How many requests it strikes yet; null: any number.")
+    count: int | None = Field(description="Number of requests that it will still affect. Null: no limit.")
     rate: float
     until: Moment | None
     delay_s: float
-    struck: int = Field(description="How often it has struck.")
+    struck: int = Field(description="Number of requests affected so far.")
 
     @classmethod
-    def of(cls, fault: Fault) -> FaultOut:
+    def from_model(cls, fault: InjectedFault) -> FaultOut:
         """Build from the model."""
         return cls(
             id=fault.id,
@@ -636,19 +656,19 @@ class FaultOut(_Out):
         )
 
 
-class ClearedOut(_Out):
+class ClearedFaultsOut(_Out):
     """Number of faults that ended."""
 
     count: int
 
 
-class WarningOut(_Out):
+class ClientWarningOut(_Out):
     """Client behavior that real endpoints refuse or do not promise."""
 
     code: str
     text: str
     spec: str
-    is_wrong: bool = Field(description="Whether it fails elsewhere, rather than being unwise.")
+    is_wrong: bool = Field(description="True if it fails on other endpoints; false if it is only unwise.")
 
 
 class ExchangeOut(_Out):
@@ -662,14 +682,14 @@ class ExchangeOut(_Out):
     target: str
     headers: list[tuple[str, str]]
     body: str
-    status: int = Field(description="0: no answer was given.")
+    status: int = Field(description="HTTP status. 0: no answer was sent.")
     answer: str
     took_s: float
     fault: str | None
-    warnings: list[WarningOut]
+    warnings: list[ClientWarningOut]
 
     @classmethod
-    def of(cls, exchange: Exchange, warnings: Iterable[Advice]) -> ExchangeOut:
+    def from_exchange(cls, exchange: Exchange, warnings: Iterable[Advice]) -> ExchangeOut:
         """Build from the journal."""
         return cls(
             number=exchange.number,
@@ -684,9 +704,9 @@ class ExchangeOut(_Out):
             answer=exchange.answer.decode("utf-8", "replace"),
             took_s=round(exchange.took_s, 6),
             fault=exchange.fault or None,
-            warnings=[WarningOut(code=a.code, text=a.text, spec=a.spec, is_wrong=a.is_wrong) for a in warnings],
+            warnings=[ClientWarningOut(code=a.code, text=a.text, spec=a.spec, is_wrong=a.is_wrong) for a in warnings],
         )
 
 
-def _span(seconds: float | None) -> timedelta | None:
+def _to_timedelta(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)

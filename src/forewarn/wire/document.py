@@ -136,50 +136,55 @@ def decode_document(body: bytes, version: str = "2020-07-01") -> Document:
         raise NoDocument(msg)
     found: dict[str, Event] = {}
     for item in events:
-        event = _event(item, version)
+        event = _decode_event(item, version)
         if event is not None:
+            # Readers tell events apart by this key, so of two events with one id only the first counts.
             found.setdefault(event.key, event)
     if events and not found:
         msg = "none of its Events has an EventId"
         raise NoDocument(msg)
-    return Document(incarnation=_whole(content.get("DocumentIncarnation"), None), events=tuple(found.values()))
+    return Document(
+        incarnation=_decode_whole_number(content.get("DocumentIncarnation"), None), events=tuple(found.values())
+    )
 
 
-def _event(item: Any, version: str) -> Event | None:  # noqa: ANN401 - whatever stood in the JSON
+def _decode_event(item: Any, version: str) -> Event | None:  # noqa: ANN401 - whatever stood in the JSON
     """Decode one event; None if it has no EventId, as it could be neither approved nor identified."""
-    event_id = _text(item.get("EventId")) if isinstance(item, dict) else ""
+    event_id = _decode_text(item.get("EventId")) if isinstance(item, dict) else ""
     if not event_id.strip():
         return None
     names = item.get("Resources")
-    resources = [_text(name) for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    resources = [_decode_text(name) for name in names if isinstance(name, str)] if isinstance(names, list) else []
     if version == _PREVIEW:
         resources = [name.removeprefix("_") for name in resources]
     return Event(
         id=event_id,
-        type=_text(item.get("EventType")),
-        status=_text(item.get("EventStatus")),
+        type=_decode_text(item.get("EventType")),
+        status=_decode_text(item.get("EventStatus")),
         resources=tuple(dict.fromkeys(resources)),
-        not_before=decode_moment(_text(item.get("NotBefore"))),
-        description=_text(item.get("Description")),
-        source=_text(item.get("EventSource")),
-        duration_s=_whole(item.get("DurationInSeconds"), _UNKNOWN_DURATION_S),
-        resource_type=_text(item.get("ResourceType")) or "VirtualMachine",
+        not_before=decode_moment(_decode_text(item.get("NotBefore"))),
+        description=_decode_text(item.get("Description")),
+        source=_decode_text(item.get("EventSource")),
+        duration_s=_decode_whole_number(item.get("DurationInSeconds"), _UNKNOWN_DURATION_S),
+        resource_type=_decode_text(item.get("ResourceType")) or "VirtualMachine",
     )
 
 
-def _text(value: object) -> str:
+def _decode_text(value: object) -> str:
     """Return the text; a lone surrogate or a NUL, which no file or environment can hold, becomes a question mark."""
     return value.encode("utf-8", "replace").replace(b"\0", b"?").decode() if isinstance(value, str) else ""
 
 
-def _whole(value: object, otherwise: T) -> int | T:
+def _decode_whole_number(value: object, otherwise: T) -> int | T:
     """Return the whole number, also if it is given as digits or with a decimal point; otherwise the default."""
     if isinstance(value, str):
         digits = value.strip()
+        # `int` raises for thousands of digits; eighteen fit into 64 bits.
         is_whole = digits.removeprefix("-").isdecimal() and len(digits) <= _DIGITS_MAX
         return int(digits) if is_whole else otherwise
     if isinstance(value, float):
         return int(value) if value.is_integer() else otherwise
+    # In Python, a bool is an int.
     return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
 
 
@@ -191,6 +196,7 @@ def decode_moment(text: str) -> datetime | None:
     for read in (parsedate_to_datetime, datetime.fromisoformat):
         try:
             moment = read(text)
+        # For odd text, `parsedate_to_datetime` raises other errors than ValueError, depending on the version of Python.
         except (ValueError, TypeError, IndexError, OverflowError):
             continue
         try:

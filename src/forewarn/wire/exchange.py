@@ -49,7 +49,7 @@ class Exchange:
     @property
     def path(self) -> str:
         """Path in lower case, without a slash at its end."""
-        return _split(self.target)[0].lower().removesuffix("/")
+        return _split_target(self.target)[0].lower().removesuffix("/")
 
     @property
     def is_about_events(self) -> bool:
@@ -59,20 +59,20 @@ class Exchange:
     @property
     def parameters(self) -> dict[str, str]:
         """Parameters of the query; the last value if one is given twice."""
-        return dict(parse_qsl(_split(self.target)[1], keep_blank_values=True))
+        return dict(parse_qsl(_split_target(self.target)[1], keep_blank_values=True))
 
     @property
     def api_version(self) -> str:
         """The requested api-version; empty if there is none."""
         return self.parameters.get("api-version", "")
 
-    def header(self, name: str) -> str | None:
+    def get_header(self, name: str) -> str | None:
         """Return the value of a header; None if it was not sent. Several values are joined with commas."""
         values = [value for each, value in self.headers if each == name.lower()]
         return ", ".join(values) if values else None
 
 
-def _split(target: str) -> tuple[str, str]:
+def _split_target(target: str) -> tuple[str, str]:
     try:
         parts = urlsplit(target)
     except ValueError:

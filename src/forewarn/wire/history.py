@@ -7,18 +7,18 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from forewarn.core.history import Approved, Episode
-from forewarn.core.lifecycle import event_status
-from forewarn.core.model import EventStatus, EventType, MaintenanceState, Source
+from forewarn.core.lifecycle import get_event_status
+from forewarn.core.model import EventSource, EventStatus, EventType, MaintenanceState
+from forewarn.core.vm_history import RecordedApproval, VmHistoryItem
 from forewarn.wire.control import Moment
 
-__all__ = ["ApprovedOut", "EpisodeOut", "Seen"]
+__all__ = ["EpisodeOut", "RecordedApprovalOut", "Seen"]
 
 Seen = tuple[datetime, Literal["request", "approval"]]
 """Latest moment at which the VM has seen its event, and the evidence for it."""
 
 
-class ApprovedOut(BaseModel):
+class RecordedApprovalOut(BaseModel):
     """An approval."""
 
     model_config = ConfigDict(frozen=True)
@@ -29,7 +29,7 @@ class ApprovedOut(BaseModel):
     api_version: str | None
 
     @classmethod
-    def of(cls, approved: Approved) -> ApprovedOut:
+    def from_model(cls, approved: RecordedApproval) -> RecordedApprovalOut:
         """Build from the model."""
         return cls(
             at=approved.at,
@@ -49,38 +49,40 @@ class EpisodeOut(BaseModel):
     state: MaintenanceState
     cause: str
     type: EventType
-    impact: EventType = Field(description="What really happens; differs where a Reboot turns out as a Freeze.")
-    source: Source
+    impact: EventType = Field(description="Actual impact. Differs from `type` if a Reboot turned out to be a Freeze.")
+    source: EventSource
     description: str
-    host: str = Field(description="Where the VM was when the maintenance was made.")
+    host: str = Field(description="Host of the VM when the maintenance was created.")
     scope: str | None
-    hosts: list[str] = Field(description="Hosts that it was asked for; none where it was asked for VMs.")
-    vms_count: int = Field(description="How many VMs it was for.")
+    hosts: list[str] = Field(description="Hosts that it was requested for. Empty if it was requested for VMs.")
+    vms_count: int = Field(description="Number of affected VMs.")
     requested_by: str | None
     created_at: Moment
-    announced_at: Moment | None = Field(description="When its notice began; later than its making where it was queued.")
+    announced_at: Moment | None = Field(description="Start of its notice. Later than `created_at` if it was queued.")
     not_before: Moment | None
-    notice_s: float | None = Field(description="From the announcement to NotBefore; null for what came without notice.")
-    event_id: str | None = Field(description="Of the event that named the VM; null: its scope did not ask for events.")
-    event_status: EventStatus | None
-    seen_at: Moment | None = Field(description="The VM saw its event at this moment at the latest.")
-    seen_by: Literal["request", "approval"] | None = Field(
-        description="How that is known: a request that the journal still has, or the VM's own approval."
+    notice_s: float | None = Field(description="Seconds from announcement to NotBefore. Null: there was no notice.")
+    event_id: str | None = Field(
+        description="Id of the event that named the VM. Null: its scope did not ask for events."
     )
-    approved: ApprovedOut | None
-    others_pending: int = Field(description="Events of others in the same maintenance that nobody has approved.")
+    event_status: EventStatus | None
+    seen_at: Moment | None = Field(description="Time by which the VM had seen its event.")
+    seen_by: Literal["request", "approval"] | None = Field(
+        description="Evidence for `seen_at`: a request that is still in the journal, or the VM's own approval."
+    )
+    approved: RecordedApprovalOut | None
+    others_pending: int = Field(description="Number of other events of the maintenance without approval.")
     force_reason: str | None
-    start_reason: str | None = Field(description="Why an operator started it without waiting.")
+    start_reason: str | None = Field(description="Reason given by the operator who started it without waiting.")
     started_at: Moment | None
     impacted_at: Moment | None
-    duration_s: int = Field(description="Announced seconds; -1 unknown.")
-    impact_s: float | None = Field(description="Measured seconds; null where the actuator measures nothing.")
+    duration_s: int = Field(description="Announced impact in seconds. -1: unknown.")
+    impact_s: float | None = Field(description="Measured impact in seconds. Null: the actuator measures nothing.")
     further_impacts: int
     ended_at: Moment | None
     outcome_reason: str | None
 
     @classmethod
-    def of(cls, episode: Episode, seen: Seen | None) -> EpisodeOut:
+    def from_model(cls, episode: VmHistoryItem, seen: Seen | None) -> EpisodeOut:
         """Build from the model."""
         m, event = episode.maintenance, episode.event
         return cls(
@@ -102,10 +104,10 @@ class EpisodeOut(BaseModel):
             not_before=m.not_before,
             notice_s=None if episode.notice is None else episode.notice.total_seconds(),
             event_id=None if event is None else event.id,
-            event_status=None if event is None else event_status(event, m),
+            event_status=None if event is None else get_event_status(event, m),
             seen_at=None if seen is None else seen[0],
             seen_by=None if seen is None else seen[1],
-            approved=None if episode.approved is None else ApprovedOut.of(episode.approved),
+            approved=None if episode.approved is None else RecordedApprovalOut.from_model(episode.approved),
             others_pending=episode.others_pending,
             force_reason=m.force_reason,
             start_reason=episode.start_reason,

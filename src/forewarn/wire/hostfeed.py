@@ -15,23 +15,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from forewarn.core.decision import Document
+from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Audience, Event, EventType, Maintenance, MaintenanceState, Source, VirtualMachine
+from forewarn.core.model import Audience, Event, EventSource, EventType, Maintenance, MaintenanceState, VirtualMachine
 from forewarn.wire.imds import Dialect
-from forewarn.wire.inventory import InventoryIn, VmIn, show_inventory, to_inventory
+from forewarn.wire.inventory import InventoryIn, VmIn, to_inventory, to_inventory_in
 
-__all__ = ["ALIVE", "BadLine", "HostState", "document_line", "parse_line", "state_line"]
+__all__ = ["ALIVE", "BadFeedLine", "HostFeedState", "encode_document_line", "encode_state_line", "parse_line"]
 
 ALIVE = b'{"kind":"alive"}\n'
 
 
-class BadLine(ValueError):
+class BadFeedLine(ValueError):
     """A line that is not one of ours; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostState:
+class HostFeedState:
     """All that an endpoint has to know.
 
     Attributes:
@@ -48,14 +48,15 @@ class HostState:
     inventory: Inventory
     dialect: Dialect
     first_answer_delay_s: float
-    documents: tuple[Document, ...]
+    documents: tuple[AudienceDocument, ...]
 
 
-class _Line(BaseModel):
+class _FeedLine(BaseModel):
+    # A newer control plane may send fields that this version does not know.
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class _Item(_Line):
+class _EventItem(_FeedLine):
     """An event with the facts of its maintenance."""
 
     id: str
@@ -68,21 +69,21 @@ class _Item(_Line):
     type: EventType
     not_before: datetime | None
     description: str
-    source: Source
+    source: EventSource
     duration_s: int
 
 
-class _Document(_Line):
+class _DocumentLine(_FeedLine):
     kind: Literal["document"] = "document"
     audience: str
     scope: str | None
     epoch: int
     incarnation: int
     is_enabled: bool
-    events: tuple[_Item, ...]
+    events: tuple[_EventItem, ...]
 
 
-class _Dialect(_Line):
+class _DialectItem(_FeedLine):
     notbefore_2017_03_01: str
     require_metadata_2017_03_01: str
     cloud: str
@@ -91,23 +92,24 @@ class _Dialect(_Line):
     post_body: str
 
 
-class _State(_Line):
+class _StateLine(_FeedLine):
     kind: Literal["state"] = "state"
     host: str
     position: int = 0
     inventory: InventoryIn
-    dialect: _Dialect
+    dialect: _DialectItem
     first_answer_delay_s: float
-    documents: tuple[_Document, ...]
+    documents: tuple[_DocumentLine, ...]
 
 
-class _Alive(_Line):
+class _AliveLine(_FeedLine):
     kind: Literal["alive"]
 
 
-_LINE: TypeAdapter[_State | _Document | _Alive] = TypeAdapter(
-    Annotated[_State | _Document | _Alive, Field(discriminator="kind")]
+_LINE: TypeAdapter[_StateLine | _DocumentLine | _AliveLine] = TypeAdapter(
+    Annotated[_StateLine | _DocumentLine | _AliveLine, Field(discriminator="kind")]
 )
+# Lines say whether something has happened, not when; the endpoint needs only that it was before now.
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _VM_FIELDS = tuple(
     (name, field.default)
@@ -116,38 +118,38 @@ _VM_FIELDS = tuple(
 )
 
 
-def state_line(state: HostState) -> bytes:
+def encode_state_line(state: HostFeedState) -> bytes:
     """Encode the first line of a stream. Fields with their default value are left out."""
-    # Only the control plane decides by policies, and an endpoint of the version before would not know the field.
+    # Only the control plane decides by policies, and an endpoint of the previous version would not know the field.
     without = {"scopes": {"__all__": {"policy"}}}
-    declared = show_inventory(replace(state.inventory, vms=()))
+    declared = to_inventory_in(replace(state.inventory, vms=()))
     shown = declared.model_dump(mode="json", exclude_defaults=True, exclude=without)
     content = {
         "kind": "state",
         "host": state.host,
         "position": state.position,
-        "inventory": shown | {"vms": [_show_vm(vm) for vm in state.inventory.vms]},
+        "inventory": shown | {"vms": [_dump_vm(vm) for vm in state.inventory.vms]},
         "dialect": asdict(state.dialect),
         "first_answer_delay_s": state.first_answer_delay_s,
-        "documents": [_show(document) for document in state.documents],
+        "documents": [_dump_document(document) for document in state.documents],
     }
-    return _encode(content)
+    return _encode_line(content)
 
 
-def document_line(document: Document) -> bytes:
+def encode_document_line(document: AudienceDocument) -> bytes:
     """Encode the line for a changed document."""
-    return _encode(_show(document))
+    return _encode_line(_dump_document(document))
 
 
 # Thousands of hosts may connect at once, each for its state. So these are plain values that no model validates here:
 # they come from the store, and the reader of the line validates it.
 
 
-def _encode(content: dict[str, Any]) -> bytes:
+def _encode_line(content: dict[str, Any]) -> bytes:
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 
-def _show_vm(vm: VirtualMachine) -> dict[str, Any]:
+def _dump_vm(vm: VirtualMachine) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": vm.name, "host": vm.host}
     for name, default in _VM_FIELDS:
         value = getattr(vm, name)
@@ -160,7 +162,7 @@ def _show_vm(vm: VirtualMachine) -> dict[str, Any]:
     return shown
 
 
-def _show(document: Document) -> dict[str, Any]:
+def _dump_document(document: AudienceDocument) -> dict[str, Any]:
     audience = document.audience
     return {
         "kind": "document",
@@ -169,11 +171,11 @@ def _show(document: Document) -> dict[str, Any]:
         "epoch": audience.epoch,
         "incarnation": audience.incarnation,
         "is_enabled": audience.enabled_at is not None,
-        "events": [_show_item(event, maintenance) for event, maintenance in document.items],
+        "events": [_dump_event(event, maintenance) for event, maintenance in document.items],
     }
 
 
-def _show_item(event: Event, maintenance: Maintenance) -> dict[str, Any]:
+def _dump_event(event: Event, maintenance: Maintenance) -> dict[str, Any]:
     return {
         "id": event.id,
         "sequence": event.sequence,
@@ -190,7 +192,7 @@ def _show_item(event: Event, maintenance: Maintenance) -> dict[str, Any]:
     }
 
 
-def parse_line(line: bytes) -> HostState | Document | None:
+def parse_line(line: bytes) -> HostFeedState | AudienceDocument | None:
     """Decode a line; None if it only says that the control plane is alive.
 
     Raises:
@@ -202,12 +204,12 @@ def parse_line(line: bytes) -> HostState | Document | None:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         msg = f"{where or 'the line'}: {first['msg']}"
-        raise BadLine(msg) from error
-    if isinstance(parsed, _Alive):
+        raise BadFeedLine(msg) from error
+    if isinstance(parsed, _AliveLine):
         return None
-    if isinstance(parsed, _Document):
+    if isinstance(parsed, _DocumentLine):
         return _to_document(parsed)
-    return HostState(
+    return HostFeedState(
         host=parsed.host,
         position=parsed.position,
         inventory=to_inventory(parsed.inventory),
@@ -217,22 +219,22 @@ def parse_line(line: bytes) -> HostState | Document | None:
     )
 
 
-def _to_documents(shown: Iterable[_Document]) -> Iterable[Document]:
-    return (_to_document(document) for document in shown)
+def _to_documents(lines: Iterable[_DocumentLine]) -> Iterable[AudienceDocument]:
+    return (_to_document(document) for document in lines)
 
 
-def _to_document(shown: _Document) -> Document:
+def _to_document(line: _DocumentLine) -> AudienceDocument:
     audience = Audience(
-        key=shown.audience,
-        scope=shown.scope,
-        enabled_at=_LONG_AGO if shown.is_enabled else None,
-        epoch=shown.epoch,
-        incarnation=shown.incarnation,
+        key=line.audience,
+        scope=line.scope,
+        enabled_at=_LONG_AGO if line.is_enabled else None,
+        epoch=line.epoch,
+        incarnation=line.incarnation,
     )
-    return Document(audience=audience, items=tuple(_to_item(shown.audience, item) for item in shown.events))
+    return AudienceDocument(audience=audience, items=tuple(_to_item(line.audience, item) for item in line.events))
 
 
-def _to_item(audience: str, item: _Item) -> tuple[Event, Maintenance]:
+def _to_item(audience: str, item: _EventItem) -> tuple[Event, Maintenance]:
     """Convert a shown event; fields that a document does not show are empty."""
     event = Event(
         id=item.id,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import format_datetime
 
-from forewarn.core.decision import Document
-from forewarn.core.lifecycle import event_status
+from forewarn.core.decision import AudienceDocument
+from forewarn.core.lifecycle import get_event_status
 from forewarn.core.model import Event, EventStatus, EventType, Maintenance
 
 __all__ = [
@@ -27,10 +27,10 @@ __all__ = [
     "encode_document",
     "encode_documents",
     "encode_error",
+    "encode_unsupported_version",
     "encode_version_error",
     "encode_versions",
     "is_not_modified",
-    "version_error",
 ]
 
 CONTENT_TYPE = "application/json; charset=utf-8"
@@ -92,11 +92,11 @@ class Dialect:
     unknown_event: int = 400
     post_body: str = "empty"
 
-    def versions(self) -> tuple[Version, ...]:
+    def list_versions(self) -> tuple[Version, ...]:
         """Return the rows of `VERSIONS` as adapted by this dialect."""
-        return tuple(self._adapt(v) for v in VERSIONS if not (self.cloud == "china" and v.name == "2017-11-01"))
+        return tuple(self._adapt_version(v) for v in VERSIONS if not (self.cloud == "china" and v.name == "2017-11-01"))
 
-    def _adapt(self, version: Version) -> Version:
+    def _adapt_version(self, version: Version) -> Version:
         types = version.types - {EventType.PREEMPT} if self.cloud == "china" else version.types
         methods = version.requires_metadata
         if version.name == "2017-03-01":
@@ -118,22 +118,22 @@ class Dialect:
 _encode_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-def encode_document(document: Document, version: Version, dialect: Dialect) -> bytes:
+def encode_document(document: AudienceDocument, version: Version, dialect: Dialect) -> bytes:
     """Encode the body of a GET: compact JSON, members in the order of the real endpoint (R25, R26)."""
     return encode_documents(document, (version,), dialect)[0]
 
 
-def encode_documents(document: Document, versions: Iterable[Version], dialect: Dialect) -> tuple[bytes, ...]:
+def encode_documents(document: AudienceDocument, versions: Iterable[Version], dialect: Dialect) -> tuple[bytes, ...]:
     """Encode the bodies in several versions; their common parts are encoded once."""
-    events = [(maintenance.type, _fragments(event, maintenance, dialect)) for event, maintenance in document.items]
+    events = [(maintenance.type, _encode_members(event, maintenance, dialect)) for event, maintenance in document.items]
     head = f'{{"DocumentIncarnation":{document.audience.incarnation},"Events":['
     return tuple(
-        (head + ",".join(_join(fragments, v) for t, fragments in events if t in v.types) + "]}").encode()
+        (head + ",".join(_join_members(fragments, v) for t, fragments in events if t in v.types) + "]}").encode()
         for v in versions
     )
 
 
-def _join(fragments: dict[str, str], version: Version) -> str:
+def _join_members(fragments: dict[str, str], version: Version) -> str:
     names = _PREVIEW_MEMBERS if version.prefixes_names else _MEMBERS
     return "{" + ",".join([fragments[name] for name in (*names, *version.members)]) + "}"
 
@@ -142,9 +142,9 @@ _MEMBERS = ("EventId", "EventStatus", "EventType", "ResourceType", "Resources", 
 _PREVIEW_MEMBERS = ("EventId", "EventStatus", "EventType", "ResourceType", "preview Resources", "preview NotBefore")
 
 
-def _fragments(event: Event, maintenance: Maintenance, dialect: Dialect) -> dict[str, str]:
+def _encode_members(event: Event, maintenance: Maintenance, dialect: Dialect) -> dict[str, str]:
     """Encode each member of an event with its value, ready to be joined; twice if the preview shows it differently."""
-    status = event_status(event, maintenance)
+    status = get_event_status(event, maintenance)
     is_iso = dialect.notbefore_2017_03_01 == "iso"
     prefix = "_" if event.is_iaas else ""
     # Only names and descriptions are free text; everything else consists of characters that JSON need not escape.
@@ -177,11 +177,11 @@ def _encode_not_before(status: EventStatus, not_before: datetime | None, *, is_i
 
 def encode_error(text: str, **more: object) -> bytes:
     """Encode an error body in the spacing of captured ones: ``{ "error": "..." }`` (R63 to R65)."""
-    members = [f'"{key}": {_spaced(value)}' for key, value in ({"error": text} | more).items()]
+    members = [f'"{key}": {_encode_spaced(value)}' for key, value in ({"error": text} | more).items()]
     return ("{ " + ", ".join(members) + " }").encode()
 
 
-def _spaced(value: object) -> str:
+def _encode_spaced(value: object) -> str:
     if isinstance(value, list):
         return "[ " + ", ".join(json.dumps(item) for item in value) + " ]"
     return json.dumps(value, ensure_ascii=False)
@@ -193,7 +193,7 @@ VERSION_ERROR = (
 )
 
 
-def version_error(versions: Iterable[Version]) -> bytes:
+def encode_unsupported_version(versions: Iterable[Version]) -> bytes:
     """Encode the body for a missing or unsupported api-version: it names the three newest (R64)."""
     return encode_version_error(version.name for version in versions)
 
@@ -208,6 +208,7 @@ def encode_versions(versions: Iterable[Version]) -> bytes:
     return json.dumps({"apiVersions": [version.name for version in versions]}, separators=(",", ":")).encode()
 
 
+# The real endpoint's messages begin with this stray period too, and clients may compare them.
 METADATA_MISSING = encode_error("Bad request: . Required metadata header not specified")
 FORWARDED = encode_error("Bad request: . X-Forwarded-For header is not allowed")
 HOST_REFUSED = encode_error("Bad request: . Host header is missing or not allowed")
@@ -244,7 +245,10 @@ def decode_approval(body: bytes, requests_max: int) -> ApprovalRequest:
     Spec: R6, R47, R48, R52 to R54, R56
     """
     try:
-        content = json.loads(body.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        # utf-8-sig: tools on Windows, such as PowerShell, may put a BOM before UTF-8.
+        content = json.loads(
+            body.decode("utf-8-sig"), object_pairs_hook=_refuse_duplicates, parse_constant=_refuse_constant
+        )
     except BadPayload:
         raise
     except (ValueError, RecursionError) as error:
@@ -258,12 +262,12 @@ def decode_approval(body: bytes, requests_max: int) -> ApprovalRequest:
         msg = "StartRequests is missing or not an array"
         raise BadPayload(msg)
     if len(requests) > requests_max:
-        msg = f"StartRequests has {len(requests)} elements, at most {requests_max} are taken"
+        msg = f"StartRequests has {len(requests)} elements: at most {requests_max} are allowed"
         raise BadPayload(msg)
-    return ApprovalRequest(event_ids=tuple(_event_id(item) for item in requests))
+    return ApprovalRequest(event_ids=tuple(_decode_event_id(item) for item in requests))
 
 
-def _event_id(item: object) -> str:
+def _decode_event_id(item: object) -> str:
     event_id = item.get("EventId") if isinstance(item, dict) else None
     if not isinstance(event_id, str) or not _GUID.fullmatch(event_id):
         msg = "an element of StartRequests has no EventId that is a GUID"
@@ -271,16 +275,16 @@ def _event_id(item: object) -> str:
     return event_id.upper()
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Refuse duplicate keys: two readers of the body could see two different approvals in it."""
     content = dict(pairs)
     if len(content) < len(pairs):
-        msg = "a member stands twice in one object"
+        msg = "an object has a duplicate member"
         raise BadPayload(msg)
     return content
 
 
-def _no_constant(name: str) -> object:
+def _refuse_constant(name: str) -> object:
     msg = f"{name} is not JSON"
     raise BadPayload(msg)
 

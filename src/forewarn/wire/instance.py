@@ -17,11 +17,11 @@ __all__ = [
     "VERSIONS",
     "VERSION_INVALID",
     "VERSION_MISSING",
-    "describe",
+    "build_document",
+    "find_value",
+    "get_version_error",
     "is_leaf",
-    "look_up",
-    "refuse_version",
-    "render",
+    "render_value",
 ]
 
 _NAMES = """
@@ -43,7 +43,7 @@ LEAF_WITHOUT_TEXT = encode_error("Bad request")
 """Body of the 400 for a single value without ``format=text``, as captured in 2021 (R111)."""
 
 
-def refuse_version(text: str) -> bytes | None:
+def get_version_error(text: str) -> bytes | None:
     """Return the body of the 400 that this api-version gets; None if it exists."""
     if text in VERSIONS:
         return None
@@ -55,7 +55,7 @@ def is_leaf(value: Any) -> bool:  # noqa: ANN401 - a JSON value
     return not isinstance(value, dict | list)
 
 
-def describe(vm: VirtualMachine, scope: Scope | None) -> dict[str, Any]:
+def build_document(vm: VirtualMachine, scope: Scope | None) -> dict[str, Any]:
     """Build the whole instance document of a VM.
 
     Numbers such as fault and update domain are strings, as on the real endpoint; these two are empty for a VM without a
@@ -78,10 +78,10 @@ def describe(vm: VirtualMachine, scope: Scope | None) -> dict[str, Any]:
         "vmSize": vm.size,
         "zone": vm.zone,
     }
-    return {"compute": compute, "network": {"interface": [_interface(vm)]}}
+    return {"compute": compute, "network": {"interface": [_build_interface(vm)]}}
 
 
-def _interface(vm: VirtualMachine) -> dict[str, Any]:
+def _build_interface(vm: VirtualMachine) -> dict[str, Any]:
     families: dict[int, list[dict[str, str]]] = {4: [], 6: []}
     for address in vm.addresses:
         families[ipaddress.ip_address(address).version].append({"privateIpAddress": address, "publicIpAddress": ""})
@@ -92,7 +92,7 @@ def _interface(vm: VirtualMachine) -> dict[str, Any]:
     }
 
 
-def look_up(document: dict[str, Any], path: list[str]) -> Any | None:  # noqa: ANN401 - a JSON value
+def find_value(document: dict[str, Any], path: list[str]) -> Any | None:  # noqa: ANN401 - a JSON value
     """Return the value at a path below `/metadata/instance`, ignoring case; None if there is none."""
     value: Any = document
     for part in path:
@@ -108,7 +108,7 @@ def look_up(document: dict[str, Any], path: list[str]) -> Any | None:  # noqa: A
     return value
 
 
-def render(value: Any, text_format: bool) -> tuple[bytes, str]:  # noqa: ANN401, FBT001 - a JSON value; the query's switch
+def render_value(value: Any, text_format: bool) -> tuple[bytes, str]:  # noqa: ANN401, FBT001 - a JSON value; the query's switch
     """Return the body and its Content-Type: JSON, or for ``format=text`` the value or a list of its children."""
     if not text_format:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(), "application/json; charset=utf-8"

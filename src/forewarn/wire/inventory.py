@@ -23,14 +23,14 @@ from forewarn.core.causes import (
     TERMINATE_NOTICE_MAX,
     TERMINATE_NOTICE_MIN,
 )
-from forewarn.core.difference import Difference, InventoryDifference
 from forewarn.core.inventory import HostDeclaration, Inventory
+from forewarn.core.inventory_difference import InventoryDifference, KindDifference
 from forewarn.core.model import Host, NotificationProfile, Scope, ScopeKind, VirtualMachine
 from forewarn.core.policy import ALL_APPROVERS
 from forewarn.core.tenancy import policy_of_scope
 from forewarn.errors import Conflict, InvalidRequest
-from forewarn.wire.policy import PolicyIn, show_policy, to_policy
-from forewarn.wire.yaml_place import line_of
+from forewarn.wire.policy import PolicyIn, to_policy, to_policy_in
+from forewarn.wire.yaml_line import find_line
 
 try:
     from yaml import CSafeLoader as _SafeLoader
@@ -38,20 +38,20 @@ except ImportError:  # pragma: no cover - PyYAML without libyaml, as on some pla
     from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
 
 __all__ = [
+    "HostDeclarationIn",
     "HostIn",
-    "HostVmsIn",
     "InventoryDifferenceOut",
     "InventoryIn",
     "ScopeIn",
     "VmIn",
+    "compute_fingerprint",
     "encode_inventory",
-    "fingerprint",
-    "in_file",
+    "format_file_error",
     "parse_inventory",
-    "show_difference",
-    "show_inventory",
+    "to_difference_out",
     "to_host_declaration",
     "to_inventory",
+    "to_inventory_in",
 ]
 
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
@@ -71,7 +71,7 @@ class _Loader(_SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
@@ -80,11 +80,11 @@ class _RepeatedKey(ValueError):
     """A duplicate key in one object of JSON."""
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
-        msg = f"{next(n for n in names if names.count(n) > 1)!r} stands twice in one object"
+        msg = f"duplicate key {next(n for n in names if names.count(n) > 1)!r}"
         raise _RepeatedKey(msg)
     return content
 
@@ -93,7 +93,7 @@ Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9]
 Text = Annotated[str, Field(max_length=256)]
 
 
-def _address(value: object) -> str:
+def _parse_address(value: object) -> str:
     """Return the address in the one form in which callers are looked up: no zone, and a mapped IPv4 address as IPv4."""
     try:
         address = ipaddress.ip_address(value if isinstance(value, str) else str(value))
@@ -108,20 +108,20 @@ def _address(value: object) -> str:
     return str(address)
 
 
-def _address_of_vm(value: object) -> str:
+def _parse_vm_address(value: object) -> str:
     """Return an address that a VM can call from."""
-    said = _address(value)
+    said = _parse_address(value)
     address = ipaddress.ip_address(said)
     if address.is_unspecified or address.is_multicast or address == _BROADCAST:
         kind = (
             "the unspecified" if address.is_unspecified else "a multicast" if address.is_multicast else "the broadcast"
         )
-        msg = f"{said!r} is {kind} address, from which no VM calls"
+        msg = f"{said!r} is {kind} address, which no VM can call from"
         raise ValueError(msg)
     return said
 
 
-def _timeout(value: object) -> timedelta:
+def _parse_timeout(value: object) -> timedelta:
     """Parse an ISO 8601 duration in whole minutes, as in the scale-set model: ``PT5M``."""
     if isinstance(value, timedelta):
         return value
@@ -132,14 +132,14 @@ def _timeout(value: object) -> timedelta:
     return timedelta(minutes=int(match[1]))
 
 
-def _iso(span: timedelta) -> str:
+def _format_timeout(span: timedelta) -> str:
     return f"PT{span.total_seconds() / 60:.0f}M"
 
 
 _Timeout = Annotated[
     timedelta,
-    BeforeValidator(_timeout),
-    PlainSerializer(_iso),
+    BeforeValidator(_parse_timeout),
+    PlainSerializer(_format_timeout),
     WithJsonSchema({"type": "string", "examples": ["PT5M"]}),
 ]
 """One type for requests and responses, so that one schema describes both."""
@@ -155,12 +155,12 @@ class HostIn(_Strict):
     name: Name
 
 
-class ProfileIn(_Strict):
+class NotificationProfileIn(_Strict):
     """A notification profile."""
 
     enable: bool = False
     not_before_timeout: _Timeout | None = Field(
-        None, description="ISO 8601 minutes: PT5M to PT15M for deletes (default PT5M), PT15M for OS images."
+        None, description="Time in ISO 8601 minutes: PT5M to PT15M for deletes (default PT5M), PT15M for OS images."
     )
 
 
@@ -170,10 +170,10 @@ class ScopeIn(_Strict):
     name: Name
     kind: ScopeKind
     fault_domain_count: Annotated[int, Field(ge=1, le=1000)] | None = None
-    terminate_notification: ProfileIn = ProfileIn()
-    os_image_notification: ProfileIn = ProfileIn()
+    terminate_notification: NotificationProfileIn = NotificationProfileIn()
+    os_image_notification: NotificationProfileIn = NotificationProfileIn()
     approves_user_operations: bool = Field(
-        default=False, description="As `policy.approve_user_operations`, which is the newer way to say it."
+        default=False, description="Same as `policy.approve_user_operations`, which replaces it."
     )
     couples_deletes: bool = False
     policy: PolicyIn | None = None
@@ -187,7 +187,7 @@ class VmIn(_Strict):
     scope: Name | None = None
     fault_domain: Annotated[int, Field(ge=0, le=1000)] = 0
     update_domain: Annotated[int, Field(ge=0, le=1000)] = 0
-    addresses: Annotated[list[Annotated[str, BeforeValidator(_address_of_vm)]], Field(max_length=64)] = []
+    addresses: Annotated[list[Annotated[str, BeforeValidator(_parse_vm_address)]], Field(max_length=64)] = []
     vm_id: Text = ""
     size: Text = ""
     location: Text = ""
@@ -198,7 +198,9 @@ class VmIn(_Strict):
     priority: Literal["", "Regular", "Low", "Spot"] = ""
     tags: Annotated[dict[Text, Text], Field(max_length=64)] = {}
     mac_address: Text = ""
-    policy: PolicyIn | None = Field(None, description="Of a VM without a scope; that of the others is their scope's.")
+    policy: PolicyIn | None = Field(
+        None, description="Policy of a VM without a scope. Other VMs have the policy of their scope."
+    )
 
 
 class InventoryIn(_Strict):
@@ -209,13 +211,15 @@ class InventoryIn(_Strict):
     vms: list[VmIn] = []
 
 
-class HostVmsIn(_Strict):
+class HostDeclarationIn(_Strict):
     """All VMs of one host, as that host knows them."""
 
-    scopes: list[ScopeIn] = Field([], description="Of these VMs. What is declared of a scope already stays.")
-    vms: list[VmIn] = Field([], description="What is not said of a VM keeps its declared value.")
+    scopes: list[ScopeIn] = Field(
+        [], description="Scopes of these VMs. Scopes that are already declared stay unchanged."
+    )
+    vms: list[VmIn] = Field([], description="VMs of the host. Omitted fields keep their declared values.")
     idle: list[Name] = Field(
-        [], description="VMs that do not run there: while another host has one of them, it is that host's."
+        [], description="VMs that are not running on this host. If another host has declared one, it stays there."
     )
 
 
@@ -227,7 +231,7 @@ class FieldDifferenceOut(BaseModel):
     after: Any
 
 
-class ChangedOut(BaseModel):
+class ChangedItemOut(BaseModel):
     """A host, scope or VM that would change."""
 
     name: str
@@ -238,7 +242,7 @@ class DifferenceOut(BaseModel):
     """Hosts, scopes or VMs that would be added, changed or removed."""
 
     added: list[str]
-    changed: list[ChangedOut]
+    changed: list[ChangedItemOut]
     removed: list[str]
 
 
@@ -248,10 +252,12 @@ class InventoryDifferenceOut(BaseModel):
     hosts: DifferenceOut
     scopes: DifferenceOut
     vms: DifferenceOut
-    refusal: str | None = Field(description="Why it would be refused without `remove_missing`; null: it would not.")
+    refusal: str | None = Field(
+        description="Reason why it would be refused without `remove_missing`. Null: it would not."
+    )
 
 
-def fingerprint(text: bytes) -> str:
+def compute_fingerprint(text: bytes) -> str:
     """Return the hash of the file as it is; an unchanged file need not be applied again."""
     return hashlib.sha256(text).hexdigest()
 
@@ -263,29 +269,31 @@ def parse_inventory(text: bytes) -> Inventory:
         InvalidRequest: It is malformed, or contradicts itself. The message gives the place; ``details["line"]`` counts
             from 1, ``details["path"]`` has the keys and indexes that lead there.
     """
-    content = _load(text)
+    content = _load_text(text)
     if not isinstance(content, dict):
         msg = "inventory: expected a mapping with hosts, scopes and vms"
         raise InvalidRequest(msg)
     try:
-        return to_inventory(_declared(content))
+        return to_inventory(_validate_inventory(content))
     except InvalidRequest as error:
         path = error.details.get("path", [])
-        raise _at_line(error, line_of(text, path) if path else None) from error
+        raise _add_line(error, find_line(text, path) if path else None) from error
 
 
-def _declared(content: dict[Any, Any]) -> InventoryIn:
+def _validate_inventory(content: dict[Any, Any]) -> InventoryIn:
     try:
         declared = InventoryIn.model_validate(content)
     except ValidationError as error:
+        # Without the input, which may be the whole inventory.
         path = list(error.errors(include_url=False, include_input=False, include_context=False)[0]["loc"])
-        raise InvalidRequest(_first_fault(error, content), path=path) from error
+        raise InvalidRequest(_describe_first_fault(error, content), path=path) from error
     _check_approvers(declared)
     return declared
 
 
-def _load(text: bytes) -> Any:  # noqa: ANN401 - whatever YAML or JSON holds
+def _load_text(text: bytes) -> Any:  # noqa: ANN401 - whatever YAML or JSON holds
     try:
+        # JSON is YAML as well, but its own parser is many times faster on a large inventory.
         if text.lstrip()[:1] != b"{":
             return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
         return _load_json(text)
@@ -307,20 +315,20 @@ def _load(text: bytes) -> Any:  # noqa: ANN401 - whatever YAML or JSON holds
 
 def _load_json(text: bytes) -> Any:  # noqa: ANN401 - whatever JSON holds
     try:
-        return json.loads(text, object_pairs_hook=_without_repeats)
+        return json.loads(text, object_pairs_hook=_refuse_repeated_keys)
     except _RepeatedKey:
         yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader; it refuses the same, and knows the line
         raise
 
 
-def _at_line(error: InvalidRequest, line: int | None) -> InvalidRequest:
+def _add_line(error: InvalidRequest, line: int | None) -> InvalidRequest:
     if line is None:
         return error
     words = error.message.removeprefix("inventory: ")
     return InvalidRequest(f"inventory: line {line}: {words}", **error.details, line=line)
 
 
-def in_file(error: InvalidRequest, file: str) -> str:
+def format_file_error(error: InvalidRequest, file: str) -> str:
     """Return the message of a fault in an inventory, prefixed with the file's name: ``FILE:LINE: what is wrong``."""
     words = error.message.removeprefix("inventory: ")
     line, column = error.details.get("line"), error.details.get("column")
@@ -336,25 +344,25 @@ def _check_approvers(declared: InventoryIn) -> None:
     for index, scope in enumerate(declared.scopes):
         for approver in scope.policy.approvers if scope.policy is not None else ():
             if approver not in ALL_APPROVERS and (scope.name, approver) not in members:
-                msg = f"inventory: scope {scope.name}: approver {approver} is no VM of this scope"
+                msg = f"inventory: scope {scope.name}: approver {approver} is not a VM of this scope"
                 raise InvalidRequest(msg, path=["scopes", index, "policy", "approvers"])
 
 
-def _first_fault(error: ValidationError, content: dict[Any, Any]) -> str:
+def _describe_first_fault(error: ValidationError, content: dict[Any, Any]) -> str:
     fault = error.errors(include_url=False)[0]
     words = fault["msg"].removeprefix("Value error, ")
     where: Any = content
     path = ""
     for part in fault["loc"]:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
-        where = where[part] if _has(where, part) else None
+        where = where[part] if _has_part(where, part) else None
         if isinstance(where, dict) and isinstance(where.get("name"), str):
             path += f" ({where['name']})"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return " ".join(f"inventory: {path}: {words}{more}".split())
 
 
-def _has(where: Any, part: Any) -> bool:  # noqa: ANN401 - parsed YAML
+def _has_part(where: Any, part: Any) -> bool:  # noqa: ANN401 - parsed YAML
     return (isinstance(where, dict) and part in where) or (
         isinstance(where, list) and isinstance(part, int) and part < len(where)
     )
@@ -391,27 +399,28 @@ def to_inventory(declared: InventoryIn) -> Inventory:
     )
 
 
-def to_host_declaration(host: str, said: HostVmsIn) -> HostDeclaration:
+def to_host_declaration(host: str, declared: HostDeclarationIn) -> HostDeclaration:
     """Convert a host's declaration of itself, checked as a whole.
 
     Raises:
         InvalidRequest: As `to_inventory`; or a VM is of another host, or an idle one is none of the VMs.
     """
-    for vm in said.vms:
+    for vm in declared.vms:
         if vm.host != host:
-            msg = f"inventory: vm {vm.name}: host {vm.host!r} was said, but these are the VMs of host {host!r}"
+            msg = f"inventory: vm {vm.name}: host is {vm.host!r}, but expected {host!r}, whose VMs these are"
             raise InvalidRequest(msg)
-    unknown = sorted(set(said.idle) - {vm.name for vm in said.vms})
+    unknown = sorted(set(declared.idle) - {vm.name for vm in declared.vms})
     if unknown:
-        msg = f"inventory: idle: {unknown[0]!r} is none of the VMs"
+        msg = f"inventory: idle: {unknown[0]!r} is not one of the VMs"
         raise InvalidRequest(msg)
-    made = to_inventory(InventoryIn(hosts=[HostIn(name=host)], scopes=said.scopes, vms=said.vms))
+    made = to_inventory(InventoryIn(hosts=[HostIn(name=host)], scopes=declared.scopes, vms=declared.vms))
     return HostDeclaration(
         host=host,
         scopes=made.scopes,
         vms=made.vms,
-        known={vm.name: frozenset(vm.model_fields_set - {"name", "host"}) for vm in said.vms},
-        idle=frozenset(said.idle),
+        # Only what the host has sent: a default must not replace a declared value.
+        known_fields={vm.name: frozenset(vm.model_fields_set - {"name", "host"}) for vm in declared.vms},
+        idle_vms=frozenset(declared.idle),
     )
 
 
@@ -419,7 +428,7 @@ def _refuse_repeated(noun: str, names: list[str]) -> None:
     seen: set[str] = set()
     for index, name in enumerate(names):
         if name in seen:
-            msg = f"inventory: {noun.removesuffix('s')} name {name!r} stands twice"
+            msg = f"inventory: duplicate {noun.removesuffix('s')} name {name!r}"
             raise InvalidRequest(msg, path=[noun, index, "name"])
         seen.add(name)
 
@@ -429,7 +438,7 @@ def _refuse_repeated_addresses(vms: list[VmIn]) -> None:
     for index, vm in enumerate(vms):
         for number, address in enumerate(vm.addresses):
             if address in seen:
-                msg = f"inventory: address {address!r} stands twice"
+                msg = f"inventory: duplicate address {address!r}"
                 raise InvalidRequest(msg, path=["vms", index, "addresses", number])
             seen.add(address)
 
@@ -438,14 +447,15 @@ def _to_scope(scope: ScopeIn) -> Scope:
     terminate, os_image = scope.terminate_notification, scope.os_image_notification
     notice = terminate.not_before_timeout or TERMINATE_NOTICE_MIN
     if not TERMINATE_NOTICE_MIN <= notice <= TERMINATE_NOTICE_MAX:
-        msg = f"inventory: scope {scope.name}: terminate_notification.not_before_timeout is expected from PT5M to PT15M"
+        msg = f"inventory: scope {scope.name}: terminate_notification.not_before_timeout must be PT5M to PT15M"
         raise InvalidRequest(msg)
     if os_image.not_before_timeout not in (None, OS_IMAGE_NOTICE):
-        msg = f"inventory: scope {scope.name}: os_image_notification.not_before_timeout is expected to be PT15M"
+        msg = f"inventory: scope {scope.name}: os_image_notification.not_before_timeout must be PT15M"
         raise InvalidRequest(msg)
     if (terminate.enable or os_image.enable) and scope.kind is not ScopeKind.SCALE_SET:
         msg = f"inventory: scope {scope.name} is a {scope.kind}: only a scale-set can have notification profiles"
         raise InvalidRequest(msg)
+    # The older field and the policy mean the same, so the scope and its policy must agree.
     passes = scope.approves_user_operations or (scope.policy is not None and scope.policy.approve_user_operations)
     return Scope(
         name=scope.name,
@@ -487,12 +497,12 @@ def _to_vm(vm: VmIn, hosts: set[str], scopes: dict[str, Scope]) -> VirtualMachin
     return made
 
 
-def show_inventory(inventory: Inventory) -> InventoryIn:
+def to_inventory_in(inventory: Inventory) -> InventoryIn:
     """Convert an inventory to the form of the file: reading it back gives the same inventory."""
     return InventoryIn(
         hosts=[HostIn(name=host.name) for host in inventory.hosts],
-        scopes=[_show_scope(scope) for scope in inventory.scopes],
-        vms=[_show_vm(vm) for vm in inventory.vms],
+        scopes=[_to_scope_in(scope) for scope in inventory.scopes],
+        vms=[_to_vm_in(vm) for vm in inventory.vms],
     )
 
 
@@ -503,59 +513,59 @@ def encode_inventory(inventory: Inventory) -> bytes:
     """
     lists: dict[str, list[bytes]] = {
         "hosts": [HostIn(name=host.name).model_dump_json().encode() for host in inventory.hosts],
-        "scopes": [_show_scope(scope).model_dump_json().encode() for scope in inventory.scopes],
-        "vms": [_show_vm(vm).model_dump_json().encode() for vm in inventory.vms],
+        "scopes": [_to_scope_in(scope).model_dump_json().encode() for scope in inventory.scopes],
+        "vms": [_to_vm_in(vm).model_dump_json().encode() for vm in inventory.vms],
     }
     members = (b'"' + name.encode() + b'":[' + b",".join(values) + b"]" for name, values in lists.items())
     return b"{" + b",".join(members) + b"}"
 
 
-def show_difference(difference: InventoryDifference, refusal: Conflict | None) -> InventoryDifferenceOut:
+def to_difference_out(difference: InventoryDifference, refusal: Conflict | None) -> InventoryDifferenceOut:
     """Convert a difference of inventories, with values in the form of the file."""
     return InventoryDifferenceOut(
-        hosts=_show_kind(difference.hosts, lambda host: HostIn(name=host.name)),
-        scopes=_show_kind(difference.scopes, _show_scope),
-        vms=_show_kind(difference.vms, _show_vm),
+        hosts=_to_kind_out(difference.hosts, lambda host: HostIn(name=host.name)),
+        scopes=_to_kind_out(difference.scopes, _to_scope_in),
+        vms=_to_kind_out(difference.vms, _to_vm_in),
         refusal=None if refusal is None else refusal.message,
     )
 
 
-def _show_kind(difference: Difference, show: Callable[[Any], BaseModel]) -> DifferenceOut:
+def _to_kind_out(difference: KindDifference, show: Callable[[Any], BaseModel]) -> DifferenceOut:
     changed = []
     for name, change in difference.changed.items():
         before, after = (show(each).model_dump(mode="json") for each in (change.before, change.after))
         was = [
             FieldDifferenceOut(
                 field=field,
-                before=before[field] if field in before else _plain(getattr(change.before, field)),
-                after=after[field] if field in after else _plain(getattr(change.after, field)),
+                before=before[field] if field in before else _to_plain(getattr(change.before, field)),
+                after=after[field] if field in after else _to_plain(getattr(change.after, field)),
             )
             for field in change.fields
         ]
-        changed.append(ChangedOut(name=name, fields=was))
+        changed.append(ChangedItemOut(name=name, fields=was))
     return DifferenceOut(added=list(difference.added), changed=changed, removed=list(difference.removed))
 
 
-def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
-    return _show_profile(value).model_dump(mode="json") if isinstance(value, NotificationProfile) else str(value)
+def _to_plain(value: object) -> Any:  # noqa: ANN401 - JSON
+    return _to_profile_in(value).model_dump(mode="json") if isinstance(value, NotificationProfile) else str(value)
 
 
-def _show_scope(scope: Scope) -> ScopeIn:
+def _to_scope_in(scope: Scope) -> ScopeIn:
     return ScopeIn(
         name=scope.name,
         kind=scope.kind,
         fault_domain_count=scope.fault_domain_count,
-        terminate_notification=_show_profile(scope.terminate_notification),
-        os_image_notification=_show_profile(scope.os_image_notification),
+        terminate_notification=_to_profile_in(scope.terminate_notification),
+        os_image_notification=_to_profile_in(scope.os_image_notification),
         couples_deletes=scope.couples_deletes,
-        policy=show_policy(policy_of_scope(scope)),
+        policy=to_policy_in(policy_of_scope(scope)),
     )
 
 
-def _show_profile(profile: NotificationProfile) -> ProfileIn:
-    return ProfileIn(enable=profile.enable, not_before_timeout=profile.not_before_timeout)
+def _to_profile_in(profile: NotificationProfile) -> NotificationProfileIn:
+    return NotificationProfileIn(enable=profile.enable, not_before_timeout=profile.not_before_timeout)
 
 
-def _show_vm(vm: VirtualMachine) -> VmIn:
+def _to_vm_in(vm: VirtualMachine) -> VmIn:
     fields = {name: getattr(vm, name) for name in VmIn.model_fields if name not in {"addresses", "tags", "policy"}}
-    return VmIn(addresses=list(vm.addresses), tags=dict(vm.tags), policy=show_policy(vm.policy), **fields)
+    return VmIn(addresses=list(vm.addresses), tags=dict(vm.tags), policy=to_policy_in(vm.policy), **fields)

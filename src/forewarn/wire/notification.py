@@ -17,9 +17,9 @@ from cloudevents.core.v1.event import CloudEvent
 from pydantic import BaseModel, ConfigDict, Field
 
 from forewarn.core.access import Principal
-from forewarn.core.model import Entry, EntryKind, Event, EventType, Maintenance, MaintenanceState, Source
+from forewarn.core.model import AuditEntry, EntryKind, Event, EventSource, EventType, Maintenance, MaintenanceState
 from forewarn.core.rollout import Rollout
-from forewarn.core.subscription import NotificationKind, Subscription, delivery_id
+from forewarn.core.subscription import NotificationKind, Subscription, make_delivery_id
 from forewarn.wire.control import EventOut, Moment
 
 __all__ = [
@@ -30,10 +30,10 @@ __all__ = [
     "Notification",
     "PingData",
     "RolloutData",
+    "build_notifications",
     "encode_notification",
     "encode_ping",
-    "notifications_of",
-    "rollout_of",
+    "get_rollout_id",
 ]
 
 CONTENT_TYPE = "application/cloudevents+json"
@@ -82,15 +82,17 @@ class MaintenanceFacts(_Data):
     state: MaintenanceState
     cause: str
     type: EventType
-    source: Source
+    source: EventSource
     description: str
-    duration_s: int = Field(description="Expected seconds; 0 no interruption, -1 unknown.")
+    duration_s: int = Field(description="Expected impact in seconds. 0: no interruption; -1: unknown.")
     not_before: Moment | None
     created_at: Moment
     started_at: Moment | None
     impacted_at: Moment | None
     ended_at: Moment | None
-    hosts: list[str] = Field(description="What it was asked for; none for a subscription to some scopes or VMs.")
+    hosts: list[str] = Field(
+        description="Hosts that it was requested for. Empty in subscriptions to some scopes or VMs."
+    )
 
 
 class EventData(_Data):
@@ -98,12 +100,16 @@ class EventData(_Data):
 
     event: EventOut
     maintenance: MaintenanceFacts
-    actor: str = Field(description="Who did it; for a subscription to some scopes or VMs others by their role alone.")
-    reason: str | None = Field(description="In words; for a subscription to some scopes or VMs not in those of others.")
+    actor: str = Field(
+        description="Caller who made the change. Subscriptions to some scopes or VMs see only the role of others."
+    )
+    reason: str | None = Field(
+        description="Reason in words. Subscriptions to some scopes or VMs do not see the words of others."
+    )
 
 
 class MaintenanceData(_Data):
-    """``dev.forewarn.maintenance.*.v1``: a change of a maintenance of which no VM sees an event."""
+    """``dev.forewarn.maintenance.*.v1``: a change of a maintenance for which no VM sees an event."""
 
     maintenance: MaintenanceFacts
     vms: list[str]
@@ -141,7 +147,7 @@ class Notification:
         reason: Reason in words; None if there is none.
     """
 
-    entry: Entry
+    entry: AuditEntry
     kind: NotificationKind
     subject: str
     maintenance: Maintenance | None = None
@@ -157,11 +163,11 @@ class Notification:
     @property
     def id(self) -> str:
         """Id that is the same at every attempt, on every replica."""
-        return delivery_id(*self.key)
+        return make_delivery_id(*self.key)
 
 
-def notifications_of(
-    entry: Entry,
+def build_notifications(
+    entry: AuditEntry,
     maintenance: Maintenance | None,
     events: Sequence[Event],
     rollout: Rollout | None,
@@ -178,14 +184,16 @@ def notifications_of(
         principal: The recipient. A tenant is notified of its events only.
     """
     if entry.kind is EntryKind.ROLLOUT:
-        return [] if rollout is None or principal.owned is not None else _of_rollout(entry, rollout)
+        return (
+            [] if rollout is None or principal.ownership is not None else _build_rollout_notifications(entry, rollout)
+        )
     kind = _KINDS.get(entry.kind)
     if kind is None or maintenance is None:
         return []
-    if principal.owned is not None and not events:
+    if principal.ownership is not None and not events:
         return []
-    entry = principal.shown_entry(entry)
-    then = _maintenance_then(entry, kind, maintenance)
+    entry = principal.redact_entry(entry)
+    then = _restore_maintenance(entry, kind, maintenance)
     if entry.event_id is not None:
         events = [event for event in events if event.id == entry.event_id]
     elif not events:
@@ -196,20 +204,21 @@ def notifications_of(
             kind=kind,
             subject=event.id,
             maintenance=then,
-            event=_event_then(entry, kind, event),
+            event=_restore_event(entry, kind, event),
             reason=entry.reason,
         )
         for event in events
     ]
 
 
-def rollout_of(entry: Entry) -> str | None:
+def get_rollout_id(entry: AuditEntry) -> str | None:
     """Return the id of the rollout that an entry is about; None if there is none."""
     words = (entry.reason or "").split(" ", 2)
     return words[1] if entry.kind is EntryKind.ROLLOUT and len(words) > 1 else None
 
 
-def _of_rollout(entry: Entry, rollout: Rollout) -> list[Notification]:
+def _build_rollout_notifications(entry: AuditEntry, rollout: Rollout) -> list[Notification]:
+    # The audit log has only text: `engine.rollouts` writes "rollout ID 'NAME' WORD: REASON".
     said = (entry.reason or "").removeprefix(f"rollout {rollout.id} {rollout.spec.name!r} ")
     word, _, reason = said.partition(": ")
     kind = _ROLLOUT_WORDS.get(word)
@@ -219,24 +228,25 @@ def _of_rollout(entry: Entry, rollout: Rollout) -> list[Notification]:
     return [Notification(entry=entry, kind=kind, subject=rollout.id, rollout=about, reason=reason or None)]
 
 
-def _maintenance_then(entry: Entry, kind: NotificationKind, maintenance: Maintenance) -> Maintenance:
+def _restore_maintenance(entry: AuditEntry, kind: NotificationKind, maintenance: Maintenance) -> Maintenance:
     """Return the maintenance as it was at that time, without later changes."""
     m = maintenance
     state = _STATES.get(kind)
     if state is None:
-        state = _S.STARTED if _until(m.started_at, entry.at) else _S.SCHEDULED
+        state = _S.STARTED if _drop_if_later(m.started_at, entry.at) else _S.SCHEDULED
     has_begun = state in {_S.STARTED, _S.COMPLETED, _S.FAILED}
     return replace(
         m,
         state=state,
-        started_at=_until(m.started_at, entry.at) if has_begun else None,
-        impacted_at=_until(m.impacted_at, entry.at) if has_begun and state is not _S.STARTED else None,
-        ended_at=_until(m.ended_at, entry.at) if state in {_S.COMPLETED, _S.FAILED, _S.CANCELED} else None,
+        started_at=_drop_if_later(m.started_at, entry.at) if has_begun else None,
+        impacted_at=_drop_if_later(m.impacted_at, entry.at) if has_begun and state is not _S.STARTED else None,
+        ended_at=_drop_if_later(m.ended_at, entry.at) if state in {_S.COMPLETED, _S.FAILED, _S.CANCELED} else None,
     )
 
 
-def _event_then(entry: Entry, kind: NotificationKind, event: Event) -> Event:
-    is_known = _until(event.approved_at, entry.at) is not None
+def _restore_event(entry: AuditEntry, kind: NotificationKind, event: Event) -> Event:
+    # An approval that came after the entry must not appear in it.
+    is_known = _drop_if_later(event.approved_at, entry.at) is not None
     return replace(
         event,
         is_listed=kind is not NotificationKind.WITHDRAWN,
@@ -245,13 +255,13 @@ def _event_then(entry: Entry, kind: NotificationKind, event: Event) -> Event:
     )
 
 
-def _until(moment: datetime | None, now: datetime) -> datetime | None:
+def _drop_if_later(moment: datetime | None, now: datetime) -> datetime | None:
     return moment if moment is not None and moment <= now else None
 
 
 def encode_notification(notification: Notification, source: str) -> bytes:
     """Encode the body to post."""
-    noun, data = _told(notification)
+    noun, data = _build_data(notification)
     word = notification.kind.value.removeprefix("rollout-")
     about: dict[str, str | datetime] = {
         "id": notification.id,
@@ -259,7 +269,7 @@ def encode_notification(notification: Notification, source: str) -> bytes:
         "subject": notification.subject,
         "time": notification.entry.at,
     }
-    return _encode(about, noun, source, data)
+    return _encode_event(about, noun, source, data)
 
 
 def encode_ping(message_id: str, subscription: Subscription, source: str, now: datetime) -> bytes:
@@ -270,10 +280,10 @@ def encode_ping(message_id: str, subscription: Subscription, source: str, now: d
         "subject": subscription.name,
         "time": now,
     }
-    return _encode(about, "ping", source, PingData(subscription=subscription.name))
+    return _encode_event(about, "ping", source, PingData(subscription=subscription.name))
 
 
-def _encode(about: Mapping[str, str | datetime], noun: str, source: str, data: BaseModel) -> bytes:
+def _encode_event(about: Mapping[str, str | datetime], noun: str, source: str, data: BaseModel) -> bytes:
     attributes = {
         **about,
         "source": source,
@@ -283,7 +293,7 @@ def _encode(about: Mapping[str, str | datetime], noun: str, source: str, data: B
     return to_structured_event(CloudEvent(attributes, data.model_dump(mode="json"))).body
 
 
-def _told(notification: Notification) -> tuple[str, BaseModel]:
+def _build_data(notification: Notification) -> tuple[str, BaseModel]:
     entry, maintenance, reason = notification.entry, notification.maintenance, notification.reason
     if notification.rollout is not None:
         id, name = notification.rollout
@@ -292,15 +302,15 @@ def _told(notification: Notification) -> tuple[str, BaseModel]:
         )
         return "rollout", RolloutData(id=id, name=name, state=state, actor=entry.actor, reason=reason)
     assert maintenance is not None  # noqa: S101 - what is not about a rollout is about one
-    facts = _facts(maintenance)
+    facts = _build_facts(maintenance)
     if notification.event is None:
         vms = list(maintenance.vms)
         return "maintenance", MaintenanceData(maintenance=facts, vms=vms, actor=entry.actor, reason=reason)
-    shown = EventOut.of(notification.event, maintenance)
+    shown = EventOut.from_model(notification.event, maintenance)
     return "event", EventData(event=shown, maintenance=facts, actor=entry.actor, reason=reason)
 
 
-def _facts(maintenance: Maintenance) -> MaintenanceFacts:
+def _build_facts(maintenance: Maintenance) -> MaintenanceFacts:
     m = maintenance
     return MaintenanceFacts(
         id=m.id,

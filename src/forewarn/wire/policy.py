@@ -1,4 +1,4 @@
-"""The policy of a scope or of a lone VM, as the inventory declares it and as the store keeps it."""
+"""The policy of a scope or of a standalone VM, as the inventory declares it and as it is stored."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pydantic import (
     model_validator,
 )
 
-from forewarn.core.policy import ALL_APPROVERS, DAYS, NO_POLICY, Extension, Policy, QuietHours, Zone
-from forewarn.core.quiet import first_calm
-from forewarn.util.duration import format_span, parse_span
+from forewarn.core.policy import ALL_APPROVERS, DAYS, NO_POLICY, ExtensionAllowance, Policy, QuietHours, TimeZone
+from forewarn.core.quiet_hours import find_free_start
+from forewarn.util.duration import format_duration, parse_duration
 from forewarn.util.time_zones import load_zone
 
-__all__ = ["ExtensionIn", "PolicyIn", "QuietHoursIn", "show_policy", "to_policy"]
+__all__ = ["ExtensionIn", "PolicyIn", "QuietHoursIn", "to_policy", "to_policy_in"]
 
 _CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 _VM = re.compile(r"vm:[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")
@@ -34,46 +34,46 @@ _APPROVERS_MAX = 100
 _SPAN_MAX = timedelta(days=7)
 
 
-def _clock(value: object) -> time:
+def _parse_time_of_day(value: object) -> time:
     """Parse a time such as ``08:00``; ``24:00`` is the midnight that ends a day."""
     if isinstance(value, time):
         return value
     match = _CLOCK.fullmatch("00:00" if value == "24:00" else str(value))
     if match is None:
-        msg = f'{value!r} is no time of day: expected for example "08:00", in quotes'
+        msg = f'{value!r} is not a time of day: expected for example "08:00", in quotes'
         raise ValueError(msg)
     return time(int(match[1]), int(match[2]))
 
 
-def _zone_name(value: str) -> str:
+def _check_zone_name(value: str) -> str:
     load_zone(value)
     return value
 
 
-def _approver(value: str) -> str:
+def _check_approver(value: str) -> str:
     if value not in ALL_APPROVERS and _VM.fullmatch(value) is None:
-        msg = f"{value!r} is no approver: expected one of {', '.join(ALL_APPROVERS)}, or vm:NAME"
+        msg = f"{value!r} is not an approver: expected one of {', '.join(ALL_APPROVERS)}, or vm:NAME"
         raise ValueError(msg)
     return value
 
 
-def _positive(span: timedelta) -> timedelta:
+def _check_span(span: timedelta) -> timedelta:
     if not timedelta(0) < span <= _SPAN_MAX:
-        msg = f"{format_span(span)} is out of range: expected more than nothing, and at most {format_span(_SPAN_MAX)}"
+        msg = f"{format_duration(span)} is out of range: expected more than 0s and at most {format_duration(_SPAN_MAX)}"
         raise ValueError(msg)
     return span
 
 
 _Span = Annotated[
     timedelta,
-    BeforeValidator(parse_span),
-    AfterValidator(_positive),
-    PlainSerializer(format_span, return_type=str),
+    BeforeValidator(parse_duration),
+    AfterValidator(_check_span),
+    PlainSerializer(format_duration, return_type=str),
     WithJsonSchema({"type": "string", "examples": ["90s", "10m"]}),
 ]
 _Clock = Annotated[
     time,
-    BeforeValidator(_clock),
+    BeforeValidator(_parse_time_of_day),
     PlainSerializer(lambda value: value.strftime("%H:%M"), return_type=str),
     WithJsonSchema({"type": "string", "examples": ["08:00"]}),
 ]
@@ -91,74 +91,77 @@ class QuietHoursIn(_Strict):
     """A part of the week without platform maintenance."""
 
     days: Annotated[list[_Day], Field(min_length=1, max_length=len(DAYS))] = Field(
-        ["mon", "tue", "wed", "thu", "fri", "sat", "sun"], description="On which it begins; without it every day."
+        ["mon", "tue", "wed", "thu", "fri", "sat", "sun"],
+        description="Days on which the hours begin. Default: every day.",
     )
-    begin: _Clock = Field(alias="from", description="Local time, such as 08:00.")
-    end: _Clock = Field(alias="to", description="Local time; of the next day where it is not later than `from`.")
-    timezone: Annotated[str, AfterValidator(_zone_name)] = Field(description="Such as Europe/Berlin, or UTC.")
+    begin: _Clock = Field(alias="from", description="Start in local time, such as 08:00.")
+    end: _Clock = Field(alias="to", description="End in local time; on the next day if it is not later than `from`.")
+    timezone: Annotated[str, AfterValidator(_check_zone_name)] = Field(
+        description="Time zone, such as Europe/Berlin or UTC."
+    )
 
 
 class ExtensionIn(_Strict):
     """Additional time to prepare, granted on request."""
 
-    max: _Span = Field(description="In sum for one maintenance, such as 10m.")
+    max: _Span = Field(description="Maximum total for one maintenance, such as 10m.")
     times: Annotated[int, Field(ge=1, le=100)] = 1
 
 
 class PolicyIn(_Strict):
-    """Policy of the owner of a scope, or of a VM that stands alone."""
+    """Policy of a scope, or of a standalone VM."""
 
     approve_user_operations: bool = Field(
-        default=False, description="User restarts and redeployments go straight to Started."
+        default=False, description="Move user restarts and redeployments straight to Started."
     )
     approve_freezes_up_to: _Span | None = Field(
-        None, description="A platform Freeze announced as no longer than that is approved at once."
+        None, description="Maximum announced duration of a platform Freeze that is approved immediately."
     )
     quiet_hours: Annotated[list[QuietHoursIn], Field(max_length=_QUIET_HOURS_MAX)] = []
     user_operations_max: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
-        None, description="User operations that may go on at once."
+        None, description="Maximum number of user operations in progress at the same time."
     )
     approvers: Annotated[
-        list[Annotated[str, AfterValidator(_approver)]], Field(min_length=1, max_length=_APPROVERS_MAX)
-    ] = Field(list(ALL_APPROVERS), description="Whose approvals count: vm, operator, tenant, or vm:NAME.")
-    extension: ExtensionIn | None = Field(None, description="More time to prepare, for the asking.")
+        list[Annotated[str, AfterValidator(_check_approver)]], Field(min_length=1, max_length=_APPROVERS_MAX)
+    ] = Field(list(ALL_APPROVERS), description="Callers whose approvals count: vm, operator, tenant, or vm:NAME.")
+    extension: ExtensionIn | None = Field(None, description="Additional time to prepare, granted on request.")
 
     @model_validator(mode="after")
-    def _leaves_time(self) -> PolicyIn:
-        if self.quiet_hours and first_calm(_quiet_hours(self), *_A_YEAR) is None:
-            msg = "quiet_hours leave no moment for maintenance: some is needed, or it could only ever be forced"
+    def _check_quiet_hours(self) -> PolicyIn:
+        if self.quiet_hours and find_free_start(_to_quiet_hours(self), *_A_YEAR) is None:
+            msg = "quiet_hours leave no time for maintenance: shorten them, or every maintenance must be forced"
             raise ValueError(msg)
         return self
 
 
-def _quiet_hours(said: PolicyIn) -> tuple[QuietHours, ...]:
+def _to_quiet_hours(declared: PolicyIn) -> tuple[QuietHours, ...]:
     return tuple(
         QuietHours(
             days=tuple(sorted({DAYS.index(day) for day in each.days})),
             begin=each.begin,
             end=each.end,
-            zone=Zone(name=each.timezone, rules=load_zone(each.timezone)),
+            zone=TimeZone(name=each.timezone, rules=load_zone(each.timezone)),
         )
-        for each in said.quiet_hours
+        for each in declared.quiet_hours
     )
 
 
-def to_policy(said: PolicyIn | None) -> Policy:
+def to_policy(declared: PolicyIn | None) -> Policy:
     """Convert to a policy of the core."""
-    if said is None:
+    if declared is None:
         return NO_POLICY
-    extension = said.extension
+    extension = declared.extension
     return Policy(
-        approves_user_operations=said.approve_user_operations,
-        approves_freezes_up_to=said.approve_freezes_up_to,
-        quiet_hours=_quiet_hours(said),
-        user_operations_max=said.user_operations_max,
-        approvers=tuple(dict.fromkeys(said.approvers)),
-        extension=None if extension is None else Extension(max=extension.max, times=extension.times),
+        approves_user_operations=declared.approve_user_operations,
+        approves_freezes_up_to=declared.approve_freezes_up_to,
+        quiet_hours=_to_quiet_hours(declared),
+        user_operations_max=declared.user_operations_max,
+        approvers=tuple(dict.fromkeys(declared.approvers)),
+        extension=None if extension is None else ExtensionAllowance(max=extension.max, times=extension.times),
     )
 
 
-def show_policy(policy: Policy) -> PolicyIn | None:
+def to_policy_in(policy: Policy) -> PolicyIn | None:
     """Convert to the form of the file, without fields that are not declared; None: nothing is declared."""
     said: dict[str, Any] = {}
     if policy.approves_user_operations:

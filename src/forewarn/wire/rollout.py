@@ -11,31 +11,31 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from forewarn.core.causes import DEFAULT_CAUSE
-from forewarn.core.model import EventType, Source
+from forewarn.core.model import EventSource, EventType
 from forewarn.core.rollout import (
     HOSTS_MAX,
     HealthCheck,
-    HostState,
-    Order,
+    HostOrder,
     Rollout,
     RolloutHost,
+    RolloutHostState,
     RolloutSpec,
     RolloutState,
 )
-from forewarn.core.rollout_plan import Batch, Move, Plan, check_spec
-from forewarn.core.rollout_step import Wait
+from forewarn.core.rollout_plan import QuietHoursDelay, RolloutBatch, RolloutPlan, check_spec
+from forewarn.core.rollout_step_types import WaitForChange
 from forewarn.errors import CallerError, InvalidRequest, StoreCorrupt
-from forewarn.util.duration import format_span, parse_span
+from forewarn.util.duration import format_duration, parse_duration
 from forewarn.wire.control import Moment, Seconds
 from forewarn.wire.yaml_source import YamlSource
 
 __all__ = [
     "AT_ONCE_MAX",
     "FILE_SIZE_BYTES_MAX",
-    "PlanOut",
     "RolloutHostOut",
     "RolloutIn",
     "RolloutOut",
+    "RolloutPlanOut",
     "decode_rollout",
     "encode_rollout",
     "parse_rollout",
@@ -71,14 +71,14 @@ class _Out(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class _Common(_In):
+class _RolloutFields(_In):
     """Common part of a specification in a file and in JSON."""
 
     name: Name
     type: EventType | None = None
     cause: Annotated[str, Field(max_length=64)] | None = None
     description: Annotated[str, Field(max_length=1000, pattern=_NO_NUL)] | None = None
-    order: Order = Order.LISTED
+    order: HostOrder = HostOrder.LISTED
     batch_size: Annotated[int, Field(ge=1, le=HOSTS_MAX)] | None = None
     hosts_at_once: Annotated[int, Field(ge=1, le=AT_ONCE_MAX)] | None = None
     one_fault_domain: bool = True
@@ -86,17 +86,17 @@ class _Common(_In):
     failures_max: Annotated[int, Field(ge=1, le=HOSTS_MAX)] = 1
 
     @model_validator(mode="after")
-    def _names_type_or_cause(self) -> Self:
+    def _check_type_or_cause(self) -> Self:
         if self.type is None and self.cause is None:
             msg = "name a type or a cause"
             raise ValueError(msg)
         return self
 
-    def _spec(self, **rest: Any) -> RolloutSpec:  # noqa: ANN401 - fields of `RolloutSpec`
+    def _build_spec(self, **rest: Any) -> RolloutSpec:  # noqa: ANN401 - fields of `RolloutSpec`
         """Build a specification from these fields and the missing ones."""
         cause = self.cause
         if cause is None and self.type is not None:
-            cause = DEFAULT_CAUSE[self.type, Source.PLATFORM]
+            cause = DEFAULT_CAUSE[self.type, EventSource.PLATFORM]
         return RolloutSpec(
             name=self.name,
             cause=cause or "",
@@ -115,36 +115,36 @@ class _Common(_In):
 # The file
 
 
-def _span(value: object) -> timedelta:
+def _parse_bounded_span(value: object) -> timedelta:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         msg = "expected a span of time, for example 90s, 15m, 24h or 7d"
         raise ValueError(msg)  # noqa: TRY004 - pydantic takes a TypeError for a bug
-    span = parse_span(value)
+    span = parse_duration(value)
     if not timedelta(0) <= span <= _SPAN_MAX:
-        msg = f"{value!r} is expected to be at least 0s and at most {format_span(_SPAN_MAX)}"
+        msg = f"{value!r} is out of range: expected at least 0s and at most {format_duration(_SPAN_MAX)}"
         raise ValueError(msg)
     return span
 
 
-def _timeout(value: object) -> timedelta:
-    span = _span(value)
+def _parse_timeout(value: object) -> timedelta:
+    span = _parse_bounded_span(value)
     if not timedelta(0) < span <= _TIMEOUT_MAX:
-        msg = f"{value!r} is expected to be more than 0s and at most {format_span(_TIMEOUT_MAX)}"
+        msg = f"{value!r} is out of range: expected more than 0s and at most {format_duration(_TIMEOUT_MAX)}"
         raise ValueError(msg)
     return span
 
 
-def _duration(value: object) -> int:
+def _parse_duration(value: object) -> int:
     if value == "unknown":
         return -1
-    span = _span(value)
+    span = _parse_bounded_span(value)
     if span.microseconds:
-        msg = f"{value!r} is expected to be whole seconds, for example 5s or 10m, or unknown"
+        msg = f"{value!r} is not a duration: expected whole seconds, for example 5s or 10m, or unknown"
         raise ValueError(msg)
     return int(span.total_seconds())
 
 
-def _all_or_names(value: object) -> object:
+def _parse_hosts(value: object) -> object:
     if value == "all":
         return None
     if not isinstance(value, list):
@@ -153,9 +153,9 @@ def _all_or_names(value: object) -> object:
     return value
 
 
-_Span = Annotated[timedelta, BeforeValidator(_span)]
-_Timeout = Annotated[timedelta, BeforeValidator(_timeout)]
-_Duration = Annotated[int, BeforeValidator(_duration)]
+_Span = Annotated[timedelta, BeforeValidator(_parse_bounded_span)]
+_Timeout = Annotated[timedelta, BeforeValidator(_parse_timeout)]
+_Duration = Annotated[int, BeforeValidator(_parse_duration)]
 
 
 class _FileCanary(_In):
@@ -168,12 +168,12 @@ class _FileHealth(_In):
     timeout: _Timeout = timedelta(minutes=1)
 
 
-class _File(_Common):
+class _RolloutFile(_RolloutFields):
     """A whole rollout file."""
 
     duration: _Duration | None = None
     notice: _Span | None = None
-    hosts: Annotated[Hosts | None, BeforeValidator(_all_or_names)]
+    hosts: Annotated[Hosts | None, BeforeValidator(_parse_hosts)]
     canary: _FileCanary | None = None
     pause: _Span = timedelta(0)
     health: _FileHealth | None = None
@@ -181,7 +181,7 @@ class _File(_Common):
 
     def to_spec(self) -> RolloutSpec:
         canary, health = self.canary, self.health
-        return self._spec(
+        return self._build_spec(
             duration_s=self.duration,
             notice=self.notice,
             hosts=None if self.hosts is None else tuple(self.hosts),
@@ -203,15 +203,16 @@ def parse_rollout(content: bytes, where: str = "rollout") -> RolloutSpec:
     Raises:
         CallerError: It is malformed, too large, or contradicts itself; message and ``details["line"]`` give the place.
     """
-    source = YamlSource(where, size_bytes_max=FILE_SIZE_BYTES_MAX, kind="rollout", fault=InvalidRequest)
+    source = YamlSource(where, size_bytes_max=FILE_SIZE_BYTES_MAX, kind="rollout", error_class=InvalidRequest)
     data = source.read(content)
     if not isinstance(data, dict):
-        raise source.error((), "keys and values are expected, with name, type and hosts at least")
-    spec = source.validate(_File, data).to_spec()
+        raise source.build_error((), "expected a mapping with at least name, type and hosts")
+    spec = source.validate(_RolloutFile, data).to_spec()
     try:
         check_spec(spec)
     except CallerError as error:
-        line = source.line(tuple(error.details.get("at", ())))
+        # The core names the place in the specification; in the file it has the same keys.
+        line = source.find_line(tuple(error.details.get("at", ())))
         msg = f"{where}:{line}: {error.message}"
         raise type(error)(msg, **error.details | {"line": line}) from error
     return spec
@@ -224,31 +225,33 @@ class CanaryIn(_In):
     """Hosts that go first."""
 
     hosts: Hosts
-    pause_s: Seconds | None = Field(None, description="After the last of them; default: as between batches.")
+    pause_s: Seconds | None = Field(
+        None, description="Seconds to pause after the last of them. Default: `pause_s` of the rollout."
+    )
 
 
-class HealthIn(_In):
+class HealthCheckIn(_In):
     """Health check between two batches."""
 
-    command: Command = Field(description="Program and arguments, without a shell; 0 says that all is well.")
+    command: Command = Field(description="Program and arguments, run without a shell. Exit status 0 means healthy.")
     timeout_s: Annotated[float, Field(gt=0, le=_TIMEOUT_MAX.total_seconds(), allow_inf_nan=False)] = 60.0
 
 
-class RolloutIn(_Common):
+class RolloutIn(_RolloutFields):
     """A rollout to plan or to start; in responses, the specification of a rollout."""
 
-    hosts: Hosts | Literal["all"] = Field(description="Names, or all of the inventory as it is now.")
+    hosts: Hosts | Literal["all"] = Field(description="Names, or `all` for every host that is now in the inventory.")
     duration_s: Annotated[int, Field(ge=-1, le=_SPAN_MAX_S)] | None = Field(
-        None, description="Expected seconds of impact; 0 no interruption, -1 unknown; default: as the cause has it."
+        None, description="Expected impact in seconds. 0: no interruption; -1: unknown. Default: that of the cause."
     )
-    notice_s: Seconds | None = Field(None, description="From announcement to NotBefore; default: the minimum.")
+    notice_s: Seconds | None = Field(None, description="Seconds from announcement to NotBefore. Default: the minimum.")
     canary: CanaryIn | None = None
-    pause_s: Seconds = Field(0.0, description="Between two batches.")
-    health: HealthIn | None = None
-    deadline_s: Seconds | None = Field(None, description="From the announcement for a host until it is over.")
+    pause_s: Seconds = Field(0.0, description="Seconds to pause between two batches.")
+    health: HealthCheckIn | None = None
+    deadline_s: Seconds | None = Field(None, description="Maximum seconds from the announcement for a host to its end.")
 
     @classmethod
-    def of(cls, spec: RolloutSpec) -> RolloutIn:
+    def from_spec(cls, spec: RolloutSpec) -> RolloutIn:
         """Build from the model: reading it back gives the same."""
         return cls(
             name=spec.name,
@@ -256,7 +259,7 @@ class RolloutIn(_Common):
             cause=spec.cause,
             description=spec.description,
             duration_s=spec.duration_s,
-            notice_s=_seconds(spec.notice),
+            notice_s=_to_seconds(spec.notice),
             hosts="all" if spec.hosts is None else list(spec.hosts),
             order=spec.order,
             batch_size=spec.batch_size,
@@ -270,16 +273,16 @@ class RolloutIn(_Common):
             failures_max=spec.failures_max,
             health=None
             if spec.health is None
-            else HealthIn(command=list(spec.health.command), timeout_s=spec.health.timeout.total_seconds()),
-            deadline_s=_seconds(spec.deadline),
+            else HealthCheckIn(command=list(spec.health.command), timeout_s=spec.health.timeout.total_seconds()),
+            deadline_s=_to_seconds(spec.deadline),
         )
 
     def to_spec(self) -> RolloutSpec:
         """Convert to a specification of the core."""
         canary, health, pause = self.canary, self.health, timedelta(seconds=self.pause_s)
-        return self._spec(
+        return self._build_spec(
             duration_s=self.duration_s,
-            notice=_span_of(self.notice_s),
+            notice=_to_timedelta(self.notice_s),
             hosts=None if self.hosts == "all" else tuple(self.hosts),
             canary=() if canary is None else tuple(canary.hosts),
             canary_pause=pause if canary is None or canary.pause_s is None else timedelta(seconds=canary.pause_s),
@@ -287,39 +290,39 @@ class RolloutIn(_Common):
             health=None
             if health is None
             else HealthCheck(command=tuple(health.command), timeout=timedelta(seconds=health.timeout_s)),
-            deadline=_span_of(self.deadline_s),
+            deadline=_to_timedelta(self.deadline_s),
         )
 
 
-class MoveOut(_Out):
-    """A host that quiet hours defer."""
+class QuietHoursMoveOut(_Out):
+    """A host that quiet hours postpone."""
 
     host: str
     not_before: Moment
-    moved_from: Moment = Field(description="What NotBefore would be without quiet hours.")
-    moved_by: list[str] = Field(description="Scopes, or VMs that stand alone, whose quiet hours these are.")
+    moved_from: Moment = Field(description="NotBefore without quiet hours.")
+    moved_by: list[str] = Field(description="Scopes or standalone VMs whose quiet hours move NotBefore.")
 
     @classmethod
-    def of(cls, move: Move) -> MoveOut:
+    def from_model(cls, move: QuietHoursDelay) -> QuietHoursMoveOut:
         """Build from the model."""
         return cls(host=move.host, not_before=move.not_before, moved_from=move.moved_from, moved_by=list(move.moved_by))
 
 
-class BatchOut(_Out):
+class PlannedBatchOut(_Out):
     """A batch of a plan."""
 
-    number: int = Field(description="From 1.")
+    number: int = Field(description="Number of the batch, from 1.")
     is_canary: bool
-    rounds: list[list[str]] = Field(description="Its hosts, those of a round in flight together.")
-    vms: int = Field(description="How many VMs run on them.")
-    unwarned: int = Field(description="How many of these VMs no event would warn now.")
-    unwarned_vms: list[str] = Field(description=f"Their names; the first {UNWARNED_NAMES_MAX}.")
+    rounds: list[list[str]] = Field(description="Hosts of the batch, in rounds that are in flight together.")
+    vms: int = Field(description="Number of VMs on these hosts.")
+    unwarned: int = Field(description="Number of these VMs that no event would warn now.")
+    unwarned_vms: list[str] = Field(description=f"Names of these VMs; the first {UNWARNED_NAMES_MAX}.")
     begins_at: Moment
     ends_at: Moment
-    moves: list[MoveOut] = Field(description="Hosts that quiet hours put off.")
+    moves: list[QuietHoursMoveOut] = Field(description="Hosts that quiet hours postpone.")
 
     @classmethod
-    def of(cls, batch: Batch) -> BatchOut:
+    def from_model(cls, batch: RolloutBatch) -> PlannedBatchOut:
         """Build from the model."""
         return cls(
             number=batch.number + 1,
@@ -330,23 +333,25 @@ class BatchOut(_Out):
             unwarned_vms=list(batch.unwarned_vms[:UNWARNED_NAMES_MAX]),
             begins_at=batch.begins_at,
             ends_at=batch.ends_at,
-            moves=[MoveOut.of(move) for move in batch.moves],
+            moves=[QuietHoursMoveOut.from_model(move) for move in batch.moves],
         )
 
 
-class PlanOut(_Out):
-    """Plan of a rollout; nothing was done. The times are estimates."""
+class RolloutPlanOut(_Out):
+    """Plan of a rollout; nothing was changed. The times are estimates."""
 
     dry_run: Literal[True] = True
     name: str
     hosts: int
     begins_at: Moment
     ends_at: Moment
-    is_at_least: bool = Field(description="It takes longer: the duration is unknown, or VMs wait for each other.")
-    batches: list[BatchOut]
+    is_at_least: bool = Field(
+        description="True if it takes longer: the duration is unknown, or VMs wait for each other."
+    )
+    batches: list[PlannedBatchOut]
 
     @classmethod
-    def of(cls, plan: Plan) -> PlanOut:
+    def from_model(cls, plan: RolloutPlan) -> RolloutPlanOut:
         """Build from the model."""
         return cls(
             name=plan.spec.name,
@@ -354,7 +359,7 @@ class PlanOut(_Out):
             begins_at=plan.begins_at,
             ends_at=plan.ends_at,
             is_at_least=plan.is_at_least,
-            batches=[BatchOut.of(batch) for batch in plan.batches],
+            batches=[PlannedBatchOut.from_model(batch) for batch in plan.batches],
         )
 
 
@@ -362,15 +367,15 @@ class RolloutHostOut(_Out):
     """A host of a rollout."""
 
     name: str
-    batch: int = Field(description="From 1.")
-    state: HostState
+    batch: int = Field(description="Number of its batch, from 1.")
+    state: RolloutHostState
     maintenance_ids: list[str]
     scheduled_at: Moment | None
     ended_at: Moment | None
     reason: str | None
 
     @classmethod
-    def of(cls, host: RolloutHost) -> RolloutHostOut:
+    def from_model(cls, host: RolloutHost) -> RolloutHostOut:
         """Build from the model."""
         return cls(
             name=host.name,
@@ -389,22 +394,22 @@ class RolloutOut(_Out):
     id: str
     name: str
     state: RolloutState
-    reason: str | None = Field(description="Why it is paused, is being aborted, or was aborted.")
+    reason: str | None = Field(description="Reason why it is paused, is being aborted, or was aborted.")
     created_at: Moment
     started_at: Moment | None
     ended_at: Moment | None
-    batch: int | None = Field(description="The batch whose turn it is, from 1; null when every host has had its turn.")
+    batch: int | None = Field(description="Number of the current batch, from 1. Null: every host has had its turn.")
     batches: int
-    counts: dict[HostState, int] = Field(description="How many hosts are in each state.")
+    counts: dict[RolloutHostState, int] = Field(description="Number of hosts in each state.")
     in_flight: list[str] = Field(description="Hosts with a maintenance that may still change.")
     waits_for: str | None
     waits_until: Moment | None
     spec: RolloutIn
 
     @classmethod
-    def of(cls, rollout: Rollout, wait: Wait | None = None) -> RolloutOut:
+    def from_model(cls, rollout: Rollout, wait: WaitForChange | None = None) -> RolloutOut:
         """Build from the model, and from the last of its next steps."""
-        batch = rollout.batch
+        batch = rollout.current_batch
         return cls(
             id=rollout.id,
             name=rollout.spec.name,
@@ -414,12 +419,12 @@ class RolloutOut(_Out):
             started_at=rollout.started_at,
             ended_at=rollout.ended_at,
             batch=None if batch is None else batch + 1,
-            batches=rollout.batches,
-            counts=dict(rollout.counts),
+            batches=rollout.batch_count,
+            counts=dict(rollout.host_counts),
             in_flight=[host.name for host in rollout.open_hosts],
             waits_for=None if wait is None else wait.reason,
             waits_until=None if wait is None else wait.until,
-            spec=RolloutIn.of(rollout.spec),
+            spec=RolloutIn.from_spec(rollout.spec),
         )
 
 
@@ -443,13 +448,13 @@ def decode_rollout(text: str) -> Rollout:
         return _STORED.validate_json(text)
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors(include_url=False)[0]["loc"])
-        msg = f"a stored rollout cannot be read: its {place or 'text'} is none"
+        msg = f"cannot read a stored rollout: invalid {place or 'text'}"
         raise StoreCorrupt(msg) from error
 
 
-def _seconds(span: timedelta | None) -> float | None:
+def _to_seconds(span: timedelta | None) -> float | None:
     return None if span is None else span.total_seconds()
 
 
-def _span_of(seconds: float | None) -> timedelta | None:
+def _to_timedelta(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)

@@ -17,14 +17,14 @@ from forewarn.wire.control import Moment, Name, Reason
 
 __all__ = [
     "DeliveryOut",
-    "PauseIn",
-    "RedeliverIn",
-    "RedeliveredOut",
-    "ResumeIn",
-    "RotateIn",
+    "PingResultOut",
+    "RedeliveryIn",
+    "RedeliveryOut",
+    "SecretRotationIn",
     "SubscriptionIn",
     "SubscriptionOut",
-    "TestOut",
+    "SubscriptionPauseIn",
+    "SubscriptionResumeIn",
 ]
 
 _NAMES_MAX = 1000
@@ -42,45 +42,53 @@ class _Out(BaseModel):
 class SubscriptionIn(_In):
     """A subscription to notifications of future audit log entries."""
 
-    name: Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Of your choice.")]
-    url: Annotated[str, Field(max_length=2000, description="Where notifications are posted to.")]
+    name: Annotated[
+        str, Field(max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Name of the subscription.")
+    ]
+    url: Annotated[str, Field(max_length=2000, description="URL that notifications are posted to.")]
     scopes: list[Name] = Field(
-        default_factory=list, max_length=_NAMES_MAX, description="Only of events of these scopes, or of these VMs."
+        default_factory=list,
+        max_length=_NAMES_MAX,
+        description="Send only notifications for events of these scopes, and of `vms`.",
     )
     vms: list[Name] = Field(
-        default_factory=list, max_length=_NAMES_MAX, description="Only of events of these VMs, which stand alone."
+        default_factory=list,
+        max_length=_NAMES_MAX,
+        description="Send only notifications for events of these standalone VMs, and of `scopes`.",
     )
     kinds: list[NotificationKind] = Field(
-        default_factory=list, max_length=len(NotificationKind), description="Only of these; none: of all."
+        default_factory=list, max_length=len(NotificationKind), description="Send only these kinds. Empty: all."
     )
 
 
-class PauseIn(_In):
+class SubscriptionPauseIn(_In):
     """Reason for a pause."""
 
     reason: Reason | None = None
 
 
-class ResumeIn(_In):
+class SubscriptionResumeIn(_In):
     """Options for resuming a paused subscription."""
 
-    skip: bool = Field(default=False, description="Leave out what has happened until now.")
+    skip: bool = Field(default=False, description="Skip everything that has happened up to now.")
 
 
-class RotateIn(_In):
+class SecretRotationIn(_In):
     """Options for replacing the secret of a subscription."""
 
-    at_once: bool = Field(default=False, description="From now on: somebody else knows it.")
-
-
-class RedeliverIn(_In):
-    """Selection of dead deliveries to try again."""
-
-    ids: Annotated[list[_DeliveryId], Field(max_length=1000)] | None = Field(
-        None, description="Ids of deliveries; null: all that are dead, at most 1,000."
+    at_once: bool = Field(
+        default=False, description="Stop signing with the former secret immediately, as after a leak."
     )
 
-    def keys(self) -> list[tuple[int, str]] | None:
+
+class RedeliveryIn(_In):
+    """Selection of dead deliveries to retry."""
+
+    ids: Annotated[list[_DeliveryId], Field(max_length=1000)] | None = Field(
+        None, description="Ids of deliveries. Null: all dead ones, at most 1,000."
+    )
+
+    def to_keys(self) -> list[tuple[int, str]] | None:
         """Convert the ids to keys of the core."""
         if self.ids is None:
             return None
@@ -89,28 +97,30 @@ class RedeliverIn(_In):
 
 
 class SubscriptionOut(_Out):
-    """A subscription. Its secret is shown once, when it is made."""
+    """A subscription. Its secret is shown once, when it is created."""
 
     id: str
     name: str
-    url: str = Field(description="For who may only read: without its path and query.")
+    url: str = Field(description="URL of the receiver; without path and query for callers who may only read.")
     scopes: list[str]
     vms: list[str]
     kinds: list[str]
     state: SubscriptionState
-    reason: str | None = Field(description="Why it is paused.")
-    given_up: bool = Field(description="Whether it was paused because its receiver wants or takes nothing any more.")
-    cursor: int = Field(description="Sequence in the audit log up to which all was handed over, or waits, or is dead.")
-    waiting: int = Field(description="Deliveries that are tried again.")
-    dead: int = Field(description="Deliveries that were given up.")
+    reason: str | None = Field(description="Reason why it is paused.")
+    given_up: bool = Field(
+        description="True if it was paused because its receiver refuses or no longer accepts notifications."
+    )
+    cursor: int = Field(description="Audit log sequence up to which all was delivered, is waiting, or is dead.")
+    waiting: int = Field(description="Number of deliveries that are being retried.")
+    dead: int = Field(description="Number of deliveries that were given up.")
     failing_since: Moment | None
-    former_secret_until: Moment | None = Field(description="Until when the secret before signs too.")
+    former_secret_until: Moment | None = Field(description="Time until which the former secret signs too.")
     created_at: Moment
     created_by: str
     secret: str | None = None
 
     @classmethod
-    def of(
+    def from_model(
         cls, subscription: Subscription, *, waiting: int = 0, dead: int = 0, is_secret_shown: bool = False
     ) -> SubscriptionOut:
         """Build from the model."""
@@ -137,20 +147,20 @@ class SubscriptionOut(_Out):
 
 
 class DeliveryOut(_Out):
-    """A delivery that did not get through at once."""
+    """A delivery whose first attempt failed."""
 
     id: str = Field(description="The `id` of the notification.")
     sequence: int
     subject: str
     kind: NotificationKind
-    at: Moment = Field(description="When what it tells of happened.")
+    at: Moment = Field(description="Time of the change that it reports.")
     state: DeliveryState
     attempts: int
     next_at: Moment | None
     last_error: str
 
     @classmethod
-    def of(cls, delivery: Delivery) -> DeliveryOut:
+    def from_model(cls, delivery: Delivery) -> DeliveryOut:
         """Build from the model."""
         d = delivery
         return cls(
@@ -166,16 +176,16 @@ class DeliveryOut(_Out):
         )
 
 
-class RedeliveredOut(_Out):
-    """Number of deliveries that are tried again."""
+class RedeliveryOut(_Out):
+    """Number of deliveries that are being retried."""
 
     count: int
 
 
-class TestOut(_Out):
+class PingResultOut(_Out):
     """The receiver's answer to a ping."""
 
     delivered: bool
-    status: int | None = Field(description="HTTP status; null: there was no answer.")
+    status: int | None = Field(description="HTTP status. Null: no answer.")
     error: str
     took_s: float

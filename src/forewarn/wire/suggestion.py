@@ -6,22 +6,22 @@ import difflib
 from collections.abc import Iterable
 from itertools import islice
 
-__all__ = ["suggest"]
+__all__ = ["suggest_name"]
 
 _COMPARED_MAX = 2000
 _LISTED_MAX = 30
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
+def suggest_name(unknown: str, known: Iterable[str]) -> str:
     """Return ``did you mean 'web-0'?``, or ``expected one of web-0, web-1`` if no known name is similar.
 
     Args:
-        word: The unknown name.
+        unknown: The unknown name.
         known: Known names. The first 2,000 are compared, without regard to case; the first 30 are listed.
     """
     names = list(islice(known, _COMPARED_MAX))
     by_folded = {name.casefold(): name for name in names}
-    close = difflib.get_close_matches(word[:200].casefold(), by_folded, n=1)
+    close = difflib.get_close_matches(unknown[:200].casefold(), by_folded, n=1)
     if close:
         return f"did you mean {by_folded[close[0]]!r}?"
     if not names:

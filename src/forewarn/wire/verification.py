@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from pydantic import BaseModel, ConfigDict
 
-from forewarn.core.chain import Chain, Fault, Head, Verifier
+from forewarn.core.audit_chain import Chain, ChainFault, ChainHead, ChainVerifier
 from forewarn.errors import InvalidRequest
 
-__all__ = ["ChainOut", "FindingOut", "HeadsOut", "VerificationOut", "parse_noted", "show_head"]
+__all__ = ["ChainFindingOut", "ChainOut", "HeadsOut", "VerificationOut", "format_head", "parse_noted_heads"]
 
 
 class _Out(BaseModel):
@@ -22,9 +22,9 @@ class HeadsOut(_Out):
     heads: list[str]
 
     @classmethod
-    def of(cls, heads: Mapping[Chain, Head]) -> HeadsOut:
+    def from_model(cls, heads: Mapping[Chain, ChainHead]) -> HeadsOut:
         """Build from the model."""
-        return cls(heads=[show_head(chain, heads.get(chain, Head())) for chain in Chain])
+        return cls(heads=[format_head(chain, heads.get(chain, ChainHead())) for chain in Chain])
 
 
 class ChainOut(_Out):
@@ -36,12 +36,12 @@ class ChainOut(_Out):
     head: str
 
 
-class FindingOut(_Out):
+class ChainFindingOut(_Out):
     """A fault in a hash chain."""
 
     chain: Chain
     sequence: int
-    fault: Fault
+    fault: ChainFault
     message: str
 
 
@@ -49,41 +49,41 @@ class VerificationOut(_Out):
     """Result of a verification; `findings` holds at most a hundred of `findings_total`."""
 
     chains: list[ChainOut]
-    findings: list[FindingOut]
+    findings: list[ChainFindingOut]
     findings_total: int
 
     @classmethod
-    def of(cls, verifier: Verifier) -> VerificationOut:
+    def from_verifier(cls, verifier: ChainVerifier) -> VerificationOut:
         """Build from the model."""
         return cls(
             chains=[
-                ChainOut(chain=chain, entries=found.entries, gaps=found.gaps, head=show_head(chain, found.head))
+                ChainOut(chain=chain, entries=found.entries, gaps=found.gaps, head=format_head(chain, found.head))
                 for chain, found in verifier.chains.items()
             ],
             findings=[
-                FindingOut(chain=each.chain, sequence=each.sequence, fault=each.fault, message=each.words)
+                ChainFindingOut(chain=each.chain, sequence=each.sequence, fault=each.fault, message=each.message)
                 for each in verifier.findings
             ],
             findings_total=verifier.findings_total,
         )
 
 
-def show_head(chain: Chain, head: Head) -> str:
+def format_head(chain: Chain, head: ChainHead) -> str:
     """Return a head as it is printed and noted."""
     return f"{chain}:{head}"
 
 
-def parse_noted(texts: Iterable[str]) -> dict[Chain, list[Head]]:
+def parse_noted_heads(texts: Iterable[str]) -> dict[Chain, list[ChainHead]]:
     """Parse heads that were noted earlier.
 
     Raises:
         InvalidRequest: One is not ``CHAIN:SEQUENCE:HASH``.
     """
-    noted: dict[Chain, list[Head]] = {}
+    noted: dict[Chain, list[ChainHead]] = {}
     for text in texts:
         name, _, rest = text.strip().partition(":")
         try:
-            noted.setdefault(Chain(name), []).append(Head.parse(rest))
+            noted.setdefault(Chain(name), []).append(ChainHead.parse(rest))
         except ValueError as error:
             msg = f"{text[:100]!r} is not a head of the audit log: expected CHAIN:SEQUENCE:HASH "
             msg += "(see 'forewarn audit-log head')"

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from forewarn.errors import ForewarnError
-from forewarn.wire.suggestion import suggest
+from forewarn.wire.suggestion import suggest_name
 
 try:
     from yaml import CSafeLoader as _SafeLoader
@@ -42,11 +42,11 @@ class YamlSource:
         name: Name of the file in errors.
     """
 
-    def __init__(self, name: str, *, size_bytes_max: int, kind: str, fault: type[ForewarnError]) -> None:
+    def __init__(self, name: str, *, size_bytes_max: int, kind: str, error_class: type[ForewarnError]) -> None:
         self.name = name
         self._size_bytes_max = size_bytes_max
         self._kind = kind
-        self._fault = fault
+        self._error_class = error_class
         self._lines: dict[Place, int] = {}
 
     def read(self, content: bytes) -> Any:  # noqa: ANN401 - whatever YAML holds
@@ -57,18 +57,18 @@ class YamlSource:
         """
         if len(content) > self._size_bytes_max:
             most = self._size_bytes_max
-            msg = f"{self.name}: {len(content)} bytes are more than the {most} that a {self._kind} may have"
-            raise self._fault(msg)
+            msg = f"{self.name}: {len(content)} bytes exceed the limit of {most} for a {self._kind}"
+            raise self._error_class(msg)
         try:
             self._refuse_bombs(content)
             node = yaml.compose(content, _SafeLoader)
         except yaml.MarkedYAMLError as error:
-            words = " ".join((error.problem or "no YAML").split())
-            raise self._at(error.problem_mark, f"this is no YAML: {words}") from error
+            words = " ".join((error.problem or "unknown error").split())
+            raise self._build_error_at(error.problem_mark, f"not valid YAML: {words}") from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            msg = f"{self.name}: this is no YAML: {' '.join(str(error).split())}"
-            raise self._fault(msg) from error
-        return None if node is None else self._take(node, ())
+            msg = f"{self.name}: not valid YAML: {' '.join(str(error).split())}"
+            raise self._error_class(msg) from error
+        return None if node is None else self._build_value(node, ())
 
     def validate(self, model: type[M], content: Any, place: Place = ()) -> M:  # noqa: ANN401 - whatever `read` gave
         """Validate the result of `read`, or its part at `place`, as a model.
@@ -79,33 +79,37 @@ class YamlSource:
         try:
             return model.model_validate(content)
         except ValidationError as error:
-            raise self.faults(model, error, place)[0] from error
+            raise self.list_errors(model, error, place)[0] from error
 
-    def faults(self, model: type[BaseModel], error: ValidationError, place: Place = ()) -> list[ForewarnError]:
+    def list_errors(self, model: type[BaseModel], error: ValidationError, place: Place = ()) -> list[ForewarnError]:
         """Return every fault of that part of the file, the most informative first; at least one."""
         # A missing key may be a misspelt one: then the error about the misspelt name is more useful.
         found = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
         found = [fault for fault in found if not _is_only_consequence(fault, found)]
         made = []
         for fault in found:
-            below = tuple(part for part in fault["loc"] if not _is_of_pydantic(part))
-            made.append(self.error((*place, *below), _words(fault, (*place, *below), _keys(model, below[:-1]))))
+            below = tuple(part for part in fault["loc"] if not _is_pydantic_label(part))
+            made.append(
+                self.build_error(
+                    (*place, *below), _describe_fault(fault, (*place, *below), _list_keys(model, below[:-1]))
+                )
+            )
         return made
 
-    def error(self, place: Place, words: str) -> ForewarnError:
+    def build_error(self, place: Place, words: str) -> ForewarnError:
         """Return an error about that part of the file, to be raised."""
-        line = self.line(place)
-        return self._fault(f"{self.name}:{line}: {words}", line=line)
+        line = self.find_line(place)
+        return self._error_class(f"{self.name}:{line}: {words}", line=line)
 
-    def line(self, place: Place) -> int:
+    def find_line(self, place: Place) -> int:
         """Return the line of that part, from 1; for a missing part, that of its nearest parent."""
         while place and place not in self._lines:
             place = place[:-1]
         return self._lines.get(place, 1)
 
-    def _at(self, mark: Any, words: str) -> ForewarnError:  # noqa: ANN401 - a mark of PyYAML
+    def _build_error_at(self, mark: Any, words: str) -> ForewarnError:  # noqa: ANN401 - a mark of PyYAML
         line = 1 if mark is None else mark.line + 1
-        return self._fault(f"{self.name}:{line}: {words}", line=line)
+        return self._error_class(f"{self.name}:{line}: {words}", line=line)
 
     def _refuse_bombs(self, content: bytes) -> None:
         """Refuse aliases, which make a small file large, and depth, which makes it slow, before anything is built.
@@ -115,42 +119,48 @@ class YamlSource:
         depth = 0
         for event in yaml.parse(content, _SafeLoader):
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-                raise self._at(event.start_mark, f"anchors and aliases are not for {self._kind}s: write it out")
+                raise self._build_error_at(
+                    event.start_mark, f"anchors and aliases are not allowed in a {self._kind}: write the value out"
+                )
             if isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
             elif isinstance(event, yaml.NodeEvent) and depth > DEPTH_MAX:
-                raise self._at(event.start_mark, f"this is nested more than {DEPTH_MAX} deep")
+                raise self._build_error_at(
+                    event.start_mark, f"nested too deeply: at most {DEPTH_MAX} levels are allowed"
+                )
             depth += isinstance(event, yaml.CollectionStartEvent)
 
-    def _take(self, node: yaml.Node, place: Place) -> Any:  # noqa: ANN401 - whatever YAML holds
+    def _build_value(self, node: yaml.Node, place: Place) -> Any:  # noqa: ANN401 - whatever YAML holds
         self._lines[place] = node.start_mark.line + 1
         if isinstance(node, yaml.MappingNode):
-            return dict(self._pairs(node, place))
+            return dict(self._iter_pairs(node, place))
         if isinstance(node, yaml.SequenceNode):
-            return [self._take(item, (*place, number)) for number, item in enumerate(node.value)]
+            return [self._build_value(item, (*place, number)) for number, item in enumerate(node.value)]
         assert isinstance(node, yaml.ScalarNode)  # noqa: S101 - there is no fourth kind
         if node.tag == "tag:yaml.org,2002:timestamp":
             return node.value
         try:
+            # An empty loader: only its conversion of scalars is needed, such as 1.5 to a float.
             return _SafeLoader("").construct_object(node)
         except (yaml.YAMLError, ValueError, LookupError) as error:
-            raise self._at(node.start_mark, f"{node.value!r} cannot be read as {node.tag}") from error
+            raise self._build_error_at(node.start_mark, f"{node.value!r} cannot be read as {node.tag}") from error
 
-    def _pairs(self, node: yaml.MappingNode, place: Place) -> Iterator[tuple[str, Any]]:
+    def _iter_pairs(self, node: yaml.MappingNode, place: Place) -> Iterator[tuple[str, Any]]:
         seen: set[str] = set()
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise self._at(key_node.start_mark, "a name is expected before the colon")
+                raise self._build_error_at(key_node.start_mark, "expected a name before the colon")
             key = str(key_node.value)
             if key in seen:
-                raise self._at(key_node.start_mark, f"{key!r} stands twice")
+                raise self._build_error_at(key_node.start_mark, f"duplicate key {key!r}")
             seen.add(key)
-            value = self._take(value_node, (*place, key))
+            value = self._build_value(value_node, (*place, key))
+            # After the value, which has noted its own line: errors about a member point to its key.
             self._lines[*place, key] = key_node.start_mark.line + 1
             yield key, value
 
 
-def _is_of_pydantic(part: str | int) -> bool:
+def _is_pydantic_label(part: str | int) -> bool:
     """Return True if a part of a place is pydantic's name for a type, and not in the file."""
     return isinstance(part, str) and (part.startswith(("function-", "constrained-")) or "[" in part)
 
@@ -163,10 +173,10 @@ def _is_only_consequence(fault: Any, found: Sequence[Any]) -> bool:  # noqa: ANN
     )
 
 
-def _words(fault: Any, place: Place, keys: Sequence[str]) -> str:  # noqa: ANN401 - a fault as pydantic tells it
+def _describe_fault(fault: Any, place: Place, keys: Sequence[str]) -> str:  # noqa: ANN401 - a fault as pydantic tells it
     names = ".".join(str(part) for part in place if isinstance(part, str))
     if fault["type"] == "extra_forbidden" and place:
-        return f"{place[-1]!r} is not known here{f': {suggest(str(place[-1]), keys)}' if keys else ''}"
+        return f"unknown key {place[-1]!r}{f': {suggest_name(str(place[-1]), keys)}' if keys else ''}"
     if fault["type"] == "missing" and place:
         return f"{place[-1]!r} is missing"
     if fault["type"] == "too_short" and place:
@@ -174,7 +184,7 @@ def _words(fault: Any, place: Place, keys: Sequence[str]) -> str:  # noqa: ANN40
     message = str(fault["msg"]).removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     if fault["type"] in {"literal_error", "enum"} and isinstance(fault["input"], str):
-        meant = suggest(fault["input"], _QUOTED.findall(fault["ctx"]["expected"]))
+        meant = suggest_name(fault["input"], _QUOTED.findall(fault["ctx"]["expected"]))
         message += f"; {meant}" if meant.endswith("?") else ""
     return f"{names}: {message}" if names else message
 
@@ -182,19 +192,19 @@ def _words(fault: Any, place: Place, keys: Sequence[str]) -> str:  # noqa: ANN40
 _QUOTED = re.compile("'([^']*)'")
 
 
-def _keys(model: type[BaseModel], place: Place) -> list[str]:
+def _list_keys(model: type[BaseModel], place: Place) -> list[str]:
     """Return the keys that a mapping at that place of a model may have; none if no model defines it."""
     models = [model]
     for part in place:
         if isinstance(part, str):
             fields = [
-                field for each in models for name, field in each.model_fields.items() if part == _key(name, field)
+                field for each in models for name, field in each.model_fields.items() if part == _get_key(name, field)
             ]
             models = [found for field in fields for found in _models_in(field.annotation)]
-    return [_key(name, field) for each in models for name, field in each.model_fields.items()]
+    return [_get_key(name, field) for each in models for name, field in each.model_fields.items()]
 
 
-def _key(name: str, field: FieldInfo) -> str:
+def _get_key(name: str, field: FieldInfo) -> str:
     return field.alias or name
 
 

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from forewarn.agent.record import Approval, Record, RunState
-from forewarn.agent.rule import Rule, Step, first_match
-from forewarn.agent.state import State
+from forewarn.agent.record import ApprovalState, EventRecord, StepRunState
+from forewarn.agent.rule import EventStep, Rule, find_first_match
+from forewarn.agent.state import AgentState
 from forewarn.core.model import EntryKind, Event, Maintenance
 from forewarn.wire.document import Event as Shown
 from tests.support.agents.history import Began, Died, Heard, Leaving, Saved, StepBegan, StepEnded
@@ -155,7 +155,7 @@ def _shown(event: Event, maintenance: Maintenance) -> Shown:
 
 
 def _rule(machine: Machine, event: Shown) -> Rule:
-    return first_match(machine.rules, event, machine.name, NOW)
+    return find_first_match(machine.rules, event, machine.name, NOW)
 
 
 def _case(
@@ -192,7 +192,7 @@ def _case(
 
 def _replay(machine: Machine, shown: dict[str, Shown], findings: Findings) -> None:  # noqa: C901, PLR0912 - one branch for each kind of fact
     stories: dict[str, Story] = {}
-    saved = State()
+    saved = AgentState()
     for fact in machine.history:
         match fact:
             case Began(state=state):
@@ -236,7 +236,7 @@ def _replay(machine: Machine, shown: dict[str, Shown], findings: Findings) -> No
     findings.stories.update({(machine.name, event_id): story for event_id, story in stories.items()})
 
 
-def _take_reports(state: State, stories: dict[str, Story], at_s: float) -> None:
+def _take_reports(state: AgentState, stories: dict[str, Story], at_s: float) -> None:
     """What the agent says of itself, which nobody else can know."""
     known = {record.event.id for record in state.records}
     for event_id, story in stories.items():
@@ -248,18 +248,18 @@ def _take_reports(state: State, stories: dict[str, Story], at_s: float) -> None:
         story.has_other_rule = is_other and state.vm == story.vm
         story.is_misnamed = is_other and state.vm != story.vm
         story.has_acted_by_it |= is_other and bool(record.runs)
-        run = record.run(Step.PREPARE)
-        story.is_begun_on_disk = run is not None and run.state is RunState.RUNNING
-        if run is not None and run.state is RunState.FAILED:
+        run = record.get_run(EventStep.PREPARE)
+        story.is_begun_on_disk = run is not None and run.state is StepRunState.RUNNING
+        if run is not None and run.state is StepRunState.FAILED:
             story.note_failed(at_s, run)
-        elif run is not None and run.state is RunState.STOPPING:
+        elif run is not None and run.state is StepRunState.STOPPING:
             story.note_stopping()
     for finished in state.finished:
         if finished.was_prepared is False:
             stories[finished.event.id].is_reported = True
 
 
-def _forgotten(before: State, after: State) -> list[str]:
+def _forgotten(before: AgentState, after: AgentState) -> list[str]:
     """What was saved, and is not there any more."""
     records = {(record.event.id, record.seen_at): record for record in after.records}
     finished = {(each.event.id, each.seen_at) for each in after.finished}
@@ -273,7 +273,7 @@ def _forgotten(before: State, after: State) -> list[str]:
     return found
 
 
-def _lost(before: Record, after: Record) -> list[str]:
+def _lost(before: EventRecord, after: EventRecord) -> list[str]:
     lost = [
         f"{step} was done, and is {after.runs[step].state if step in after.runs else 'forgotten'}"
         for step in before.runs
@@ -284,7 +284,7 @@ def _lost(before: Record, after: Record) -> list[str]:
         for name in ("started_at", "is_reported_unprepared")
         if getattr(before, name) and getattr(before, name) != getattr(after, name)
     ]
-    if before.approval is Approval.ACCEPTED and after.approval is not Approval.ACCEPTED:
+    if before.approval is ApprovalState.ACCEPTED and after.approval is not ApprovalState.ACCEPTED:
         lost.append("its approval was accepted, and is not any more")
     lost += [f"what the handler at {place} remembers is gone" for place in before.memory if place not in after.memory]
     if before.rule != after.rule and before.runs:

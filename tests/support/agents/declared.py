@@ -6,11 +6,11 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from forewarn.agent.codec import Span
+from forewarn.agent.agreement import TogetherSettings
+from forewarn.agent.codec import Duration
 from forewarn.agent.configuration import Configuration
-from forewarn.agent.handlers import File
+from forewarn.agent.handlers import FileHandler
 from forewarn.agent.rule import Hook, Rule
-from forewarn.agent.together import Together
 from forewarn.client import Pace
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Scope, VirtualMachine
@@ -73,7 +73,7 @@ def _placed(name: str, number: int, *, host: str, scope: str | None = None) -> V
 def _configure(rng: random.Random, mode: Mode, machines: list[VirtualMachine]) -> list[Declared]:
     rules = _rules(rng)
     names = [machine.name for machine in machines]
-    margin = Span(seconds=rng.choice([5, 5, 30, 60]))
+    margin = Duration(seconds=rng.choice([5, 5, 30, 60]))
     declared = []
     for number, machine in enumerate(machines):
         learns_name = rng.random() < 0.2
@@ -102,16 +102,16 @@ def _configure(rng: random.Random, mode: Mode, machines: list[VirtualMachine]) -
     return declared
 
 
-def _together(mode: Mode, number: int) -> Together:
+def _together(mode: Mode, number: int) -> TogetherSettings:
     if mode == "alone":
-        return Together()
+        return TogetherSettings()
     if mode == "pair":
-        return Together(mode="primary" if number == 0 else "secondary")
+        return TogetherSettings(mode="primary" if number == 0 else "secondary")
     if mode == "all-prepared":
-        return Together(
+        return TogetherSettings(
             mode=mode, listen="127.0.0.1:9470", peers={"others": "http://10.0.0.1:9470"}, secret_file="secret"
         )
-    return Together(mode=mode)
+    return TogetherSettings(mode=mode)
 
 
 def _rules(rng: random.Random) -> tuple[Rule, ...]:
@@ -120,9 +120,9 @@ def _rules(rng: random.Random) -> tuple[Rule, ...]:
     kinds: list[dict[str, Any]] = [
         plain,
         plain,
-        plain | {"handlers": (File(touch="/drained"),)},
-        plain | {"handlers": (File(touch="/drained"),), "started": hook, "canceled": hook},
-        {"handlers": (File(touch="/drained"),)},
+        plain | {"handlers": (FileHandler(touch="/drained"),)},
+        plain | {"handlers": (FileHandler(touch="/drained"),), "started": hook, "canceled": hook},
+        {"handlers": (FileHandler(touch="/drained"),)},
         plain | {"on_failure": "approve"},
         plain | {"on_failure": "approve", "before_approval": hook},
         plain | {"before_approval": hook, "started": hook},

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from forewarn.agent.agent import Agent
-from forewarn.agent.together import PeerState, Report
+from forewarn.agent.agreement import PeerReport, PeerState
 from tests.support.agents.machine import Machine
 
 __all__ = ["Gossip", "Hearsay"]
@@ -18,9 +18,9 @@ class Hearsay:
     """`Reports` of one process: what its peers have said last."""
 
     def __init__(self) -> None:
-        self._reports: dict[str, dict[str, Report]] = {}
+        self._reports: dict[str, dict[str, PeerReport]] = {}
 
-    def of(self, event_id: str) -> Mapping[str, Report]:
+    def get_reports(self, event_id: str) -> Mapping[str, PeerReport]:
         """Each peer's last word about that event."""
         return self._reports.get(event_id, {})
 
@@ -29,7 +29,7 @@ class Hearsay:
         for event_id, state in said.items():
             reports = self._reports.setdefault(event_id, {})
             if peer not in reports or reports[peer].state is not state:
-                reports[peer] = Report(state=state, since=agent.now())
+                reports[peer] = PeerReport(state=state, since=agent.now())
                 agent.wake()
 
 
@@ -50,7 +50,7 @@ class Gossip:
         agent = self._machine.agent
         if agent is None or not self._machine.is_alive(self._process):
             return
-        standings = agent.standings()
+        standings = agent.get_reported_states()
         if standings != self._said:
             self._said = standings
             self._say()

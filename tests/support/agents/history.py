@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from forewarn.agent.rule import Step
-from forewarn.agent.state import State
+from forewarn.agent.rule import EventStep
+from forewarn.agent.state import AgentState
 from forewarn.wire.document import Document
 
 __all__ = [
@@ -38,7 +38,7 @@ class _At:
 class Began(_At):
     """An agent was started, and found that on disk."""
 
-    state: State
+    state: AgentState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class StepBegan(_At):
     """
 
     event_id: str
-    step: Step
+    step: EventStep
     is_saved: bool
     is_disk_behind: bool
 
@@ -89,7 +89,7 @@ class StepEnded(_At):
     """
 
     event_id: str
-    step: Step
+    step: EventStep
     how: str
     is_out: bool
 
@@ -124,7 +124,7 @@ class Accepted(_At):
 class Saved(_At):
     """The disk took a state."""
 
-    state: State
+    state: AgentState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from forewarn.agent.agent import Agent
-from forewarn.agent.codec import decode, encode
+from forewarn.agent.codec import decode_json, encode_json
 from forewarn.agent.configuration import Configuration
 from forewarn.agent.rule import Rule
-from forewarn.agent.state import State
+from forewarn.agent.state import AgentState
 from forewarn.client import Pace
 from forewarn.wire.document import Document
 from tests.support.agents.history import (
@@ -52,8 +52,8 @@ class Disk:
     is_behind: bool = False
     dies: str = ""
 
-    def read(self) -> State:
-        return decode(self.content, State) if self.content else State()
+    def read(self) -> AgentState:
+        return decode_json(self.content, AgentState) if self.content else AgentState()
 
 
 class Machine:
@@ -249,7 +249,7 @@ class Machine:
 
     # What its agents ask of the disk
 
-    def save(self, process: int, state: State) -> None:
+    def save(self, process: int, state: AgentState) -> None:
         """Write the state of that agent; see `Memory.save`."""
         if not self.is_alive(process):
             raise ProcessDied
@@ -262,7 +262,7 @@ class Machine:
         if disk.is_full:
             disk.is_behind = True
             raise OSError(errno.ENOSPC, "No space left on device")
-        disk.content = encode(state)
+        disk.content = encode_json(state)
         disk.is_behind = False
         self.history.append(Saved(at_s=self.now_s, process=process, state=state))
         if self.rng.random() < 0.05 and disk.read() != state:
@@ -279,10 +279,10 @@ class DiskOf:
     machine: Machine
     process: int = field(default=0)
 
-    def load(self) -> State:
+    def load(self) -> AgentState:
         return self.machine.disk.read()
 
-    def save(self, state: State) -> None:
+    def save(self, state: AgentState) -> None:
         self.machine.save(self.process, state)
 
 

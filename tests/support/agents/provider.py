@@ -143,7 +143,7 @@ class Provider:
     async def _recover(self) -> None:
         while True:
             try:
-                await self.made.engine.recover()
+                await self.made.engine.restore_state()
             except (StoreUnavailable, ProcessDied):
                 await asyncio.sleep(_RECOVER_RETRY_S)
             else:
@@ -153,7 +153,7 @@ class Provider:
     async def probe(self) -> None:
         """Show what was written."""
         with contextlib.suppress(StoreUnavailable, ProcessDied):
-            await self.made.engine.probe()
+            await self.made.engine.probe_store()
 
     async def stop(self) -> None:
         """The end."""
@@ -196,7 +196,7 @@ class Provider:
         return await self._document(address, caller, headers)
 
     def _caller(self, address: str) -> Caller:
-        caller = self.made.identity.resolve(address, "169.254.169.254")
+        caller = self.made.identity.resolve_caller(address, "169.254.169.254")
         if caller is None:
             raise Reset
         return caller
@@ -227,18 +227,18 @@ class Provider:
         channel = caller.channel
         if not channel.is_enabled:
             await self.made.engine.enable(channel.key, caller.vm.scope)
-        channel.asked_at = self.made.now.replace(microsecond=0)
+        channel.last_polled_at = self.made.now.replace(microsecond=0)
         return channel
 
     async def _hold(self, channel: Channel, wait_s: float) -> None:
-        waiter = channel.hold()
+        waiter = channel.add_waiter()
         self._held[waiter] = None
         timer = self._loop.call_later(wait_s, _release, waiter)
         try:
             await waiter
         finally:
             timer.cancel()
-            channel.let_go(waiter)
+            channel.remove_waiter(waiter)
             self._held.pop(waiter, None)
 
     async def _approve(self, caller: Caller, body: bytes) -> Answered:
@@ -255,7 +255,7 @@ class Provider:
             approval = await self.made.engine.approve(wanted.event_ids, approver)
             if approval.unknown:
                 return Answered(400, {}, imds.encode_error("Bad request: . EventId is not known"))
-            channel.settle((*approval.approved, *approval.unchanged))
+            channel.mark_settled((*approval.approved, *approval.unchanged))
         return Answered(200)
 
     def past(self, address: str, rng: random.Random) -> Answered | None:

@@ -11,14 +11,14 @@ from collections import Counter
 from datetime import timedelta
 
 from forewarn.agent.agent import Agent
-from forewarn.agent.record import Approval, Record
-from forewarn.agent.rule import Step
+from forewarn.agent.record import ApprovalState, EventRecord
+from forewarn.agent.rule import EventStep
 from forewarn.client import AsyncClient
-from forewarn.core.decision import Rules
-from forewarn.core.model import Entry, Event, EventType, Maintenance, MaintenanceState, Source
-from forewarn.core.request import Request
+from forewarn.core.decision import DecisionRules
+from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.model import AuditEntry, Event, EventSource, EventType, Maintenance, MaintenanceState
 from forewarn.errors import ForewarnError
-from forewarn.scheduling.scheduler import Pace
+from forewarn.scheduling.scheduler import SchedulerSettings
 from forewarn.store import SqlStore
 from forewarn.util.ids import SeededIds
 from forewarn.wire.imds import Dialect
@@ -76,8 +76,8 @@ class Region:
             store=self.store,
             clock=WarpClock(self._loop),
             actuator=self.hypervisor,
-            rules=Rules(),
-            pace=Pace(),
+            rules=DecisionRules(),
+            pace=SchedulerSettings(),
             dialect=Dialect(),
             ids=SeededIds(seed),
         )
@@ -113,7 +113,7 @@ class Region:
             ),
             clock=machine.clock,
             steps=FakeSteps(machine, process),
-            memory=DiskOf(machine, process),
+            storage=DiskOf(machine, process),
             fallback_name=machine.fallback_name,
             reports=heard,
         )
@@ -181,7 +181,7 @@ class Region:
                 found.append(f"{machine.name}: takes itself for {machine.agent.vm!r}")
             else:
                 found += [
-                    f"{machine.name}: {record.event.id}: {machine.agent.why(record.event.id)}"
+                    f"{machine.name}: {record.event.id}: {machine.agent.get_wait_reason(record.event.id)}"
                     for record in machine.agent.records
                     if not _has_failed(record)
                 ]
@@ -191,19 +191,19 @@ class Region:
 
     def maintenances(self) -> list[Maintenance]:
         with self.store.store.read() as reader:
-            found: list[Maintenance] = reader.maintenances(limit=1_000_000).items
+            found: list[Maintenance] = reader.list_maintenances(limit=1_000_000).items
         return found
 
     def events(self) -> dict[str, list[Event]]:
         """The events of each maintenance."""
         ids = [m.id for m in self.maintenances()]
         with self.store.store.read() as reader:
-            found: dict[str, list[Event]] = reader.events_of(ids)
+            found: dict[str, list[Event]] = reader.find_events_of(ids)
         return found
 
-    def audit_log(self) -> list[Entry]:
+    def audit_log(self) -> list[AuditEntry]:
         with self.store.store.read() as reader:
-            found: list[Entry] = reader.entries(limit=1_000_000).items
+            found: list[AuditEntry] = reader.list_entries(limit=1_000_000).items
         return found
 
     # Operators
@@ -221,9 +221,9 @@ class Region:
                 elif act == "vm":
                     cause = self.rng.choice(["user-restart", "user-restart", "user-redeploy", "predicted-failure"])
                     notice = timedelta(minutes=self.rng.choice([10, 15, 20])) if "user" not in cause else None
-                    await self._schedule(Request(cause=cause, vms=(self.rng.choice(names),), notice=notice))
+                    await self._schedule(MaintenanceRequest(cause=cause, vms=(self.rng.choice(names),), notice=notice))
                 elif act == "failure":
-                    await self._schedule(Request(cause="hardware-failure", hosts=(self.rng.choice(hosts),)))
+                    await self._schedule(MaintenanceRequest(cause="hardware-failure", hosts=(self.rng.choice(hosts),)))
                 elif act == "change":
                     await self._change()
                 elif act == "tell":
@@ -240,10 +240,10 @@ class Region:
         event_type, source = None, None
         if cause == "host-maintenance":
             event_type = self.rng.choice([EventType.FREEZE, EventType.REBOOT, EventType.REBOOT])
-            source = self.rng.choice([Source.PLATFORM, Source.USER, Source.USER])
+            source = self.rng.choice([EventSource.PLATFORM, EventSource.USER, EventSource.USER])
         is_short = self.rng.random() < 0.15
         await self._schedule(
-            Request(
+            MaintenanceRequest(
                 cause=cause,
                 type=event_type,
                 source=source,
@@ -254,7 +254,7 @@ class Region:
             )
         )
 
-    async def _schedule(self, request: Request) -> None:
+    async def _schedule(self, request: MaintenanceRequest) -> None:
         if not self.provider.is_up:
             raise Reset
         await self.made.engine.schedule(request, actor="operator:ann")
@@ -282,7 +282,7 @@ class Region:
             for machine in self.machines.values()
             if machine.agent is not None
             for record in machine.agent.records
-            if record.gone_at is None and record.started_at is None and record.approval is not Approval.ACCEPTED
+            if record.gone_at is None and record.started_at is None and record.approval is not ApprovalState.ACCEPTED
         ]
         by_hand = [each for each in waiting if each[1].rule.approve == "by-hand"]
         if waiting:
@@ -303,7 +303,7 @@ class Region:
         if failed:
             machine, record = self.rng.choice(failed)
             assert machine.agent is not None
-            for event_id in machine.agent.recover_again(record.event.id):
+            for event_id in machine.agent.retry_recovery(record.event.id):
                 machine.note_told(event_id, "recover")
 
     # Trouble
@@ -388,5 +388,5 @@ class Region:
                 machine.kill(self.rng.choice([15, 40, 90, 400]))
 
 
-def _has_failed(record: Record) -> bool:
-    return record.has_failed(Step.RECOVER) or record.has_failed(Step.CANCELED)
+def _has_failed(record: EventRecord) -> bool:
+    return record.has_failed(EventStep.RECOVER) or record.has_failed(EventStep.CANCELED)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 
-from forewarn.agent.record import Record, RunState
-from forewarn.agent.rule import Step
+from forewarn.agent.record import EventRecord, StepRunState
+from forewarn.agent.rule import EventStep
 from forewarn.agent.steps import Remember
 from forewarn.errors import HookFailed
 from tests.support.agents.history import Remembered, StepBegan, StepEnded
@@ -14,7 +14,7 @@ from tests.support.agents.machine import Machine
 
 __all__ = ["FakeSteps"]
 
-_UNDOING = {Step.RECOVER, Step.CANCELED}
+_UNDOING = {EventStep.RECOVER, EventStep.CANCELED}
 _HANGS_S = 900.0
 
 
@@ -26,12 +26,12 @@ class FakeSteps:
         self._process = process
         self._loop = asyncio.get_running_loop()
 
-    async def run(self, record: Record, step: Step, vm: str, remember: Remember, reason: str = "") -> str:
+    async def run(self, record: EventRecord, step: EventStep, vm: str, save_memory: Remember, reason: str = "") -> str:
         """One step, as it happens to go."""
         event_id = record.event.id
         self._note_begin(record, step)
         try:
-            await self._work(record, step, remember)
+            await self._work(record, step, save_memory)
         except asyncio.CancelledError:
             if await self._ends_well_all_the_same(record, step):
                 self._note_end(event_id, step, "done")
@@ -44,10 +44,10 @@ class FakeSteps:
         self._note_end(event_id, step, "done")
         return "done"
 
-    async def _work(self, record: Record, step: Step, remember: Remember) -> None:
+    async def _work(self, record: EventRecord, step: EventStep, remember: Remember) -> None:
         rng = self._machine.rng
         span_s = rng.choice([0.0, 0.3, 2.0, 2.0, 8.0, 30.0] if step in _UNDOING else [0.0, 0.3, 2.0, 8.0, 40.0, 150.0])
-        if step is Step.PREPARE and record.rule.handlers:
+        if step is EventStep.PREPARE and record.rule.handlers:
             await asyncio.sleep(span_s / 2)
             await self._take_out(record, remember)
         elif step in _UNDOING and record.rule.handlers:
@@ -61,11 +61,11 @@ class FakeSteps:
         if fate < 0.7:
             msg = "it did not work"
             raise HookFailed(msg)
-        if fate < 0.8 and step is not Step.ALERT:
+        if fate < 0.8 and step is not EventStep.ALERT:
             msg = "a handler is broken"
             raise RuntimeError(msg)
 
-    async def _take_out(self, record: Record, remember: Remember) -> None:
+    async def _take_out(self, record: EventRecord, remember: Remember) -> None:
         """As the handler `File` does: look, remember what was found, and then act."""
         machine = self._machine
         if "existed" not in record.memory.get("0", {}):
@@ -74,33 +74,34 @@ class FakeSteps:
             await asyncio.sleep(machine.rng.choice([0.0, 0.1, 3.0]))
         machine.is_out = True
 
-    def _put_back(self, record: Record) -> None:
+    def _put_back(self, record: EventRecord) -> None:
         if record.memory.get("0", {}).get("existed") is False:
             self._machine.is_out = False
 
-    async def _ends_well_all_the_same(self, record: Record, step: Step) -> bool:
+    async def _ends_well_all_the_same(self, record: EventRecord, step: EventStep) -> bool:
         """What was told to end may take its time, and may have succeeded meanwhile."""
         machine = self._machine
         # Its own, for nobody knows in which order steps are told to end that end at the same moment.
         rng = random.Random(f"{machine.name} {record.event.id} {step} {self._loop.time()}")
         if machine.is_alive(self._process):
             await asyncio.sleep(rng.choice([0.0, 0.0, 0.5, 4.0, 10.0]))
-        has_acted = step is Step.PREPARE and not record.rule.handlers
+        has_acted = step is EventStep.PREPARE and not record.rule.handlers
         return machine.is_alive(self._process) and has_acted and rng.random() < 0.1
 
-    def _note_begin(self, record: Record, step: Step) -> None:
+    def _note_begin(self, record: EventRecord, step: EventStep) -> None:
         machine, event_id = self._machine, record.event.id
         if not machine.is_alive(self._process):
             return
         saved = next((each for each in machine.disk.read().records if each.event.id == event_id), None)
-        run = saved.run(step) if saved is not None else None
+        run = saved.get_run(step) if saved is not None else None
         machine.history.append(
             StepBegan(
                 at_s=self._loop.time(),
                 process=self._process,
                 event_id=event_id,
                 step=step,
-                is_saved=step is Step.ALERT or (run is not None and run.state in {RunState.RUNNING, RunState.STOPPING}),
+                is_saved=step is EventStep.ALERT
+                or (run is not None and run.state in {StepRunState.RUNNING, StepRunState.STOPPING}),
                 is_disk_behind=machine.disk.is_behind,
             )
         )
@@ -113,7 +114,7 @@ class FakeSteps:
                 Remembered(at_s=self._loop.time(), process=self._process, event_id=event_id, is_saved=is_saved)
             )
 
-    def _note_end(self, event_id: str, step: Step, how: str) -> None:
+    def _note_end(self, event_id: str, step: EventStep, how: str) -> None:
         machine = self._machine
         if machine.is_alive(self._process):
             machine.history.append(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from forewarn.agent.record import Run
-from forewarn.agent.rule import Rule, Step
+from forewarn.agent.record import StepRun
+from forewarn.agent.rule import EventStep, Rule
 from tests.support.agents.history import (
     Accepted,
     Fact,
@@ -155,25 +155,25 @@ class Story:
     def take(self, fact: Fact) -> None:  # noqa: C901, PLR0912 - one branch for each kind of fact
         """Take in a fact about this event."""
         self.facts.append(fact)
-        if isinstance(fact, StepBegan) and fact.step is not Step.ALERT:
+        if isinstance(fact, StepBegan) and fact.step is not EventStep.ALERT:
             self._step_begun_s = fact.at_s
-        elif isinstance(fact, StepEnded) and fact.step not in {Step.RECOVER, Step.CANCELED, Step.ALERT}:
+        elif isinstance(fact, StepEnded) and fact.step not in {EventStep.RECOVER, EventStep.CANCELED, EventStep.ALERT}:
             # What was told to end because the event was gone comes to its end, though the event may be back by then.
             self._is_cut_short = self.was_absent_between(self._step_begun_s, fact.at_s)
         match fact:
-            case StepBegan(step=Step.PREPARE):
+            case StepBegan(step=EventStep.PREPARE):
                 self._begin_prepare(fact)
-            case StepBegan(step=Step.RECOVER | Step.CANCELED):
+            case StepBegan(step=EventStep.RECOVER | EventStep.CANCELED):
                 self._begin_undo(fact)
-            case StepBegan(step=Step.BEFORE_APPROVAL):
+            case StepBegan(step=EventStep.BEFORE_APPROVAL):
                 if not self._may_approve():
                     self.complain(fact, "the approval was made ready before the VM was")
-            case StepBegan(step=Step.STARTED):
+            case StepBegan(step=EventStep.STARTED):
                 if not self._has_started:
                     self.complain(fact, "the step started ran, and it had not")
-            case StepEnded(step=Step.PREPARE):
+            case StepEnded(step=EventStep.PREPARE):
                 self._end_prepare(fact)
-            case StepEnded(step=Step.RECOVER | Step.CANCELED):
+            case StepEnded(step=EventStep.RECOVER | EventStep.CANCELED):
                 self.undo = self._ended(fact, "undo")
                 self.undo_running.append((self._step_begun_s, fact.at_s))
                 if self.undo is Phase.DONE:
@@ -276,7 +276,7 @@ class Story:
         if self._is_accepted:
             self.complain(fact, "it was approved again, and the first approval had been answered with 200")
 
-    def note_failed(self, at_s: float, run: Run) -> None:
+    def note_failed(self, at_s: float, run: StepRun) -> None:
         """The disk knows that preparing has failed; if nobody saw it end, it was given up."""
         if self.prepare not in {Phase.NONE, Phase.CUT}:
             return

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 
-from forewarn.client.exchange import Answer, Request
+from forewarn.client.exchange import HttpAnswer, HttpRequest
 from forewarn.errors import EndpointUnreachable
 from forewarn.wire.document import Document, decode_document
 from tests.support.agents.machine import Machine
@@ -60,7 +60,7 @@ class Wire:
         self._faults = faults
         self._loop = asyncio.get_running_loop()
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: HttpRequest) -> HttpAnswer:
         """Carry out one request, as well as the weather lets it."""
         began_s = self._loop.time()
         if not self._machine.is_alive(self._process):
@@ -93,7 +93,7 @@ class Wire:
             if fault is not None:
                 self._machine.health.end_fault()
         self._deliver(answered, event_ids, fault if is_document else None, is_document=is_document)
-        return Answer(
+        return HttpAnswer(
             status=answered.status,
             headers=answered.headers,
             body=answered.body,
@@ -111,7 +111,7 @@ class Wire:
             return None
         return machine.rng.choice(_OF_DOCUMENT if is_document else _OF_APPROVAL if is_approval else _ANY)
 
-    async def _carry(self, request: Request, fault: Fault | None, began_s: float) -> Answered:  # noqa: C901 - one branch for each fault
+    async def _carry(self, request: HttpRequest, fault: Fault | None, began_s: float) -> Answered:  # noqa: C901 - one branch for each fault
         machine, rng = self._machine, self._machine.rng
         if fault is Fault.REFUSED:
             await asyncio.sleep(rng.random() * 0.01)
@@ -148,7 +148,7 @@ class Wire:
         await asyncio.sleep(self._lateness_s(fault, began_s + request.timeout_s))
         return _garbled(answered, fault)
 
-    async def _ask(self, request: Request) -> Answered:
+    async def _ask(self, request: HttpRequest) -> Answered:
         return await self._provider.answer(
             self._machine.address, request.method, request.path, request.headers, request.body
         )
@@ -166,7 +166,7 @@ class Wire:
             raise _Silence
         return late_s
 
-    def _again(self, request: Request, after_s: float) -> None:
+    def _again(self, request: HttpRequest, after_s: float) -> None:
         """The same request arrives once more, or at last, whether anybody still waits for its answer or not."""
 
         async def arrive() -> None:
@@ -201,7 +201,7 @@ def _read(body: bytes) -> Document:
     return decode_document(body)
 
 
-def _approved(request: Request) -> list[str]:
+def _approved(request: HttpRequest) -> list[str]:
     if request.method != "POST":
         return []
     return [each["EventId"] for each in json.loads(request.body)["StartRequests"]]

@@ -10,27 +10,27 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from forewarn.agent.book import Book
-from forewarn.agent.handlers import AnyHandler, File
-from forewarn.agent.record import Record, RunState
-from forewarn.agent.rule import Rule, Step
+from forewarn.agent.handlers import AnyHandler, FileHandler
+from forewarn.agent.record import EventRecord, StepRunState
+from forewarn.agent.registry import EventRegistry
+from forewarn.agent.rule import EventStep, Rule
 from tests.support.occasion import an_event
 from tests.support.records import NOW, A, B, C, InMemory, document
 
 FILES = ("/srv/a", "/srv/b")
-ONE, OTHER = (File(remove=path) for path in FILES)
+ONE, OTHER = (FileHandler(remove=path) for path in FILES)
 RULES = (
     Rule(name="both", handlers=(ONE, OTHER)),
     Rule(name="turned", handlers=(OTHER, ONE)),
     Rule(name="one", handlers=(ONE,)),
 )
-UNDOING = (Step.RECOVER, Step.CANCELED)
+UNDOING = (EventStep.RECOVER, EventStep.CANCELED)
 
 ids = st.sampled_from((A, B, C))
 
 
 def path_of(handler: AnyHandler) -> str:
-    assert isinstance(handler, File)
+    assert isinstance(handler, FileHandler)
     return handler.remove
 
 
@@ -46,17 +46,19 @@ class Shared(RuleBasedStateMachine):
         self.memory = InMemory()
         self.book = self._book()
 
-    def _book(self) -> Book:
-        book = Book(self.memory, lambda event, _now: RULES[int(event.description)], records_max=9, history_max=0)
+    def _book(self) -> EventRegistry:
+        book = EventRegistry(
+            self.memory, lambda event, _now: RULES[int(event.description)], records_max=9, history_max=0
+        )
         book.vm = "db"
         return book
 
     def _see(self) -> None:
         events = (an_event(id=event_id, description=str(RULES.index(r))) for event_id, r in self.present.items())
-        self.book.see(document(*events), NOW)
+        self.book.observe_document(document(*events), NOW)
         for record in self.book.records:
             if not record.runs and record.gone_at is None:
-                self.book.begin_run(record.event.id, Step.PREPARE, NOW)
+                self.book.begin_run(record.event.id, EventStep.PREPARE, NOW)
         self.book.save()
 
     @rule(event_id=ids, chosen=st.sampled_from(RULES))
@@ -75,28 +77,28 @@ class Shared(RuleBasedStateMachine):
     def go_on(self, some: list[str]) -> None:
         """The next handlers of events that are being prepared."""
         for event_id in some:
-            if event_id in self.book and self.book[event_id].running is Step.PREPARE:
+            if event_id in self.book and self.book[event_id].running_step is EventStep.PREPARE:
                 self._take_out(self.book[event_id])
 
-    def _take_out(self, record: Record) -> None:
+    def _take_out(self, record: EventRecord) -> None:
         event_id = record.event.id
         for place, handler in enumerate(record.rule.handlers):
             path = path_of(handler)
             if str(place) not in record.memory:
-                self.book.change(event_id, memory=record.memory | {str(place): {"existed": self.files[path]}})
+                self.book.update_record(event_id, memory=record.memory | {str(place): {"existed": self.files[path]}})
                 break
             if (event_id, path) not in self.removed:
                 self.files[path] = False
                 self.removed.add((event_id, path))
                 break
         else:
-            self.book.change_run(event_id, Step.PREPARE, state=RunState.DONE)
+            self.book.update_run(event_id, EventStep.PREPARE, state=StepRunState.DONE)
         self.book.save()
 
     @rule(event_id=ids)
     def fail(self, event_id: str) -> None:
-        if event_id in self.book and self.book[event_id].running is Step.PREPARE:
-            self.book.change_run(event_id, Step.PREPARE, state=RunState.FAILED)
+        if event_id in self.book and self.book[event_id].running_step is EventStep.PREPARE:
+            self.book.update_run(event_id, EventStep.PREPARE, state=StepRunState.FAILED)
             self.book.save()
 
     @rule()
@@ -105,9 +107,9 @@ class Shared(RuleBasedStateMachine):
         self.book.load(NOW)
         self.removed.clear()
         for record in self.book.records:
-            run = record.run(Step.PREPARE)
-            if run is not None and run.state is RunState.INTERRUPTED and record.gone_at is None:
-                self.book.begin_run(record.event.id, Step.PREPARE, NOW)
+            run = record.get_run(EventStep.PREPARE)
+            if run is not None and run.state is StepRunState.INTERRUPTED and record.gone_at is None:
+                self.book.begin_run(record.event.id, EventStep.PREPARE, NOW)
         self.book.save()
 
     @rule(event_id=ids)
@@ -118,25 +120,25 @@ class Shared(RuleBasedStateMachine):
     def _is_crossed(self, event_id: str) -> bool:
         """Whether another event is being prepared by one of the same handlers; `judge` waits then."""
         mine = self.book[event_id].rule.handlers
-        preparing = [each for each in self.book.records if each.running is Step.PREPARE]
+        preparing = [each for each in self.book.records if each.running_step is EventStep.PREPARE]
         return any(handler in mine for each in preparing if each.event.id != event_id for handler in each.rule.handlers)
 
     def _undo(self, event_id: str) -> None:
-        self.book.begin_run(event_id, Step.RECOVER, NOW)
+        self.book.begin_run(event_id, EventStep.RECOVER, NOW)
         record = self.book[event_id]
         for place in reversed(range(len(record.rule.handlers))):
             existed = record.memory.get(str(place), {}).get("existed")
             if existed is not None:
                 self.files[path_of(record.rule.handlers[place])] = existed
-        self.book.change_run(event_id, Step.RECOVER, state=RunState.DONE)
-        self.book.forget(event_id, NOW)
+        self.book.update_run(event_id, EventStep.RECOVER, state=StepRunState.DONE)
+        self.book.remove_record(event_id, NOW)
         self.removed = {(other, path) for other, path in self.removed if other != event_id}
         self.book.save()
 
     @invariant()
     def what_is_prepared_is_out_of_service(self) -> None:
         for record in self.book.records if hasattr(self, "book") else ():
-            if record.is_done(Step.PREPARE):
+            if record.is_done(EventStep.PREPARE):
                 assert not any(self.files[path_of(handler)] for handler in record.rule.handlers)
 
     def teardown(self) -> None:
@@ -145,8 +147,8 @@ class Shared(RuleBasedStateMachine):
             self.present.clear()
             self._see()
             for record in self.book.records:
-                if record.running is not None:
-                    self.book.change_run(record.event.id, record.running, state=RunState.FAILED)
+                if record.running_step is not None:
+                    self.book.update_run(record.event.id, record.running_step, state=StepRunState.FAILED)
             for record in self.book.records:
                 self._undo(record.event.id)
             assert self.files == self.first

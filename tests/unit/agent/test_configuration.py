@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.agent.codec import Span
+from forewarn.agent.agreement import TogetherSettings
+from forewarn.agent.codec import Duration
 from forewarn.agent.configuration import (
     Configuration,
     default_config_file,
     default_state_file,
-    local_time,
-    read_configuration,
+    find_time_zone,
+    parse_configuration,
     to_local,
 )
-from forewarn.agent.handlers import File
+from forewarn.agent.handlers import FileHandler
 from forewarn.agent.rule import Hook, Rule
-from forewarn.agent.together import Together
-from forewarn.agent.window import Window
+from forewarn.agent.window import WeeklyWindow
 from forewarn.errors import ConfigError
 from tests.support.parsing import parsed_lengths
 
@@ -30,7 +30,7 @@ SPAN = "expected for example 90s, 15m, 24h or 7d"
 
 def reason(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        read_configuration(text, "agent.toml")
+        parse_configuration(text, "agent.toml")
     assert "\n" not in caught.value.message
     place = caught.value.message.removeprefix("agent.toml:")
     assert place.startswith(f"{caught.value.details['line']}: ")
@@ -43,7 +43,7 @@ def reason(text: str) -> str:
 @pytest.mark.parametrize("text", ["", "\n", "# nothing yet\n", "\r\n\r\n", "[together]\n"])
 def test_nothing_need_be_set(text: str) -> None:
     """Every event is only logged then."""
-    configuration = read_configuration(text)
+    configuration = parse_configuration(text)
     assert configuration == Configuration()
     assert configuration.rules == ()
     assert configuration.endpoint == "http://169.254.169.254"
@@ -103,30 +103,30 @@ command = ["/bin/undrain"]
 [[rule.recover]]
 command = ["/bin/check"]
 """
-    configuration = read_configuration(text)
+    configuration = parse_configuration(text)
     assert configuration == Configuration(
         endpoint="http://127.0.0.1:8080",
         name="db",
         scale_set="fleet",
         source_address="10.0.0.4",
-        poll_interval=Span(seconds=2),
-        wait=Span(0),
+        poll_interval=Duration(seconds=2),
+        wait=Duration(0),
         state_file="/var/lib/forewarn/db.json",
         listen="[::1]:9469",
         log_file="/var/log/forewarn.log",
         log_level="debug",
         timezone="Europe/Oslo",
-        margin=Span(seconds=7.5),
+        margin=Duration(seconds=7.5),
         output_size_bytes_max=0,
         events_max=1,
         history_max=0,
         dry_run=True,
-        together=Together(
+        together=TogetherSettings(
             mode="all-prepared",
-            secondary_after=Span(minutes=2),
+            secondary_after=Duration(minutes=2),
             secondary_sources=("Platform", "User"),
-            deadline=Span(minutes=4),
-            stagger=Span(seconds=5),
+            deadline=Duration(minutes=4),
+            stagger=Duration(seconds=5),
             listen="10.0.0.4:9470",
             secret_file="/etc/forewarn/secret",
             peers={"web": "http://10.0.0.5:9470"},
@@ -136,19 +136,19 @@ command = ["/bin/check"]
                 name="short",
                 types=("Freeze", "Preempt"),
                 sources=("Platform",),
-                min_duration=Span(0),
-                max_duration=Span(seconds=8),
+                min_duration=Duration(0),
+                max_duration=Duration(seconds=8),
                 description="migration",
                 affects="any",
-                window=(Window("Sat,Sun 00:00-24:00"), Window("22:00-06:00")),
+                window=(WeeklyWindow("Sat,Sun 00:00-24:00"), WeeklyWindow("22:00-06:00")),
                 approve="at-once",
                 drain=True,
             ),
             Rule(
-                handlers=(File(touch="/run/drain", timeout=Span(seconds=9)),),
+                handlers=(FileHandler(touch="/run/drain", timeout=Duration(seconds=9)),),
                 prepare=(
                     ("/bin/drain", "--now"),
-                    Hook(shell="sync", timeout=Span(minutes=1), retries=3, retry_delay=Span(seconds=5)),  # noqa: S604
+                    Hook(shell="sync", timeout=Duration(minutes=1), retries=3, retry_delay=Duration(seconds=5)),  # noqa: S604
                 ),
                 before_approval=(Hook(webhook="https://example.com/", headers={"X-Token": "t"}),),
                 on_failure="approve",
@@ -162,27 +162,27 @@ command = ["/bin/check"]
 def test_a_vm_may_say_who_it_is_and_of_which_scale_set() -> None:
     """R106."""
     assert (Configuration().name, Configuration().scale_set) == ("", "")
-    assert read_configuration('scale_set = "fleet"').scale_set == "fleet"
+    assert parse_configuration('scale_set = "fleet"').scale_set == "fleet"
 
 
 def test_a_rule_without_a_name_is_called_by_its_place() -> None:
-    rules = read_configuration('[[rule]]\n[[rule]]\nname = "db"\n[[rule]]\n').rules
+    rules = parse_configuration('[[rule]]\n[[rule]]\nname = "db"\n[[rule]]\n').rules
     assert [rule.name for rule in rules] == ["rule 1", "db", "rule 3"]
 
 
 def test_lines_may_end_as_on_windows() -> None:
     text = '[[rule]]\r\nname = """a\r\nb"""\r\nprepare = [\r\n  ["drain"],\r\n]\r\n'
-    assert read_configuration(text).rule == (Rule(name="a\nb", prepare=(("drain",),)),)
-    assert reason(text + "nmae = 1\r\n") == "7: rule 1 'a\\nb': nmae: not known; did you mean name?"
+    assert parse_configuration(text).rule == (Rule(name="a\nb", prepare=(("drain",),)),)
+    assert reason(text + "nmae = 1\r\n") == "7: rule 1 'a\\nb': nmae: unknown key; did you mean name?"
 
 
 def test_the_agent_need_not_listen() -> None:
-    assert read_configuration('listen = ""').listen == ""
+    assert parse_configuration('listen = ""').listen == ""
 
 
 @pytest.mark.parametrize("endpoint", ["discover", "http://[::1]:8080", "https://metadata.example/base/"])
 def test_an_endpoint_is_a_url_or_is_looked_for(endpoint: str) -> None:
-    assert read_configuration(f'endpoint = "{endpoint}"').endpoint == endpoint
+    assert parse_configuration(f'endpoint = "{endpoint}"').endpoint == endpoint
 
 
 def test_the_state_is_in_the_system_s_place_unless_told_otherwise() -> None:
@@ -194,10 +194,10 @@ def test_the_state_is_in_the_system_s_place_unless_told_otherwise() -> None:
 
 def test_windows_of_rules_are_in_the_time_zone_that_is_set() -> None:
     moment = datetime(2030, 1, 1, 12, tzinfo=UTC)
-    assert to_local(moment, local_time("Europe/Oslo")).hour == 13
-    assert to_local(moment, local_time("UTC")).hour == 12
-    assert to_local(moment, local_time("local")) == moment
-    assert local_time("Europe/Oslo") == ZoneInfo("Europe/Oslo")
+    assert to_local(moment, find_time_zone("Europe/Oslo")).hour == 13
+    assert to_local(moment, find_time_zone("UTC")).hour == 12
+    assert to_local(moment, find_time_zone("local")) == moment
+    assert find_time_zone("Europe/Oslo") == ZoneInfo("Europe/Oslo")
     east = timezone(timedelta(hours=5))
     assert to_local(moment, east).utcoffset() == timedelta(hours=5)
 
@@ -206,14 +206,14 @@ def test_windows_of_rules_are_in_the_time_zone_that_is_set() -> None:
 
 MISTAKES = [
     # The file is not TOML.
-    ("name = ", "1: not TOML: invalid value"),
-    ("\nname = x", "2: not TOML: invalid value at column 8"),
-    ('name = "a"\nname = "b"\n', "2: not TOML: cannot overwrite a value at column 11"),
-    ('[[rule]]\ntypes = ["Freeze"\n\n# end\n', "2: not TOML: unclosed array"),
-    ('a = """\nb = 1\n', "1: not TOML: unterminated string"),
-    ("a = 1\nb = " + "[" * 5000, "2: not TOML: nested too deeply"),
-    ("# x\na = " + "9" * 5000 + "\nb = 1\n", "2: not TOML: a number of too many digits"),
-    ("a = 1 b = 2", "1: not TOML: expected newline or end of document after a statement at column 7"),
+    ("name = ", "1: not valid TOML: invalid value"),
+    ("\nname = x", "2: not valid TOML: invalid value at column 8"),
+    ('name = "a"\nname = "b"\n', "2: not valid TOML: cannot overwrite a value at column 11"),
+    ('[[rule]]\ntypes = ["Freeze"\n\n# end\n', "2: not valid TOML: unclosed array"),
+    ('a = """\nb = 1\n', "1: not valid TOML: unterminated string"),
+    ("a = 1\nb = " + "[" * 5000, "2: not valid TOML: nested too deeply"),
+    ("# x\na = " + "9" * 5000 + "\nb = 1\n", "2: not valid TOML: a number with too many digits"),
+    ("a = 1 b = 2", "1: not valid TOML: expected newline or end of document after a statement at column 7"),
     # A value has another type.
     ("\nname = 3", "2: name: expected a string, got 3"),
     ("name = 1979-05-27", "1: name: expected a string, got 1979-05-27"),
@@ -222,7 +222,7 @@ MISTAKES = [
     ("events_max = 1.5", "1: events_max: expected an integer, got 1.5"),
     ("together = 3", "1: together: expected a table, got 3"),
     ("[[together]]", "1: together: expected a table, got an array"),
-    ("[rule]\nname = 'x'", "1: rule: expected [[rule]], for there may be several, got [rule]"),
+    ("[rule]\nname = 'x'", "1: rule: expected [[rule]], because there may be several, got [rule]"),
     ("rule = 3", "1: rule: expected an array, got 3"),
     ("rule = [{}, 3]", "1: rule 2: expected a table, got 3"),
     ("[[rule]]\ntypes = 'Freeze'", "2: rule 1: types: expected an array, for example ['Freeze'], got 'Freeze'"),
@@ -247,57 +247,57 @@ MISTAKES = [
     # It is none of those that are known.
     (
         "[[rule]]\ntypes = [\n  'Freeze',\n  'Frezee',\n]",
-        "4: rule 1: types 2: 'Frezee' is not known: expected 'Freeze', 'Preempt', 'Reboot', 'Redeploy' or 'Terminate'",
+        "4: rule 1: types 2: unknown value 'Frezee': expected 'Freeze', 'Preempt', 'Reboot', 'Redeploy' or 'Terminate'",
     ),
-    ("[[rule]]\nsources = ['user']", "2: rule 1: sources 1: 'user' is not known: expected 'Platform' or 'User'"),
+    ("[[rule]]\nsources = ['user']", "2: rule 1: sources 1: unknown value 'user': expected 'Platform' or 'User'"),
     (
         "[[rule]]\nname = 'db'\napprove = 'later'",
-        "3: rule 1 'db': approve: 'later' is not known: expected 'at-once', 'by-hand', 'never' or 'when-prepared'",
+        "3: rule 1 'db': approve: unknown value 'later': expected 'at-once', 'by-hand', 'never' or 'when-prepared'",
     ),
     ("[[rule]]\naffects = true", "2: rule 1: affects: expected 'any', 'me' or 'others', got true"),
     (
         "[together]\nmode = 'first'",
-        "2: together: mode: 'first' is not known: expected 'all-prepared', 'each', 'leader', 'primary' or 'secondary'",
+        "2: together: mode: unknown value 'first': expected 'all-prepared', 'each', 'leader', 'primary' or 'secondary'",
     ),
-    ("log_level = 'loud'", "1: log_level: 'loud' is not known: expected 'debug', 'error', 'info' or 'warning'"),
-    ("[[rule]]\nhandlers = [{use = 'fiel'}]", f"2: rule 1: handlers 1: use: 'fiel' is not known: expected {HANDLERS}"),
+    ("log_level = 'loud'", "1: log_level: unknown value 'loud': expected 'debug', 'error', 'info' or 'warning'"),
+    ("[[rule]]\nhandlers = [{use = 'fiel'}]", f"2: rule 1: handlers 1: use: unknown value 'fiel': expected {HANDLERS}"),
     ("[[rule]]\nhandlers = [{use = 3}]", f"2: rule 1: handlers 1: use: expected {HANDLERS}, got 3"),
     ("[[rule]]\n[[rule.handlers]]\ntouch = 'x'", f"2: rule 1: handlers 1: use is missing: expected {HANDLERS}"),
     # A key is not known.
-    ("nmae = 'db'", "1: nmae: not known; did you mean name?"),
-    ("[[rules]]", "1: rules: not known; did you mean rule?"),
-    ("[[rule]]\n\n[[rule]]\nname = 'db'\naproove = 'x'", "5: rule 2 'db': aproove: not known; did you mean approve?"),
+    ("nmae = 'db'", "1: nmae: unknown key; did you mean name?"),
+    ("[[rules]]", "1: rules: unknown key; did you mean rule?"),
+    ("[[rule]]\n\n[[rule]]\nname = 'db'\naproove = 'x'", "5: rule 2 'db': aproove: unknown key; did you mean approve?"),
     (
         "[[rule]]\nprepare = [\n  ['a'],\n  { command = ['b'], timout = '1s' },\n]",
-        "4: rule 1: prepare 2: timout: not known; did you mean timeout?",
+        "4: rule 1: prepare 2: timout: unknown key; did you mean timeout?",
     ),
     (
         "[[rule]]\nhandlers = [{use = 'file', touhc = 'a'}]",
-        "2: rule 1: handlers 1: touhc: not known; did you mean touch?",
+        "2: rule 1: handlers 1: touhc: unknown key; did you mean touch?",
     ),
-    ("[[rule]]\nhandlers = [{use = 'file', us = 'a'}]", "2: rule 1: handlers 1: us: not known; did you mean use?"),
+    ("[[rule]]\nhandlers = [{use = 'file', us = 'a'}]", "2: rule 1: handlers 1: us: unknown key; did you mean use?"),
     (
         "[[rule]]\nendpoint = 'http://a'",
-        "2: rule 1: endpoint: not known here: it stands at the top of the file, before the first table",
+        "2: rule 1: endpoint: unknown key here: it belongs at the top of the file, before the first table",
     ),
     (
         "[[rule]]\nprepare = [{ command = ['a'], environment = 'b' }]",
         (
-            "2: rule 1: prepare 1: environment: not known: "
+            "2: rule 1: prepare 1: environment: unknown key: "
             "expected body, command, headers, retries, retry_delay, shell, template, timeout or webhook"
         ),
     ),
     (
         "[together]\n'' = 1",
         (
-            "2: together: '': not known: expected deadline, listen, mode, peers, secondary_after, "
+            "2: together: '': unknown key: expected deadline, listen, mode, peers, secondary_after, "
             "secondary_sources, secret_file or stagger"
         ),
     ),
-    ('"na\\nme" = 1', "1: 'na\\nme': not known; did you mean name?"),
+    ('"na\\nme" = 1', "1: 'na\\nme': unknown key; did you mean name?"),
     # A span, a window, an address, a name is none.
     ("wait = 'soon'", f"1: wait: 'soon' is not a span of time: {SPAN}"),
-    ("wait = true", f"1: wait: expected a span of time, {SPAN.removeprefix('expected ')}"),
+    ("wait = true", f"1: wait: expected a duration, {SPAN.removeprefix('expected ')}"),
     ("margin = '-5s'", "1: margin: '-5s' is negative"),
     ("margin = '200y'", f"1: margin: '200y' is not a span of time: {SPAN}"),
     (
@@ -322,8 +322,8 @@ MISTAKES = [
         'timezone = "a\\u0000b"',
         "1: timezone: 'a\\x00b' is not a time zone: expected 'local' or for example 'Europe/Oslo'",
     ),
-    ('state_file = "a\\u0000"', "1: state_file: a path cannot hold a NUL"),
-    ('name = "x"\nlog_file = "a\\u0000"', "2: log_file: a path cannot hold a NUL"),
+    ('state_file = "a\\u0000"', "1: state_file: a path cannot contain a NUL character"),
+    ('name = "x"\nlog_file = "a\\u0000"', "2: log_file: a path cannot contain a NUL character"),
     # A number is out of its range.
     ("\npoll_interval = '0s'", "2: poll_interval: 0s is out of range: expected 0.1s to 1h"),
     ("name = 'x'\nwait = '6m'", "2: wait: 6m is out of range: expected 0s to 5m"),
@@ -333,7 +333,7 @@ MISTAKES = [
     ("history_max = -1", "1: history_max: -1 is out of range: expected 0 to 10000"),
     ("output_size_bytes_max = 16777217", "1: output_size_bytes_max: 16777217 is out of range: expected 0 to 16777216"),
     ("[together]\nstagger = '2d'", "2: together: stagger: 2d is out of range: expected at most 1d"),
-    ("[[rule]]\n" * 201, "201: rule 201: one rule too many: at most 200 are read"),
+    ("[[rule]]\n" * 201, "201: rule 201: too many rules: expected at most 200"),
     (
         "[[rule]]\nprepare=[['a'],\n{command=['b'],retries=101}]",
         "3: rule 1: prepare 2: retries: 101 is out of range: expected 0 to 100",
@@ -342,23 +342,23 @@ MISTAKES = [
     # It contradicts itself.
     (
         "[[rule]]\nprepare = [['a']]\napprove = 'at-once'",
-        "3: rule 1: approve: 'at-once' does not wait for preparation: use 'when-prepared', or leave out what prepares",
+        "3: rule 1: approve: 'at-once' does not wait for preparation: use 'when-prepared', or remove the preparation",
     ),
     (
         "[[rule]]\nmax_duration = '1s'\nmin_duration = '2s'",
-        "3: rule 1: min_duration: greater than max_duration, so that nothing would match",
+        "3: rule 1: min_duration: greater than max_duration, so no event would match",
     ),
     (
         "[[rule]]\ndescription = '('",
-        "2: rule 1: description: not a regular expression: missing ), unterminated subpattern at position 0",
+        "2: rule 1: description: not a valid regular expression: missing ), unterminated subpattern at position 0",
     ),
     (
         "[[rule]]\nrecover = [\n['a'],\n[],\n]",
-        "4: rule 1: recover 2: a hook has exactly one of command, shell and webhook",
+        "4: rule 1: recover 2: a hook needs exactly one of command, shell and webhook",
     ),
     (
         "[[rule]]\n[[rule.prepare]]\ncommand = ['a']\n[[rule.prepare]]\ncommand = ['a']\nshell = 'b'",
-        "4: rule 1: prepare 2: a hook has exactly one of command, shell and webhook",
+        "4: rule 1: prepare 2: a hook needs exactly one of command, shell and webhook",
     ),
     (
         "[[rule]]\nprepare = [{webhook = 'https://me:secret@example.com'}]",
@@ -369,11 +369,11 @@ MISTAKES = [
     ),
     (
         "[[rule]]\n[[rule.prepare]]\nwebhook = 'https://example.com'\nheaders.'A B' = 'c'",
-        "4: rule 1: prepare 1: headers: 'A B': 'A B' is no name of a header",
+        "4: rule 1: prepare 1: headers: 'A B': 'A B' is not a header name",
     ),
     (
         "[[rule]]\nhandlers = [{use = 'file'}]",
-        "2: rule 1: handlers 1: the handler file has exactly one of touch and remove",
+        "2: rule 1: handlers 1: the handler file needs exactly one of touch and remove",
     ),
     (
         "[[rule]]\nhandlers = [{use='file',touch='a',timeout=0}]",
@@ -381,7 +381,7 @@ MISTAKES = [
     ),
     (
         "\n[together]\nmode = 'all-prepared'\nlisten = '10.0.0.4:9470'",
-        "3: together: mode: 'all-prepared' needs listen, peers and secret_file, and peers is missing",
+        "3: together: mode: 'all-prepared' needs listen, peers and secret_file; peers is missing",
     ),
 ]
 
@@ -409,7 +409,7 @@ def test_a_long_value_does_not_make_a_long_message() -> None:
 
 def test_a_line_end_in_a_text_that_is_none_for_toml_is_not_counted() -> None:
     """Python sees lines end in more places than TOML does."""
-    assert reason('name = "a\u2028b\u0085c"\nnmae = 1') == "2: nmae: not known; did you mean name?"
+    assert reason('name = "a\u2028b\u0085c"\nnmae = 1') == "2: nmae: unknown key; did you mean name?"
 
 
 def test_a_long_file_is_read_and_its_mistake_found_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,7 +418,7 @@ def test_a_long_file_is_read_and_its_mistake_found_quickly(monkeypatch: pytest.M
     filling = "# " + "x" * 78 + "\n"
     text = rules + filling * ((1 << 20) // len(filling) - len(rules) // len(filling)) + "[[rule]]\nnmae = 'x'\n"
     parsed = parsed_lengths(monkeypatch)
-    assert reason(text).endswith("rule 200: nmae: not known; did you mean name?")
+    assert reason(text).endswith("rule 200: nmae: unknown key; did you mean name?")
     assert sum(parsed) <= 10 * len(text)
 
 
@@ -450,7 +450,7 @@ def as_toml(value: object) -> str:
 def test_whatever_the_file_holds_it_is_taken_or_refused_with_one_line(content: dict[str, object]) -> None:
     text = "".join(f"{key} = {as_toml(value)}\n" for key, value in content.items())
     try:
-        read_configuration(text, "agent.toml")
+        parse_configuration(text, "agent.toml")
     except ConfigError:
         line, _, _ = reason(text).partition(": ")
         assert 1 <= int(line) <= max(len(content), 1)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.agent.configuration import load_configuration, read_configuration
-from forewarn.agent.handlers.contract import Ran
-from forewarn.agent.install import EXAMPLE, UNIT, install, uninstall, unit_text
+from forewarn.agent.configuration import load_configuration, parse_configuration
+from forewarn.agent.handlers.contract import CommandResult
+from forewarn.agent.install import EXAMPLE, UNIT, install_service, render_unit, uninstall_service
 from forewarn.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -33,13 +33,15 @@ class Systemctl:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.answers: dict[str, Ran | OSError] = {"is-system-running": Ran(status=1, output="degraded\n", errors="")}
+        self.answers: dict[str, CommandResult | OSError] = {
+            "is-system-running": CommandResult(status=1, output="degraded\n", errors="")
+        }
 
-    def __call__(self, command: Sequence[str]) -> Ran:
+    def __call__(self, command: Sequence[str]) -> CommandResult:
         program, *arguments = command
         assert program == "systemctl"
         self.asked.append(" ".join(arguments))
-        answer = self.answers.get(arguments[0], Ran(status=0, output="", errors=""))
+        answer = self.answers.get(arguments[0], CommandResult(status=0, output="", errors=""))
         if isinstance(answer, OSError):
             raise answer
         return answer
@@ -56,7 +58,7 @@ class Machine:
         self.systemctl = Systemctl()
 
     def install(self, *, is_started: bool = True, user: str | None = None, python: str = sys.executable) -> list[str]:
-        return install(
+        return install_service(
             self.config,
             unit_folder=self.unit.parent,
             python=python,
@@ -66,7 +68,7 @@ class Machine:
         )
 
     def uninstall(self) -> list[str]:
-        return uninstall(unit_folder=self.unit.parent, run=self.systemctl)
+        return uninstall_service(unit_folder=self.unit.parent, run=self.systemctl)
 
 
 @pytest.fixture
@@ -78,14 +80,14 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_the_packaged_unit_is_the_one_that_is_rendered() -> None:
-    text = unit_text("/usr/bin/python3", Path("/etc/forewarn/agent.toml"), None)
+    text = render_unit("/usr/bin/python3", Path("/etc/forewarn/agent.toml"), None)
     assert PACKAGED.read_text() == text
     assert max(map(len, text.splitlines())) <= 120
 
 
 def test_the_example_is_the_one_in_the_repository_and_only_pretends() -> None:
     assert (ROOT / "examples" / "agent.toml").read_text() == EXAMPLE
-    configuration = read_configuration(EXAMPLE)
+    configuration = parse_configuration(EXAMPLE)
     assert configuration.dry_run
     assert len(configuration.rule) == 2
     assert len(EXAMPLE.splitlines()) <= 25
@@ -95,7 +97,7 @@ def test_the_example_is_the_one_in_the_repository_and_only_pretends() -> None:
 def test_systemd_understands_the_unit_and_its_exposure_is_the_one_in_the_docs(tmp_path: Path) -> None:
     """A directory of its own: a unit of that name may be installed here."""
     unit = tmp_path / UNIT
-    unit.write_text(unit_text(sys.executable, Path("/etc/forewarn/agent.toml"), None))
+    unit.write_text(render_unit(sys.executable, Path("/etc/forewarn/agent.toml"), None))
     done = subprocess.run(["systemd-analyze", "verify", str(unit)], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=60", str(unit)]
@@ -125,24 +127,24 @@ def test_systemd_understands_the_unit_and_its_exposure_is_the_one_in_the_docs(tm
     ],
 )
 def test_a_path_is_written_so_that_systemd_reads_it_back(config: str, said: str) -> None:
-    text = unit_text("/opt/forewarn/bin/python", Path(config), None)
+    text = render_unit("/opt/forewarn/bin/python", Path(config), None)
     assert f"\nExecStart=/opt/forewarn/bin/python -m forewarn.agent --config {said}\n" in text
 
 
 @pytest.mark.parametrize("config", ["/etc/a\nb.toml", "/etc/\x1b.toml", "/etc/\udcff.toml"])
 def test_a_path_that_no_unit_can_say_is_refused(config: str) -> None:
-    with pytest.raises(ConfigError, match="cannot stand in a unit: it holds a character that cannot be printed"):
-        unit_text("/usr/bin/python3", Path(config), None)
+    with pytest.raises(ConfigError, match="in a unit: it contains a non-printable character"):
+        render_unit("/usr/bin/python3", Path(config), None)
 
 
 @pytest.mark.parametrize("python", ["", "python3", "./python", "/opt/$x/python"])
 def test_an_interpreter_is_named_by_an_absolute_path(python: str) -> None:
     with pytest.raises(ConfigError, match="expected an absolute path without"):
-        unit_text(python, Path("/etc/forewarn/agent.toml"), None)
+        render_unit(python, Path("/etc/forewarn/agent.toml"), None)
 
 
 def test_another_user_is_named_in_the_unit_and_keeps_its_state_at_the_same_place() -> None:
-    text = unit_text("/usr/bin/python3", Path("/etc/forewarn/agent.toml"), "web")
+    text = render_unit("/usr/bin/python3", Path("/etc/forewarn/agent.toml"), "web")
     assert "\nUser=web\n" in text
     assert "\nEnvironment=XDG_STATE_HOME=/var/lib\n" in text
     assert "User=root" not in text
@@ -151,8 +153,8 @@ def test_another_user_is_named_in_the_unit_and_keeps_its_state_at_the_same_place
 
 @pytest.mark.parametrize("user", ["", "a b", "a\nExecStartPre=/bin/evil", "-x", "0"])
 def test_what_is_no_name_of_a_user_is_refused(user: str) -> None:
-    with pytest.raises(ConfigError, match="is not the name of a user"):
-        unit_text("/usr/bin/python3", Path("/etc/forewarn/agent.toml"), user)
+    with pytest.raises(ConfigError, match="is not a valid user name"):
+        render_unit("/usr/bin/python3", Path("/etc/forewarn/agent.toml"), user)
 
 
 # Installing
@@ -161,13 +163,13 @@ def test_what_is_no_name_of_a_user_is_refused(user: str) -> None:
 def test_everything_is_written_and_started(machine: Machine) -> None:
     said = machine.install()
     assert machine.config.read_text() == EXAMPLE
-    assert machine.unit.read_text() == unit_text(sys.executable, machine.config, None)
+    assert machine.unit.read_text() == render_unit(sys.executable, machine.config, None)
     assert machine.systemctl.asked == ["is-system-running", "daemon-reload", f"enable --now {UNIT}"]
     assert said[:4] == [
-        f"wrote {machine.config}, an example that only pretends: change it before you rely on it",
+        f"wrote {machine.config}, an example in dry-run mode: edit it before you rely on it",
         f"{machine.config} is valid: 2 rules",
         f"wrote {machine.unit}",
-        "the agent runs, and starts at every boot",
+        "the agent is running, and starts at every boot",
     ]
     assert (machine.config.stat().st_mode & 0o777, machine.unit.stat().st_mode & 0o777) == (0o640, 0o644)
     assert [file.name for file in machine.unit.parent.iterdir()] == [UNIT]
@@ -179,7 +181,7 @@ def test_done_again_it_changes_nothing(machine: Machine) -> None:
     machine.systemctl.asked.clear()
     said = machine.install()
     assert f"kept {machine.config}" in said
-    assert f"{machine.unit} is as it should be" in said
+    assert f"{machine.unit} is up to date" in said
     assert machine.unit.stat().st_ino == before.st_ino
     assert machine.systemctl.asked == ["is-system-running", "daemon-reload", f"enable --now {UNIT}"]
 
@@ -197,7 +199,7 @@ def test_an_agent_that_runs_with_an_older_unit_is_restarted(machine: Machine) ->
     (machine.unit.parent / f".{UNIT}.new").write_text("left behind")
     machine.systemctl.asked.clear()
     machine.install()
-    assert machine.unit.read_text() == unit_text(sys.executable, machine.config, None)
+    assert machine.unit.read_text() == render_unit(sys.executable, machine.config, None)
     assert machine.systemctl.asked[1:] == ["daemon-reload", f"try-restart {UNIT}", f"enable --now {UNIT}"]
     assert [file.name for file in machine.unit.parent.iterdir()] == [UNIT]
 
@@ -205,7 +207,7 @@ def test_an_agent_that_runs_with_an_older_unit_is_restarted(machine: Machine) ->
 def test_it_need_not_be_started(machine: Machine) -> None:
     said = machine.install(is_started=False)
     assert machine.systemctl.asked == ["is-system-running", "daemon-reload"]
-    assert f"the agent was not started; `systemctl enable --now {UNIT}` does that" in said
+    assert f"the agent was not started; run `systemctl enable --now {UNIT}` to start it" in said
 
 
 def test_a_relative_configuration_is_made_absolute(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +231,7 @@ def test_without_systemd_it_says_how_to_run_the_agent_otherwise(machine: Machine
     with pytest.raises(ConfigError) as caught:
         machine.install()
     assert caught.value.message == (
-        "there is no systemd here (systemctl: No such file or directory): have what starts services here run "
+        "systemd is not available (systemctl: No such file or directory); have your service manager run "
         f"`{sys.executable} -m forewarn.agent --config {machine.config}`"
     )
     assert not machine.config.exists()
@@ -237,7 +239,7 @@ def test_without_systemd_it_says_how_to_run_the_agent_otherwise(machine: Machine
 
 @pytest.mark.parametrize("state", ["offline", "unknown", ""])
 def test_where_systemd_is_not_the_first_process_nothing_is_written(machine: Machine, state: str) -> None:
-    machine.systemctl.answers["is-system-running"] = Ran(status=1, output=f"{state}\n", errors="")
+    machine.systemctl.answers["is-system-running"] = CommandResult(status=1, output=f"{state}\n", errors="")
     with pytest.raises(ConfigError, match=r"^this machine was not booted with systemd .*`.* -m forewarn\.agent"):
         machine.install()
     assert not machine.config.exists()
@@ -245,14 +247,14 @@ def test_where_systemd_is_not_the_first_process_nothing_is_written(machine: Mach
 
 def test_what_systemd_refuses_is_told_in_its_words(machine: Machine) -> None:
     errors = f"Created symlink /a -> /b.\nJob for {UNIT} failed because ...\nSee more.\n"
-    machine.systemctl.answers["enable"] = Ran(status=1, output="", errors=errors)
+    machine.systemctl.answers["enable"] = CommandResult(status=1, output="", errors=errors)
     with pytest.raises(ConfigError) as caught:
         machine.install()
     assert caught.value.message == (
         f"systemctl enable --now {UNIT} ended with status 1: Job for {UNIT} failed because ...; "
-        f"`journalctl -u {UNIT} -n 20` says more"
+        f"see `journalctl -u {UNIT} -n 20`"
     )
-    machine.systemctl.answers["daemon-reload"] = Ran(status=1, output="", errors="")
+    machine.systemctl.answers["daemon-reload"] = CommandResult(status=1, output="", errors="")
     with pytest.raises(ConfigError, match=r"^systemctl daemon-reload ended with status 1$"):
         machine.install()
 
@@ -306,12 +308,13 @@ def test_root_is_warned_of_an_interpreter_that_others_can_change(machine: Machin
     assert not [line for line in machine.install(python=str(python)) if line.startswith("warning: ")]
     os.chown(python, 65534, -1, follow_symlinks=False)
     (warning,) = [line for line in machine.install(python=str(python)) if line.startswith("warning: ")]
-    assert warning.startswith(f"warning: {python} can be changed by others than root, and root runs {python}")
+    assert warning.startswith(f"warning: root runs {python}, but other users can change {python}: ")
     assert not [line for line in machine.install(python=str(python), user="nobody") if line.startswith("warning: ")]
     python.unlink()
     python.symlink_to(sys.executable)
     machine.folder.chmod(0o777)
-    assert [line for line in machine.install(python=str(python)) if line.startswith(f"warning: {machine.folder} can")]
+    said = machine.install(python=str(python))
+    assert [line for line in said if f", but other users can change {machine.folder}: " in line]
 
 
 # Taking it away
@@ -333,8 +336,8 @@ def test_where_nothing_is_installed_there_is_nothing_to_take_away(machine: Machi
 
 def test_a_unit_that_does_not_stop_is_not_removed(machine: Machine) -> None:
     machine.install()
-    machine.systemctl.answers["disable"] = Ran(status=1, output="", errors="Access denied\n")
-    with pytest.raises(ConfigError, match=r"ended with status 1: Access denied; `journalctl"):
+    machine.systemctl.answers["disable"] = CommandResult(status=1, output="", errors="Access denied\n")
+    with pytest.raises(ConfigError, match=r"ended with status 1: Access denied; see `journalctl"):
         machine.uninstall()
     assert machine.unit.exists()
 
@@ -343,7 +346,16 @@ def test_a_unit_that_does_not_stop_is_not_removed(machine: Machine) -> None:
 
 
 def test_the_command_prints_the_unit_that_it_would_install() -> None:
-    command = [sys.executable, "-m", "forewarn", "agent", "install", "--print", "--config", "/etc/forewarn/agent.toml"]
+    command = [
+        sys.executable,
+        "-m",
+        "forewarn",
+        "agent",
+        "install_service",
+        "--print",
+        "--config",
+        "/etc/forewarn/agent.toml",
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == unit_text(sys.executable, Path("/etc/forewarn/agent.toml"), None)
+    assert done.stdout == render_unit(sys.executable, Path("/etc/forewarn/agent.toml"), None)

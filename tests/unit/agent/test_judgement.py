@@ -6,69 +6,78 @@ from typing import Any, Literal
 
 import pytest
 
-from forewarn.agent.handlers import File
+from forewarn.agent.agreement import ApprovalVerdict, PeerState
+from forewarn.agent.handlers import FileHandler
 from forewarn.agent.judgement import (
     Action,
-    Approve,
-    Begin,
-    Forget,
-    GiveUp,
+    BeginStep,
+    ForgetEvent,
+    GiveUpStep,
     Judgement,
     ReportUnprepared,
-    Stop,
-    ending,
-    judge,
-    retryable,
-    standing,
+    SendApproval,
+    StopStep,
+    choose_final_step,
+    find_retryable_steps,
+    get_reported_state,
+    judge_record,
 )
-from forewarn.agent.record import Approval, Record, Run, RunState
-from forewarn.agent.rule import Rule, Step
-from forewarn.agent.together import PeerState, Verdict
+from forewarn.agent.record import ApprovalState, EventRecord, StepRun, StepRunState
+from forewarn.agent.rule import EventStep, Rule
 from tests.support.records import DRAIN, NOT_BEFORE, NOW, B, a_record, a_run, after
 
-S = RunState
+S = StepRunState
 MARGIN = timedelta(seconds=5)
 CUTOFF = NOT_BEFORE - MARGIN
 PREPARE, BEFORE, STARTED, RECOVER, CANCELED = (
-    Step.PREPARE,
-    Step.BEFORE_APPROVAL,
-    Step.STARTED,
-    Step.RECOVER,
-    Step.CANCELED,
+    EventStep.PREPARE,
+    EventStep.BEFORE_APPROVAL,
+    EventStep.STARTED,
+    EventStep.RECOVER,
+    EventStep.CANCELED,
 )
 PREPARING = Rule(prepare=(DRAIN,), recover=(DRAIN,))
 AT_ONCE = Rule(approve="at-once")
 OTHER = {"id": B}
-HANDLED = Rule(handlers=(File(touch="/run/drain"),))
+HANDLED = Rule(handlers=(FileHandler(touch="/run/drain"),))
 
 
 def judged(
-    record: Record, now: datetime = NOW, verdict: Verdict | None = None, others: tuple[Record, ...] = ()
+    record: EventRecord,
+    now: datetime = NOW,
+    verdict: ApprovalVerdict | None = None,
+    others: tuple[EventRecord, ...] = (),
 ) -> Judgement:
-    return judge(record, now, MARGIN, lambda _record, _cutoff: verdict or Verdict(may=True, why="all agree"), others)
+    return judge_record(
+        record,
+        now,
+        MARGIN,
+        lambda _record, _cutoff: verdict or ApprovalVerdict(may_approve=True, reason="all agree"),
+        others,
+    )
 
 
-def action(record: Record, now: datetime = NOW) -> Action | None:
+def action(record: EventRecord, now: datetime = NOW) -> Action | None:
     return judged(record, now).action
 
 
-def waiting(record: Record, now: datetime = NOW) -> tuple[str, datetime | None]:
+def waiting(record: EventRecord, now: datetime = NOW) -> tuple[str, datetime | None]:
     judgement = judged(record, now)
     assert judgement.action is None
-    return judgement.why, judgement.look_again_at
+    return judgement.reason, judgement.judge_again_at
 
 
 # While it is announced
 
 
 def test_what_is_announced_is_prepared_for() -> None:
-    assert action(a_record(PREPARING)) == Begin(PREPARE)
+    assert action(a_record(PREPARING)) == BeginStep(PREPARE)
 
 
 def test_preparing_goes_on_until_shortly_before_not_before() -> None:
     record = a_record(PREPARING, runs={PREPARE: S.RUNNING})
     assert waiting(record) == ("step prepare is running", CUTOFF)
-    assert action(record, CUTOFF) == Stop(PREPARE, "NotBefore is near")
+    assert action(record, CUTOFF) == StopStep(PREPARE, "NotBefore is near")
 
 
 def test_a_step_that_was_told_to_end_is_told_once() -> None:
@@ -79,13 +88,13 @@ def test_a_step_that_was_told_to_end_is_told_once() -> None:
 
 @pytest.mark.parametrize("state", [S.RUNNING, S.STOPPING])
 @pytest.mark.parametrize("undoing", [RECOVER, CANCELED])
-def test_who_is_to_take_out_of_service_waits_for_who_puts_back(undoing: Step, state: RunState) -> None:
+def test_who_is_to_take_out_of_service_waits_for_who_puts_back(undoing: EventStep, state: StepRunState) -> None:
     """Otherwise it would find the VM out of service, and have nothing to do, just before it is put back."""
     other = a_record(HANDLED, event=OTHER, gone_at=NOW, runs={PREPARE: S.DONE, undoing: state})
     record = a_record(HANDLED)
     waits = Judgement(None, CUTOFF, f"step {undoing} of event {B} uses the same handler")
     assert judged(record, others=(other, record)) == waits
-    assert judged(record, CUTOFF, others=(other, record)).action == GiveUp(PREPARE, "NotBefore is near")
+    assert judged(record, CUTOFF, others=(other, record)).action == GiveUpStep(PREPARE, "NotBefore is near")
 
 
 def test_who_is_to_put_back_waits_for_who_takes_out_of_service() -> None:
@@ -100,7 +109,7 @@ def test_who_is_to_put_back_waits_for_who_takes_out_of_service() -> None:
 @pytest.mark.parametrize(
     ("rule", "runs"),
     [
-        pytest.param(Rule(handlers=(File(touch="/run/other"),)), {RECOVER: S.RUNNING}, id="another handler"),
+        pytest.param(Rule(handlers=(FileHandler(touch="/run/other"),)), {RECOVER: S.RUNNING}, id="another handler"),
         pytest.param(PREPARING, {RECOVER: S.RUNNING}, id="no handler"),
         pytest.param(HANDLED, {RECOVER: S.DONE}, id="has put back"),
         pytest.param(HANDLED, {RECOVER: S.FAILED}, id="could not put back"),
@@ -108,20 +117,20 @@ def test_who_is_to_put_back_waits_for_who_takes_out_of_service() -> None:
         pytest.param(HANDLED, {PREPARE: S.RUNNING}, id="takes out of service too"),
     ],
 )
-def test_otherwise_nobody_waits_for_another_event(rule: Rule, runs: dict[Step, RunState]) -> None:
+def test_otherwise_nobody_waits_for_another_event(rule: Rule, runs: dict[EventStep, StepRunState]) -> None:
     others = (a_record(rule, event=OTHER, runs=runs),)
-    assert judged(a_record(HANDLED), others=others).action == Begin(PREPARE)
+    assert judged(a_record(HANDLED), others=others).action == BeginStep(PREPARE)
 
 
 def test_what_is_announced_too_late_is_not_prepared_for() -> None:
     record = a_record(PREPARING)
-    assert action(record, CUTOFF) == GiveUp(PREPARE, "NotBefore is near")
-    assert action(record, CUTOFF - timedelta(microseconds=1)) == Begin(PREPARE)
+    assert action(record, CUTOFF) == GiveUpStep(PREPARE, "NotBefore is near")
+    assert action(record, CUTOFF - timedelta(microseconds=1)) == BeginStep(PREPARE)
 
 
 def test_without_not_before_there_is_time() -> None:
     record = a_record(PREPARING, {"not_before": None})
-    assert action(record, after(days=365)) == Begin(PREPARE)
+    assert action(record, after(days=365)) == BeginStep(PREPARE)
     running = a_record(PREPARING, {"not_before": None}, {PREPARE: S.RUNNING})
     assert waiting(running, after(days=365)) == ("step prepare is running", None)
 
@@ -129,11 +138,11 @@ def test_without_not_before_there_is_time() -> None:
 def test_a_not_before_at_the_beginning_of_time_is_a_moment_like_any_other() -> None:
     """R105: an endpoint that has no moment to tell may send one of its own."""
     record = a_record(PREPARING, {"not_before": datetime.min.replace(tzinfo=UTC)})
-    assert action(record) == GiveUp(PREPARE, "NotBefore is near")
+    assert action(record) == GiveUpStep(PREPARE, "NotBefore is near")
 
 
 def test_what_was_interrupted_is_run_again() -> None:
-    assert action(a_record(PREPARING, runs={PREPARE: S.INTERRUPTED})) == Begin(PREPARE)
+    assert action(a_record(PREPARING, runs={PREPARE: S.INTERRUPTED})) == BeginStep(PREPARE)
 
 
 # Once it is ready
@@ -143,30 +152,30 @@ def test_nothing_is_approved_before_it_is_prepared() -> None:
     """R102: approve when prepared."""
     record = a_record(PREPARING, runs={PREPARE: S.RUNNING})
     assert action(record) is None
-    assert action(a_record(PREPARING, runs={PREPARE: S.DONE})) == Approve()
+    assert action(a_record(PREPARING, runs={PREPARE: S.DONE})) == SendApproval()
 
 
 def test_what_needs_no_preparation_is_approved_at_once() -> None:
     """R102."""
-    assert action(a_record(AT_ONCE)) == Approve()
-    assert action(a_record(Rule())) == Approve()
+    assert action(a_record(AT_ONCE)) == SendApproval()
+    assert action(a_record(Rule())) == SendApproval()
 
 
 def test_an_approval_is_sent_once_and_watched_on() -> None:
     """R104: it keeps watching after the approval."""
-    assert waiting(a_record(AT_ONCE, approval=Approval.SENDING)) == ("the approval is on its way", None)
-    accepted = a_record(AT_ONCE, approval=Approval.ACCEPTED)
+    assert waiting(a_record(AT_ONCE, approval=ApprovalState.SENDING)) == ("sending the approval", None)
+    accepted = a_record(AT_ONCE, approval=ApprovalState.ACCEPTED)
     assert waiting(accepted) == ("approved; it starts when all have approved, or at NotBefore", None)
-    started = a_record(Rule(started=(DRAIN,)), approval=Approval.ACCEPTED, started_at=NOW)
-    assert action(started) == Begin(STARTED)
-    gone = a_record(PREPARING, runs={PREPARE: S.DONE}, approval=Approval.ACCEPTED, gone_at=NOW)
-    assert action(gone) == Begin(RECOVER)
+    started = a_record(Rule(started=(DRAIN,)), approval=ApprovalState.ACCEPTED, started_at=NOW)
+    assert action(started) == BeginStep(STARTED)
+    gone = a_record(PREPARING, runs={PREPARE: S.DONE}, approval=ApprovalState.ACCEPTED, gone_at=NOW)
+    assert action(gone) == BeginStep(RECOVER)
 
 
 def test_an_approval_that_was_not_taken_is_sent_again_after_a_pause() -> None:
     record = a_record(AT_ONCE, approval_failures=1, approve_again_at=after(seconds=1))
-    assert waiting(record) == ("the endpoint did not take the approval; it is sent again", after(seconds=1))
-    assert action(record, after(seconds=1)) == Approve()
+    assert waiting(record) == ("the endpoint did not accept the approval; retrying", after(seconds=1))
+    assert action(record, after(seconds=1)) == SendApproval()
 
 
 @pytest.mark.parametrize(
@@ -178,43 +187,45 @@ def test_an_approval_that_was_not_taken_is_sent_again_after_a_pause() -> None:
 )
 def test_what_a_person_decides_waits_for_that_person(approve: Literal["never", "by-hand"], why: str) -> None:
     rule = Rule(approve=approve, prepare=(DRAIN,))
-    assert action(a_record(rule)) == Begin(PREPARE)
+    assert action(a_record(rule)) == BeginStep(PREPARE)
     record = a_record(rule, runs={PREPARE: S.DONE})
     assert waiting(record) == (why, None)
-    assert action(a_record(rule, runs={PREPARE: S.DONE}, by_hand_at=NOW)) == Approve()
+    assert action(a_record(rule, runs={PREPARE: S.DONE}, by_hand_at=NOW)) == SendApproval()
 
 
 def test_a_person_who_approves_does_not_cut_preparing_short() -> None:
-    assert action(a_record(PREPARING, by_hand_at=NOW)) == Begin(PREPARE)
+    assert action(a_record(PREPARING, by_hand_at=NOW)) == BeginStep(PREPARE)
     assert action(a_record(PREPARING, runs={PREPARE: S.RUNNING}, by_hand_at=NOW)) is None
 
 
 def test_what_could_not_be_prepared_is_held_unless_the_rule_or_a_person_says_otherwise() -> None:
     failed = {PREPARE: S.FAILED}
-    held = "held: preparing failed; mend it, then run `forewarn agent retry`; it starts at NotBefore"
+    held = "held: preparation failed; fix it, then run `forewarn agent retry`; it starts at NotBefore"
     assert waiting(a_record(PREPARING, runs=failed)) == (held, None)
-    assert action(a_record(PREPARING, runs=failed, by_hand_at=NOW)) == Approve()
-    assert action(a_record(Rule(prepare=(DRAIN,), on_failure="approve"), runs=failed)) == Approve()
+    assert action(a_record(PREPARING, runs=failed, by_hand_at=NOW)) == SendApproval()
+    assert action(a_record(Rule(prepare=(DRAIN,), on_failure="approve"), runs=failed)) == SendApproval()
 
 
 def test_the_peers_have_a_say() -> None:
     """R50, R103."""
     soon = after(seconds=9)
-    judgement = judged(a_record(AT_ONCE), verdict=Verdict(may=False, at=soon, why="after you"))
+    judgement = judged(
+        a_record(AT_ONCE), verdict=ApprovalVerdict(may_approve=False, ask_again_at=soon, reason="after you")
+    )
     assert judgement == Judgement(None, soon, "after you")
-    by_hand = judged(a_record(AT_ONCE, by_hand_at=NOW), verdict=Verdict(may=False, why="after you"))
-    assert by_hand.action == Approve()
+    by_hand = judged(a_record(AT_ONCE, by_hand_at=NOW), verdict=ApprovalVerdict(may_approve=False, reason="after you"))
+    assert by_hand.action == SendApproval()
 
 
 def test_the_peers_are_asked_with_the_moment_after_which_it_is_not_worth_while() -> None:
     asked: list[datetime | None] = []
 
-    def agree(_record: Record, cutoff: datetime | None) -> Verdict:
+    def agree(_record: EventRecord, cutoff: datetime | None) -> ApprovalVerdict:
         asked.append(cutoff)
-        return Verdict(may=True, why="")
+        return ApprovalVerdict(may_approve=True, reason="")
 
     for not_before in (NOT_BEFORE, None):
-        judge(a_record(AT_ONCE, {"not_before": not_before}), NOW, MARGIN, agree)
+        judge_record(a_record(AT_ONCE, {"not_before": not_before}), NOW, MARGIN, agree)
     assert asked == [CUTOFF, None]
 
 
@@ -224,31 +235,31 @@ LAST_CALL = Rule(before_approval=(DRAIN,))
 
 
 def test_hooks_before_the_approval_run_when_everything_else_is_settled() -> None:
-    assert action(a_record(LAST_CALL)) == Begin(BEFORE)
-    judgement = judged(a_record(LAST_CALL), verdict=Verdict(may=False, why="after you"))
+    assert action(a_record(LAST_CALL)) == BeginStep(BEFORE)
+    judgement = judged(a_record(LAST_CALL), verdict=ApprovalVerdict(may_approve=False, reason="after you"))
     assert judgement.action is None
-    assert action(a_record(LAST_CALL, runs={BEFORE: S.DONE})) == Approve()
+    assert action(a_record(LAST_CALL, runs={BEFORE: S.DONE})) == SendApproval()
 
 
 def test_hooks_before_the_approval_run_again_after_an_interruption() -> None:
-    assert action(a_record(LAST_CALL, runs={BEFORE: S.INTERRUPTED})) == Begin(BEFORE)
+    assert action(a_record(LAST_CALL, runs={BEFORE: S.INTERRUPTED})) == BeginStep(BEFORE)
 
 
 def test_a_hook_before_the_approval_that_failed_holds_it_unless_told_otherwise() -> None:
     failed = {BEFORE: S.FAILED}
     assert waiting(a_record(LAST_CALL, runs=failed))[0] == (
-        "held: a hook before the approval failed; mend it, then run `forewarn agent retry`; it starts at NotBefore"
+        "held: a before-approval hook failed; fix it, then run `forewarn agent retry`; it starts at NotBefore"
     )
-    assert action(a_record(LAST_CALL, runs=failed, by_hand_at=NOW)) == Approve()
-    assert action(a_record(Rule(before_approval=(DRAIN,), on_failure="approve"), runs=failed)) == Approve()
+    assert action(a_record(LAST_CALL, runs=failed, by_hand_at=NOW)) == SendApproval()
+    assert action(a_record(Rule(before_approval=(DRAIN,), on_failure="approve"), runs=failed)) == SendApproval()
 
 
 def test_hooks_before_the_approval_do_not_begin_when_there_is_no_time_for_them() -> None:
     assert waiting(a_record(LAST_CALL), CUTOFF)[0] == (
-        "held: no time is left for hooks before it; it starts at NotBefore"
+        "held: no time is left for before-approval hooks; it starts at NotBefore"
     )
-    assert action(a_record(Rule(before_approval=(DRAIN,), on_failure="approve")), CUTOFF) == Approve()
-    assert action(a_record(LAST_CALL, {"not_before": None}), after(days=9)) == Begin(BEFORE)
+    assert action(a_record(Rule(before_approval=(DRAIN,), on_failure="approve")), CUTOFF) == SendApproval()
+    assert action(a_record(LAST_CALL, {"not_before": None}), after(days=9)) == BeginStep(BEFORE)
 
 
 # Once it has started
@@ -258,30 +269,34 @@ APPEARED = {"status": "Started", "not_before": None}
 
 
 @pytest.mark.parametrize("runs", [{}, {PREPARE: a_run(S.FAILED, tries=0)}])
-def test_what_starts_before_anything_is_prepared_is_reported_and_prepared_for_at_once(runs: dict[Step, Run]) -> None:
+def test_what_starts_before_anything_is_prepared_is_reported_and_prepared_for_at_once(
+    runs: dict[EventStep, StepRun],
+) -> None:
     """R73, R77, R78, R90: a host that fails, an eviction without notice, a notice too short to begin."""
     record = a_record(PREPARING, APPEARED, runs, started_at=NOW)
     assert action(record) == ReportUnprepared()
     reported = a_record(PREPARING, APPEARED, runs, started_at=NOW, is_reported_unprepared=True)
-    assert action(reported) == Begin(PREPARE)
+    assert action(reported) == BeginStep(PREPARE)
 
 
 def test_what_is_prepared_late_takes_its_time_then_hears_of_the_start_and_is_never_approved() -> None:
-    def at(runs: dict[Step, RunState]) -> Record:
+    def at(runs: dict[EventStep, StepRunState]) -> EventRecord:
         rule = Rule(handlers=HANDLED.handlers, before_approval=(DRAIN,))
         return a_record(rule, APPEARED, runs, started_at=NOW, is_reported_unprepared=True)
 
     assert waiting(at({PREPARE: S.RUNNING}), after(days=1)) == ("started; step prepare is running", None)
     for state in (S.DONE, S.FAILED):
-        assert action(at({PREPARE: state})) == Begin(STARTED)
+        assert action(at({PREPARE: state})) == BeginStep(STARTED)
         assert waiting(at({PREPARE: state, STARTED: S.DONE})) == ("started; recovery begins when it is gone", None)
 
 
 def test_what_is_prepared_late_is_undone_when_it_is_gone() -> None:
     members = {"started_at": NOW, "gone_at": after(minutes=1), "is_reported_unprepared": True}
-    assert action(a_record(PREPARING, APPEARED, {PREPARE: S.RUNNING}, **members)) == Stop(PREPARE, "the event is gone")
+    assert action(a_record(PREPARING, APPEARED, {PREPARE: S.RUNNING}, **members)) == StopStep(
+        PREPARE, "the event is gone"
+    )
     for state in (S.DONE, S.FAILED):
-        assert action(a_record(PREPARING, APPEARED, {PREPARE: state}, **members)) == Begin(RECOVER)
+        assert action(a_record(PREPARING, APPEARED, {PREPARE: state}, **members)) == BeginStep(RECOVER)
 
 
 def test_what_failed_or_was_stopped_before_the_start_is_not_begun_again() -> None:
@@ -295,11 +310,11 @@ def test_what_failed_or_was_stopped_before_the_start_is_not_begun_again() -> Non
 def test_what_is_under_way_or_interrupted_when_it_starts_is_carried_on() -> None:
     """R80: the very impact may have restarted the agent, and another may follow."""
 
-    def at(state: RunState) -> Record:
+    def at(state: StepRunState) -> EventRecord:
         return a_record(PREPARING, runs={PREPARE: state}, started_at=NOW, is_reported_unprepared=True)
 
     assert waiting(at(S.RUNNING), after(days=1)) == ("started; step prepare is running", None)
-    assert action(at(S.INTERRUPTED)) == Begin(PREPARE)
+    assert action(at(S.INTERRUPTED)) == BeginStep(PREPARE)
 
 
 def test_who_prepares_late_waits_for_who_puts_back_and_is_not_judged_over_and_over_again() -> None:
@@ -312,15 +327,15 @@ def test_who_prepares_late_waits_for_who_puts_back_and_is_not_judged_over_and_ov
 
 def test_hooks_of_the_start_run_once() -> None:
     rule = Rule(started=(DRAIN,))
-    assert action(a_record(rule, started_at=NOW)) == Begin(STARTED)
-    assert action(a_record(rule, runs={STARTED: S.INTERRUPTED}, started_at=NOW)) == Begin(STARTED)
+    assert action(a_record(rule, started_at=NOW)) == BeginStep(STARTED)
+    assert action(a_record(rule, runs={STARTED: S.INTERRUPTED}, started_at=NOW)) == BeginStep(STARTED)
     for state in (S.DONE, S.FAILED):
         assert action(a_record(rule, runs={STARTED: state}, started_at=NOW)) is None
 
 
 def test_handlers_hear_of_the_start_when_they_have_prepared() -> None:
     ready = a_record(HANDLED, runs={PREPARE: S.DONE}, started_at=NOW)
-    assert action(ready) == Begin(STARTED)
+    assert action(ready) == BeginStep(STARTED)
     preparing = a_record(HANDLED, runs={PREPARE: S.RUNNING}, started_at=NOW, is_reported_unprepared=True)
     assert action(preparing) is None
 
@@ -341,7 +356,7 @@ def test_recovery_begins_when_the_event_is_gone_and_not_before() -> None:
     record = a_record(PREPARING, {"status": "Started"}, {PREPARE: S.DONE}, started_at=NOW)
     assert action(record, after(days=1)) is None
     gone = a_record(PREPARING, {"status": "Started"}, {PREPARE: S.DONE}, started_at=NOW, gone_at=after(minutes=10))
-    assert action(gone, after(minutes=10)) == Begin(RECOVER)
+    assert action(gone, after(minutes=10)) == BeginStep(RECOVER)
 
 
 def test_a_reboot_that_turned_out_as_a_freeze_needs_nothing_but_the_removal() -> None:
@@ -349,63 +364,63 @@ def test_a_reboot_that_turned_out_as_a_freeze_needs_nothing_but_the_removal() ->
     reboot = {"type": "Reboot", "status": "Started", "not_before": None}
     running = a_record(PREPARING, reboot, {PREPARE: S.DONE}, started_at=NOW)
     assert action(running) is None
-    assert action(a_record(PREPARING, reboot, {PREPARE: S.DONE}, started_at=NOW, gone_at=NOW)) == Begin(RECOVER)
+    assert action(a_record(PREPARING, reboot, {PREPARE: S.DONE}, started_at=NOW, gone_at=NOW)) == BeginStep(RECOVER)
 
 
 def test_what_was_cancelled_is_undone() -> None:
     """R77."""
     gone = a_record(PREPARING, runs={PREPARE: S.DONE}, gone_at=after(minutes=1))
-    assert ending(gone) is CANCELED
-    assert action(gone) == Begin(CANCELED)
+    assert choose_final_step(gone) is CANCELED
+    assert action(gone) == BeginStep(CANCELED)
 
 
 @pytest.mark.parametrize(
     ("members", "event", "step"),
     [
         ({"started_at": NOW}, {}, RECOVER),
-        ({"approval": Approval.ACCEPTED}, {}, RECOVER),  # it was started and over between two looks
-        ({"approval": Approval.SENDING}, {}, CANCELED),
+        ({"approval": ApprovalState.ACCEPTED}, {}, RECOVER),  # it was started and over between two looks
+        ({"approval": ApprovalState.SENDING}, {}, CANCELED),
         ({"gone_at": NOT_BEFORE}, {}, RECOVER),
         ({"gone_at": NOT_BEFORE - timedelta(seconds=1)}, {}, CANCELED),
         ({}, {"not_before": None}, CANCELED),
     ],
 )
 def test_whoever_saw_it_approved_or_its_time_come_takes_it_for_over(
-    members: dict[str, Any], event: dict[str, Any], step: Step
+    members: dict[str, Any], event: dict[str, Any], step: EventStep
 ) -> None:
     record = a_record(PREPARING, event, {PREPARE: S.DONE}, **({"gone_at": NOW} | members))
-    assert ending(record) is step
-    assert action(record) == Begin(step)
+    assert choose_final_step(record) is step
+    assert action(record) == BeginStep(step)
 
 
 def test_an_event_that_is_still_there_is_not_over_because_its_time_has_come() -> None:
-    assert ending(a_record(PREPARING)) is CANCELED
+    assert choose_final_step(a_record(PREPARING)) is CANCELED
 
 
 @pytest.mark.parametrize("step", [PREPARE, BEFORE, STARTED])
-def test_what_is_under_way_when_the_event_goes_is_stopped_first(step: Step) -> None:
+def test_what_is_under_way_when_the_event_goes_is_stopped_first(step: EventStep) -> None:
     rule = Rule(prepare=(DRAIN,), before_approval=(DRAIN,), started=(DRAIN,))
     before = {PREPARE: S.DONE} if step is not PREPARE else {}
     gone = a_record(rule, runs=before | {step: S.RUNNING}, gone_at=NOW)
-    assert action(gone) == Stop(step, "the event is gone")
+    assert action(gone) == StopStep(step, "the event is gone")
     stopping = a_record(rule, runs=before | {step: S.STOPPING}, gone_at=NOW)
     assert waiting(stopping) == (f"step {step} is running", None)
     stopped = a_record(rule, runs=before | {step: S.FAILED}, gone_at=NOW)
-    assert action(stopped) == Begin(CANCELED)
+    assert action(stopped) == BeginStep(CANCELED)
 
 
 @pytest.mark.parametrize("step", [RECOVER, CANCELED])
-def test_undoing_goes_on_to_its_end(step: Step) -> None:
-    def at(state: RunState) -> Record:
+def test_undoing_goes_on_to_its_end(step: EventStep) -> None:
+    def at(state: StepRunState) -> EventRecord:
         return a_record(PREPARING, runs={PREPARE: S.DONE, step: state}, gone_at=NOW)
 
     assert waiting(at(S.RUNNING), after(days=1)) == (f"step {step} is running", None)
-    assert action(at(S.INTERRUPTED)) == Begin(step)
-    assert action(at(S.DONE)) == Forget()
-    assert waiting(at(S.FAILED)) == (f"step {step} failed; mend it, then run `forewarn agent retry`", None)
+    assert action(at(S.INTERRUPTED)) == BeginStep(step)
+    assert action(at(S.DONE)) == ForgetEvent()
+    assert waiting(at(S.FAILED)) == (f"step {step} failed; fix it, then run `forewarn agent retry`", None)
 
 
-NOT_BEGUN: dict[Step, Run] = {}
+NOT_BEGUN: dict[EventStep, StepRun] = {}
 GIVEN_UP = {PREPARE: a_run(S.FAILED, tries=0)}
 BEGUN = {PREPARE: a_run(S.FAILED)}
 
@@ -414,25 +429,25 @@ BEGUN = {PREPARE: a_run(S.FAILED)}
     ("rule", "runs", "is_over", "expected"),
     [
         # Something may have been changed: it is undone, whatever became of the event.
-        (Rule(prepare=(DRAIN,)), BEGUN, True, Begin(RECOVER)),
-        (Rule(prepare=(DRAIN,)), BEGUN, False, Begin(CANCELED)),
-        (HANDLED, BEGUN, True, Begin(RECOVER)),
+        (Rule(prepare=(DRAIN,)), BEGUN, True, BeginStep(RECOVER)),
+        (Rule(prepare=(DRAIN,)), BEGUN, False, BeginStep(CANCELED)),
+        (HANDLED, BEGUN, True, BeginStep(RECOVER)),
         # Nothing was changed, but after an impact hooks may look after things.
-        (PREPARING, GIVEN_UP, True, Begin(RECOVER)),
-        (PREPARING, NOT_BEGUN, True, Begin(RECOVER)),
-        (PREPARING, GIVEN_UP, False, Forget()),
-        (Rule(prepare=(DRAIN,)), GIVEN_UP, True, Forget()),
-        (HANDLED, NOT_BEGUN, True, Forget()),
+        (PREPARING, GIVEN_UP, True, BeginStep(RECOVER)),
+        (PREPARING, NOT_BEGUN, True, BeginStep(RECOVER)),
+        (PREPARING, GIVEN_UP, False, ForgetEvent()),
+        (Rule(prepare=(DRAIN,)), GIVEN_UP, True, ForgetEvent()),
+        (HANDLED, NOT_BEGUN, True, ForgetEvent()),
         # The rule prepares nothing, and wants to be told nevertheless.
-        (Rule(recover=(DRAIN,)), NOT_BEGUN, True, Begin(RECOVER)),
-        (Rule(recover=(DRAIN,)), NOT_BEGUN, False, Begin(CANCELED)),
-        (Rule(canceled=(DRAIN,)), NOT_BEGUN, True, Forget()),
-        (Rule(canceled=(DRAIN,)), NOT_BEGUN, False, Begin(CANCELED)),
-        (Rule(), NOT_BEGUN, True, Forget()),
+        (Rule(recover=(DRAIN,)), NOT_BEGUN, True, BeginStep(RECOVER)),
+        (Rule(recover=(DRAIN,)), NOT_BEGUN, False, BeginStep(CANCELED)),
+        (Rule(canceled=(DRAIN,)), NOT_BEGUN, True, ForgetEvent()),
+        (Rule(canceled=(DRAIN,)), NOT_BEGUN, False, BeginStep(CANCELED)),
+        (Rule(), NOT_BEGUN, True, ForgetEvent()),
     ],
 )
 def test_what_was_begun_is_undone_and_nothing_else(
-    rule: Rule, runs: Mapping[Step, Run], is_over: bool, expected: Action
+    rule: Rule, runs: Mapping[EventStep, StepRun], is_over: bool, expected: Action
 ) -> None:
     record = a_record(
         rule, runs=runs, gone_at=after(minutes=1), started_at=NOW if is_over else None, is_reported_unprepared=True
@@ -445,7 +460,7 @@ def test_what_came_and_went_unprepared_is_reported_before_it_is_forgotten() -> N
     record = a_record(PREPARING, gone_at=after(minutes=20), runs=NOT_BEGUN)
     assert action(record) == ReportUnprepared()
     prepared = a_record(PREPARING, gone_at=after(minutes=20), runs={PREPARE: a_run()})
-    assert action(prepared) == Begin(RECOVER)
+    assert action(prepared) == BeginStep(RECOVER)
 
 
 # What the peers are told
@@ -472,9 +487,9 @@ def test_what_came_and_went_unprepared_is_reported_before_it_is_forgotten() -> N
     ],
 )
 def test_peers_are_told_how_far_this_vm_is(
-    rule: Rule, runs: dict[Step, RunState], by_hand_at: datetime | None, state: PeerState
+    rule: Rule, runs: dict[EventStep, StepRunState], by_hand_at: datetime | None, state: PeerState
 ) -> None:
-    assert standing(a_record(rule, runs=runs, by_hand_at=by_hand_at)) is state
+    assert get_reported_state(a_record(rule, runs=runs, by_hand_at=by_hand_at)) is state
 
 
 # Retries
@@ -488,22 +503,22 @@ ALL_FAILED = dict.fromkeys((PREPARE, BEFORE, STARTED, RECOVER), S.FAILED)
         ({}, NOW, (PREPARE, BEFORE)),
         ({}, CUTOFF - timedelta(seconds=1), (PREPARE, BEFORE)),
         ({}, CUTOFF, ()),
-        ({"approval": Approval.ACCEPTED}, NOW, (PREPARE,)),
-        ({"approval": Approval.SENDING}, NOW, (PREPARE, BEFORE)),
+        ({"approval": ApprovalState.ACCEPTED}, NOW, (PREPARE,)),
+        ({"approval": ApprovalState.SENDING}, NOW, (PREPARE, BEFORE)),
         ({"started_at": NOW}, after(days=1), (PREPARE, STARTED)),
         ({"started_at": NOW, "gone_at": NOW}, NOW, (RECOVER,)),
         ({"event": {"not_before": None}}, NOW, (PREPARE, BEFORE)),
     ],
 )
 def test_a_failed_step_can_be_retried_while_there_is_a_use_in_it(
-    members: dict[str, Any], now: datetime, steps: tuple[Step, ...]
+    members: dict[str, Any], now: datetime, steps: tuple[EventStep, ...]
 ) -> None:
-    assert retryable(a_record(runs=ALL_FAILED, **members), now, MARGIN) == steps
+    assert find_retryable_steps(a_record(runs=ALL_FAILED, **members), now, MARGIN) == steps
 
 
 @pytest.mark.parametrize("state", [state for state in S if state is not S.FAILED])
-def test_only_what_has_failed_can_be_retried(state: RunState) -> None:
-    assert retryable(a_record(runs=dict.fromkeys(ALL_FAILED, state)), NOW, MARGIN) == ()
+def test_only_what_has_failed_can_be_retried(state: StepRunState) -> None:
+    assert find_retryable_steps(a_record(runs=dict.fromkeys(ALL_FAILED, state)), NOW, MARGIN) == ()
 
 
 @pytest.mark.parametrize(
@@ -514,17 +529,17 @@ def test_only_what_has_failed_can_be_retried(state: RunState) -> None:
         ({"started_at": NOW, "gone_at": NOW}, RECOVER),
     ],
 )
-def test_what_is_to_be_retried_begins_again(members: dict[str, Any], step: Step) -> None:
+def test_what_is_to_be_retried_begins_again(members: dict[str, Any], step: EventStep) -> None:
     rule = Rule(prepare=(DRAIN,), started=(DRAIN,), recover=(DRAIN,))
     runs = {PREPARE: S.DONE} | {step: S.INTERRUPTED}
-    assert action(a_record(rule, runs=runs, **members)) == Begin(step)
+    assert action(a_record(rule, runs=runs, **members)) == BeginStep(step)
 
 
 def test_what_a_retry_has_no_time_for_is_undone_all_the_same() -> None:
     """It was begun once, so there may be something to undo."""
     runs = {PREPARE: a_run(S.INTERRUPTED)}
-    assert action(a_record(PREPARING, runs=runs), CUTOFF) == GiveUp(PREPARE, "NotBefore is near")
-    assert action(a_record(PREPARING, runs=runs, gone_at=NOW), NOW) == Begin(CANCELED)
+    assert action(a_record(PREPARING, runs=runs), CUTOFF) == GiveUpStep(PREPARE, "NotBefore is near")
+    assert action(a_record(PREPARING, runs=runs, gone_at=NOW), NOW) == BeginStep(CANCELED)
 
 
 # Rules of a newer configuration
@@ -544,4 +559,4 @@ def test_a_newer_rule_mends_one_about_the_same_events_that_has_the_same_to_undo(
     newer: Rule, memory: dict[str, dict[str, Any]], is_mended: bool
 ) -> None:
     rule = Rule(name="a", prepare=(DRAIN,), handlers=HANDLED.handlers)
-    assert a_record(rule, memory=memory).is_mended_by(newer) is is_mended
+    assert a_record(rule, memory=memory).can_retry_with(newer) is is_mended

@@ -17,30 +17,30 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forewarn.agent.book import Book
-from forewarn.agent.codec import Span
-from forewarn.agent.handlers import File
+from forewarn.agent.agreement import PeerReport, PeerState, TogetherSettings, may_approve
+from forewarn.agent.codec import Duration
+from forewarn.agent.handlers import FileHandler
 from forewarn.agent.judgement import (
     Action,
     Agreement,
-    Approve,
-    Begin,
-    Forget,
-    GiveUp,
+    BeginStep,
+    ForgetEvent,
+    GiveUpStep,
     ReportUnprepared,
-    Stop,
-    judge,
+    SendApproval,
+    StopStep,
+    judge_record,
 )
-from forewarn.agent.record import Approval, Record, RunState
-from forewarn.agent.rule import LOG_ONLY, Rule, Step
-from forewarn.agent.together import PeerState, Report, Together, may_approve
+from forewarn.agent.record import ApprovalState, EventRecord, StepRunState
+from forewarn.agent.registry import EventRegistry
+from forewarn.agent.rule import LOG_ONLY, EventStep, Rule
 from forewarn.wire.document import Event
 from tests.support.records import DRAIN, NOW, A, B, C, InMemory, document
 
 MARGIN = timedelta(seconds=5)
 ACTIONS_MAX = 16
-UNDOING = (Step.RECOVER, Step.CANCELED)
-TOUCH = File(touch="/run/drain")
+UNDOING = (EventStep.RECOVER, EventStep.CANCELED)
+TOUCH = FileHandler(touch="/run/drain")
 RULES = (
     LOG_ONLY,
     Rule(name="drain", prepare=(DRAIN,), recover=(DRAIN,)),
@@ -53,12 +53,12 @@ RULES = (
     Rule(name="all", handlers=(TOUCH,), prepare=(DRAIN,), before_approval=(DRAIN,), started=(DRAIN,), recover=(DRAIN,)),
 )
 TOGETHERS = (
-    Together(),
-    Together(mode="each"),
-    Together(mode="secondary", secondary_after=Span(seconds=20), secondary_sources=("Platform", "User")),
-    Together(
+    TogetherSettings(),
+    TogetherSettings(mode="each"),
+    TogetherSettings(mode="secondary", secondary_after=Duration(seconds=20), secondary_sources=("Platform", "User")),
+    TogetherSettings(
         mode="all-prepared",
-        deadline=Span(seconds=30),
+        deadline=Duration(seconds=30),
         listen="127.0.0.1:9470",
         peers={"web": "http://10.0.0.5:9470"},
         secret_file="/etc/forewarn/secret",
@@ -91,21 +91,23 @@ class Lives(RuleBasedStateMachine):
     """One agent, three event ids, and everything that can happen."""
 
     @initialize(together=st.sampled_from(TOGETHERS))
-    def begin(self, together: Together) -> None:
+    def begin(self, together: TogetherSettings) -> None:
         self.now = NOW
         self.together = together
         self.there: dict[str, Event] = {}
         self.memory = InMemory()
-        self.works: dict[str, Step] = {}
+        self.works: dict[str, EventStep] = {}
         self.sent: set[str] = set()
-        self.reports: dict[str, dict[str, Report]] = {}
+        self.reports: dict[str, dict[str, PeerReport]] = {}
         self.lives: dict[str, _Life] = {}
         self.pending: list[Callable[[], None]] = []
         self.crash_at = ""
         self.book = self._book()
 
-    def _book(self) -> Book:
-        book = Book(self.memory, lambda event, _now: RULES[int(event.description)], records_max=3, history_max=2)
+    def _book(self) -> EventRegistry:
+        book = EventRegistry(
+            self.memory, lambda event, _now: RULES[int(event.description)], records_max=3, history_max=2
+        )
         book.vm = "db"
         return book
 
@@ -159,7 +161,7 @@ class Lives(RuleBasedStateMachine):
 
     def _look(self, *, is_seen: bool) -> None:
         if is_seen:
-            self.book.see(document(*self.there.values()), self.now)
+            self.book.observe_document(document(*self.there.values()), self.now)
         self._settle()
 
     # What happens to the agent
@@ -179,8 +181,8 @@ class Lives(RuleBasedStateMachine):
 
     def _finish(self, event_id: str, *, has_succeeded: bool) -> None:
         step = self.works.pop(event_id)
-        state = RunState.DONE if has_succeeded else RunState.FAILED
-        self.book.change_run(event_id, step, state=state, ended_at=self.now)
+        state = StepRunState.DONE if has_succeeded else StepRunState.FAILED
+        self.book.update_run(event_id, step, state=state, ended_at=self.now)
         if has_succeeded and step in UNDOING:
             self.pending.append(partial(self._note, event_id, "undone", 1))
         self._settle()
@@ -194,18 +196,22 @@ class Lives(RuleBasedStateMachine):
     def _answer(self, event_id: str, *, is_accepted: bool) -> None:
         self.sent.remove(event_id)
         if event_id in self.book and is_accepted:
-            self.book.change(event_id, approval=Approval.ACCEPTED, approved_at=self.now, approval_failures=0)
+            self.book.update_record(
+                event_id, approval=ApprovalState.ACCEPTED, approved_at=self.now, approval_failures=0
+            )
             self.pending.append(partial(self._note, event_id, "is_accepted", True))
         elif event_id in self.book:
             failures = self.book[event_id].approval_failures + 1
             again_at = self.now + timedelta(seconds=min(2 ** (failures - 1), 8))
-            self.book.change(event_id, approval=Approval.NONE, approval_failures=failures, approve_again_at=again_at)
+            self.book.update_record(
+                event_id, approval=ApprovalState.NONE, approval_failures=failures, approve_again_at=again_at
+            )
         self._settle()
 
     @rule(event_id=ids)
     def approve_by_hand(self, event_id: str) -> None:
         if event_id in self.book and self.book[event_id].gone_at is None and self.book[event_id].started_at is None:
-            self.book.change(event_id, by_hand_at=self.now)
+            self.book.update_record(event_id, by_hand_at=self.now)
         self._settle()
 
     @rule(event_id=ids)
@@ -215,13 +221,13 @@ class Lives(RuleBasedStateMachine):
     def _recover_again(self, event_id: str) -> None:
         if event_id in self.book:
             runs = self.book[event_id].runs
-            kept = {s: run for s, run in runs.items() if s not in UNDOING or run.state is not RunState.FAILED}
-            self.book.change(event_id, runs=kept)
+            kept = {s: run for s, run in runs.items() if s not in UNDOING or run.state is not StepRunState.FAILED}
+            self.book.update_record(event_id, runs=kept)
         self._settle()
 
     @rule(event_id=ids, state=st.sampled_from(PeerState))
     def report(self, event_id: str, state: PeerState) -> None:
-        self.reports.setdefault(event_id, {})["web"] = Report(state=state, since=self.now)
+        self.reports.setdefault(event_id, {})["web"] = PeerReport(state=state, since=self.now)
         self._settle()
 
     @rule(at=st.sampled_from(["before it is saved", "before it is done", "now"]))
@@ -263,13 +269,13 @@ class Lives(RuleBasedStateMachine):
             if event_id not in self.book:
                 return
             record = self.book[event_id]
-            judgement = judge(record, self.now, MARGIN, self._agreement(self.now))
+            judgement = judge_record(record, self.now, MARGIN, self._agreement(self.now))
             if judgement.action is None:
-                self._check_rest(record, judgement.look_again_at)
+                self._check_rest(record, judgement.judge_again_at)
                 return
             self._check(record, judgement.action)
             self._decide(record, judgement.action, effects)
-            if isinstance(judgement.action, Forget):
+            if isinstance(judgement.action, ForgetEvent):
                 return  # an event that is still there begins another life, when this one is buried
         msg = f"{self.book[event_id]} does not come to rest"
         raise AssertionError(msg)
@@ -279,26 +285,26 @@ class Lives(RuleBasedStateMachine):
             record, "db", self.together, self.reports.get(record.event.id, {}), now, cutoff
         )
 
-    def _decide(self, record: Record, action: Action, effects: list[Callable[[], object]]) -> None:
+    def _decide(self, record: EventRecord, action: Action, effects: list[Callable[[], object]]) -> None:
         event_id = record.event.id
         match action:
-            case Begin(step):
+            case BeginStep(step):
                 self.book.begin_run(event_id, step, self.now)
-                if step is Step.PREPARE:
+                if step is EventStep.PREPARE:
                     self.pending.append(partial(self._note, event_id, "has_begun", True))
                 effects.append(partial(self.works.__setitem__, event_id, step))
-            case Stop(step, reason):
-                self.book.change_run(event_id, step, state=RunState.STOPPING, reason=reason)
-            case GiveUp(step, reason):
+            case StopStep(step, reason):
+                self.book.update_run(event_id, step, state=StepRunState.STOPPING, reason=reason)
+            case GiveUpStep(step, reason):
                 self.book.give_up_run(event_id, step, reason, self.now)
-            case Approve():
-                self.book.change(event_id, approval=Approval.SENDING, approve_again_at=None)
+            case SendApproval():
+                self.book.update_record(event_id, approval=ApprovalState.SENDING, approve_again_at=None)
                 effects.append(partial(self.sent.add, event_id))
             case ReportUnprepared():
-                self.book.change(event_id, is_reported_unprepared=True)
+                self.book.update_record(event_id, is_reported_unprepared=True)
                 self.pending.append(partial(self._note, event_id, "reports", 1))
-            case Forget():
-                self.book.forget(event_id, self.now)
+            case ForgetEvent():
+                self.book.remove_record(event_id, self.now)
                 self.pending.append(partial(self._bury, event_id))
 
     def _note(self, event_id: str, name: str, value: Any) -> None:  # noqa: ANN401 - of a member of a life
@@ -311,85 +317,85 @@ class Lives(RuleBasedStateMachine):
 
     # What must hold
 
-    def _cutoff(self, record: Record) -> datetime | None:
+    def _cutoff(self, record: EventRecord) -> datetime | None:
         return None if record.event.not_before is None else record.event.not_before - MARGIN
 
-    def _check(self, record: Record, action: Action) -> None:
+    def _check(self, record: EventRecord, action: Action) -> None:
         life = self.lives.get(record.event.id, _Life())
         cutoff = self._cutoff(record)
         is_late = cutoff is not None and self.now >= cutoff
         match action:
-            case Begin(step):
+            case BeginStep(step):
                 assert record.event.id not in self.works, "one step at a time"
-                assert record.running is None
+                assert record.running_step is None
                 assert not record.is_done(step)
                 self._check_begin(record, step, is_late=is_late)
-            case Stop(step):
-                assert record.running is step
+            case StopStep(step):
+                assert record.running_step is step
                 assert not record.is_stopping
                 assert step not in UNDOING
                 assert record.gone_at is not None or is_late
-            case GiveUp(step):
-                assert step is Step.PREPARE
+            case GiveUpStep(step):
+                assert step is EventStep.PREPARE
                 assert is_late
                 assert record.started_at is None
-            case Approve():
+            case SendApproval():
                 assert not life.is_accepted, "nothing is approved twice"
-                assert record.approval is Approval.NONE
+                assert record.approval is ApprovalState.NONE
                 self._check_approval(record)
             case ReportUnprepared():
                 assert record.started_at is not None or record.gone_at is not None
                 assert not record.is_prepared
                 assert life.reports == 0
-            case Forget():
+            case ForgetEvent():
                 assert record.gone_at is not None
                 if life.has_begun or record.has_begun_to_prepare:
                     assert any(record.is_done(step) for step in UNDOING), "something is to be undone"
 
-    def _check_begin(self, record: Record, step: Step, *, is_late: bool) -> None:
+    def _check_begin(self, record: EventRecord, step: EventStep, *, is_late: bool) -> None:
         if step in UNDOING:
             assert record.gone_at is not None, "recovery begins when it is gone"
             assert not any(other in record.runs for other in UNDOING if other is not step)
             return
         assert record.gone_at is None
-        assert not record.has_failed(step) or (step is Step.PREPARE and not record.has_begun_to_prepare)
+        assert not record.has_failed(step) or (step is EventStep.PREPARE and not record.has_begun_to_prepare)
         if record.started_at is not None:
-            assert step in {Step.PREPARE, Step.STARTED}
+            assert step in {EventStep.PREPARE, EventStep.STARTED}
             assert record.is_prepared or record.is_reported_unprepared, "what is prepared late is reported"
             return
-        assert step is not Step.STARTED
+        assert step is not EventStep.STARTED
         assert not is_late, "no time is left"
         assert not record.has_failed(step)
 
-    def _check_approval(self, record: Record) -> None:
+    def _check_approval(self, record: EventRecord) -> None:
         by_hand = record.by_hand_at is not None
         assert record.gone_at is None
         assert record.started_at is None
-        assert record.running is None
+        assert record.running_step is None
         assert by_hand or record.rule.approve in {"at-once", "when-prepared"}
         is_forgiving = by_hand or record.rule.on_failure == "approve"
-        assert record.is_prepared or (record.has_failed(Step.PREPARE) and is_forgiving)
-        assert not record.rule.before_approval or record.is_done(Step.BEFORE_APPROVAL) or is_forgiving
+        assert record.is_prepared or (record.has_failed(EventStep.PREPARE) and is_forgiving)
+        assert not record.rule.before_approval or record.is_done(EventStep.BEFORE_APPROVAL) or is_forgiving
         verdict = self._agreement(self.now)(record, self._cutoff(record))
-        assert by_hand or verdict.may
+        assert by_hand or verdict.may_approve
 
-    def _check_rest(self, record: Record, again_at: datetime | None) -> None:
+    def _check_rest(self, record: EventRecord, again_at: datetime | None) -> None:
         """What waits goes on waiting until the moment that it names."""
         cutoff = self._cutoff(record)
         if cutoff is not None and self.now >= cutoff and record.started_at is None and record.gone_at is None:
-            assert record.running is None or record.is_stopping, "it ends by NotBefore less the margin"
-        if record.started_at is not None and record.gone_at is None and record.running is None:
-            assert not any(self._has_broken_off(record, step) for step in (Step.PREPARE, Step.STARTED))
+            assert record.running_step is None or record.is_stopping, "it ends by NotBefore less the margin"
+        if record.started_at is not None and record.gone_at is None and record.running_step is None:
+            assert not any(self._has_broken_off(record, step) for step in (EventStep.PREPARE, EventStep.STARTED))
             assert record.has_begun_to_prepare or not record.rule.has_preparation, "what has started is prepared for"
         last = self.now + timedelta(days=30) if again_at is None else again_at
         for part in (0.3, 0.999):
             moment = self.now + (last - self.now) * part
-            later = judge(record, moment, MARGIN, self._agreement(moment))
+            later = judge_record(record, moment, MARGIN, self._agreement(moment))
             assert later.action is None, f"{later.action} although nothing but time has passed"
 
-    def _has_broken_off(self, record: Record, step: Step) -> bool:
-        run = record.run(step)
-        return run is not None and run.state is RunState.INTERRUPTED
+    def _has_broken_off(self, record: EventRecord, step: EventStep) -> bool:
+        run = record.get_run(step)
+        return run is not None and run.state is StepRunState.INTERRUPTED
 
     @invariant()
     def the_book_knows_what_is_to_be_undone(self) -> None:
@@ -402,11 +408,11 @@ class Lives(RuleBasedStateMachine):
     @invariant()
     def the_book_knows_what_is_under_way(self) -> None:
         for event_id, step in getattr(self, "works", {}).items():
-            assert self.book[event_id].running is step
+            assert self.book[event_id].running_step is step
         for record in self.book.records if hasattr(self, "book") else ():
-            assert sum(run.state in {RunState.RUNNING, RunState.STOPPING} for run in record.runs.values()) <= 1
-            assert record.running == self.works.get(record.event.id)
-            assert record.approval is not Approval.SENDING or record.event.id in self.sent
+            assert sum(run.state in {StepRunState.RUNNING, StepRunState.STOPPING} for run in record.runs.values()) <= 1
+            assert record.running_step == self.works.get(record.event.id)
+            assert record.approval is not ApprovalState.SENDING or record.event.id in self.sent
 
     def teardown(self) -> None:
         """In the end everything is undone and forgotten."""

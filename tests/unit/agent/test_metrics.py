@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from forewarn.agent.exposition import described
-from forewarn.agent.metrics import AgentMetrics, phase
-from forewarn.agent.record import Approval, Record, RunState
-from forewarn.agent.rule import LOG_ONLY, Rule, Step
+from forewarn.agent.exposition import list_families
+from forewarn.agent.metrics import AgentMetrics, get_display_state
+from forewarn.agent.record import ApprovalState, EventRecord, StepRunState
+from forewarn.agent.rule import LOG_ONLY, EventStep, Rule
 from tests.support.records import DRAIN, NOT_BEFORE, NOW, a_record, after
 
 PREPARING = Rule(prepare=(DRAIN,))
@@ -24,7 +24,7 @@ def read(metrics: AgentMetrics) -> dict[str, float]:
     }
 
 
-def of(*records: Record) -> AgentMetrics:
+def of(*records: EventRecord) -> AgentMetrics:
     return AgentMetrics(lambda: records, lambda: NOW)
 
 
@@ -32,22 +32,22 @@ def of(*records: Record) -> AgentMetrics:
     ("rule", "members", "expected"),
     [
         (PREPARING, {}, "preparing"),
-        (PREPARING, {"runs": {Step.PREPARE: RunState.DONE}}, "prepared"),
-        (PREPARING, {"runs": {Step.PREPARE: RunState.FAILED}}, "failed"),
-        (PREPARING, {"runs": {Step.PREPARE: RunState.FAILED}, "approval": Approval.ACCEPTED}, "approved"),
+        (PREPARING, {"runs": {EventStep.PREPARE: StepRunState.DONE}}, "prepared"),
+        (PREPARING, {"runs": {EventStep.PREPARE: StepRunState.FAILED}}, "failed"),
+        (PREPARING, {"runs": {EventStep.PREPARE: StepRunState.FAILED}, "approval": ApprovalState.ACCEPTED}, "approved"),
         (Rule(), {}, "prepared"),
-        (Rule(), {"approval": Approval.SENDING}, "prepared"),
+        (Rule(), {"approval": ApprovalState.SENDING}, "prepared"),
         (LOG_ONLY, {}, "watched"),
         (Rule(approve="never", prepare=(DRAIN,)), {}, "preparing"),
         (PREPARING, {"started_at": NOW}, "started"),
         (PREPARING, {"started_at": NOW, "gone_at": NOW}, "recovering"),
-        (PREPARING, {"gone_at": NOW, "runs": {Step.CANCELED: RunState.RUNNING}}, "recovering"),
-        (PREPARING, {"gone_at": NOW, "runs": {Step.CANCELED: RunState.FAILED}}, "recovery-failed"),
-        (PREPARING, {"gone_at": NOW, "runs": {Step.RECOVER: RunState.FAILED}}, "recovery-failed"),
+        (PREPARING, {"gone_at": NOW, "runs": {EventStep.CANCELED: StepRunState.RUNNING}}, "recovering"),
+        (PREPARING, {"gone_at": NOW, "runs": {EventStep.CANCELED: StepRunState.FAILED}}, "recovery-failed"),
+        (PREPARING, {"gone_at": NOW, "runs": {EventStep.RECOVER: StepRunState.FAILED}}, "recovery-failed"),
     ],
 )
 def test_one_word_says_where_an_event_stands(rule: Rule, members: dict[str, Any], expected: str) -> None:
-    assert phase(a_record(rule, **members)) == expected
+    assert get_display_state(a_record(rule, **members)) == expected
 
 
 def test_before_anything_has_happened_there_is_something_to_see() -> None:
@@ -61,16 +61,16 @@ def test_before_anything_has_happened_there_is_something_to_see() -> None:
 
 def test_what_happens_is_counted() -> None:
     metrics = of()
-    metrics.polled(NOW)
-    metrics.missed()
-    metrics.missed()
-    metrics.stepped(Step.PREPARE, 0.7, has_succeeded=True)
-    metrics.stepped(Step.RECOVER, 70, has_succeeded=False)
-    metrics.approved(3)
-    metrics.approval_failed()
-    metrics.unprepared("Reboot")
-    metrics.ended("Freeze", "canceled")
-    metrics.save_failed()
+    metrics.count_answer(NOW)
+    metrics.count_failed_poll()
+    metrics.count_failed_poll()
+    metrics.count_step(EventStep.PREPARE, 0.7, has_succeeded=True)
+    metrics.count_step(EventStep.RECOVER, 70, has_succeeded=False)
+    metrics.count_approval(3)
+    metrics.count_failed_approval()
+    metrics.count_unprepared_event("Reboot")
+    metrics.count_ended_event("Freeze", "canceled")
+    metrics.count_failed_save()
     samples = read(metrics)
     expected = {
         "forewarn_agent_polls_total ok": 1,
@@ -116,10 +116,10 @@ def test_a_notice_that_is_over_is_negative() -> None:
 
 def test_every_metric_is_described_with_its_labels() -> None:
     metrics = of(a_record())
-    families = {family.name: labels for family, labels in described(metrics)}
+    families = {family.name: labels for family, labels in list_families(metrics)}
     assert families["forewarn_agent_events"] == ("type", "state")
     assert families["forewarn_agent_step_seconds"] == ("step", "outcome")
     assert families["forewarn_agent_drained"] == ()
     shown = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
     assert {name.removesuffix("_created") for name in shown} == set(families)
-    assert all(family.documentation for family, _ in described(metrics))
+    assert all(family.documentation for family, _ in list_families(metrics))

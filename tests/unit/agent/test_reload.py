@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from forewarn.agent.book import Book
-from forewarn.agent.codec import Span
+from forewarn.agent.agreement import TogetherSettings
+from forewarn.agent.codec import Duration
 from forewarn.agent.configuration import Configuration
-from forewarn.agent.record import Approval, RunState
-from forewarn.agent.reload import LIVE_KEYS, merge
-from forewarn.agent.rule import Rule, Step
-from forewarn.agent.together import Together
+from forewarn.agent.record import ApprovalState, StepRunState
+from forewarn.agent.registry import EventRegistry
+from forewarn.agent.reload import LIVE_KEYS, merge_live_settings
+from forewarn.agent.rule import EventStep, Rule
 from tests.support.occasion import an_event
 from tests.support.records import DRAIN, NOW, InMemory, a_book, a_record, document
 
@@ -23,19 +23,19 @@ OTHER: dict[str, Any] = {
     "name": "other",
     "scale_set": "other",
     "source_address": "127.0.0.2",
-    "poll_interval": Span(seconds=7),
-    "wait": Span(seconds=7),
+    "poll_interval": Duration(seconds=7),
+    "wait": Duration(seconds=7),
     "state_file": "/other",
     "listen": "127.0.0.1:7",
     "log_file": "/other",
     "log_level": "debug",
     "timezone": "UTC",
-    "margin": Span(seconds=7),
+    "margin": Duration(seconds=7),
     "output_size_bytes_max": 7,
     "events_max": 7,
     "history_max": 7,
     "dry_run": True,
-    "together": Together(mode="each"),
+    "together": TogetherSettings(mode="each"),
     "rule": (Rule(name="other"),),
 }
 
@@ -48,7 +48,7 @@ def test_every_key_is_tried() -> None:
 def test_a_key_takes_effect_at_once_or_is_said_to_wait(key: str) -> None:
     running = Configuration()
     read = msgspec.structs.replace(running, **{key: OTHER[key]})
-    merged, waiting = merge(running, read)
+    merged, waiting = merge_live_settings(running, read)
     if key in LIVE_KEYS:
         assert (merged, waiting) == (read, ())
     else:
@@ -67,10 +67,10 @@ class Choice:
     [
         ({}, True),
         ({"approval_failures": 2}, True),
-        ({"runs": {Step.PREPARE: RunState.FAILED}}, False),
-        ({"runs": {Step.PREPARE: RunState.DONE}}, False),
-        ({"approval": Approval.SENDING}, False),
-        ({"approval": Approval.ACCEPTED}, False),
+        ({"runs": {EventStep.PREPARE: StepRunState.FAILED}}, False),
+        ({"runs": {EventStep.PREPARE: StepRunState.DONE}}, False),
+        ({"approval": ApprovalState.SENDING}, False),
+        ({"approval": ApprovalState.ACCEPTED}, False),
         ({"by_hand_at": NOW}, False),
         ({"started_at": NOW}, False),
         ({"gone_at": NOW}, False),
@@ -80,10 +80,10 @@ def test_only_an_announced_event_about_which_nothing_was_done_gets_another_rule(
     members: dict[str, Any], is_matched_anew: bool
 ) -> None:
     choice = Choice(Rule(name="old", prepare=(DRAIN,)))
-    book = Book(InMemory(), lambda _event, _now: choice.rule, records_max=10, history_max=3)
+    book = EventRegistry(InMemory(), lambda _event, _now: choice.rule, records_max=10, history_max=3)
     record = a_record(choice.rule, **members)
-    book.see(document(record.event), NOW)
-    book.change(record.event.id, **{name: getattr(record, name) for name in record.__struct_fields__})
+    book.observe_document(document(record.event), NOW)
+    book.update_record(record.event.id, **{name: getattr(record, name) for name in record.__struct_fields__})
     choice.rule = Rule(name="new")
     book.reconfigure(NOW, records_max=10, history_max=3)
     assert book[record.event.id].rule.name == ("new" if is_matched_anew else "old")
@@ -91,6 +91,6 @@ def test_only_an_announced_event_about_which_nothing_was_done_gets_another_rule(
 
 def test_fewer_events_leave_those_that_are_there() -> None:
     book = a_book()
-    book.see(document(an_event(id="A"), an_event(id="B")), NOW)
+    book.observe_document(document(an_event(id="A"), an_event(id="B")), NOW)
     book.reconfigure(NOW, records_max=1, history_max=0)
     assert len(book.records) == 2

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from forewarn.agent.codec import Mistake, Span
-from forewarn.agent.handlers import File
-from forewarn.agent.rule import LOG_ONLY, Hook, Rule, Step, first_match, matches
-from forewarn.agent.window import Window
+from forewarn.agent.codec import Duration, InvalidValue
+from forewarn.agent.handlers import FileHandler
+from forewarn.agent.rule import LOG_ONLY, EventStep, Hook, Rule, find_first_match, matches_event
+from forewarn.agent.window import WeeklyWindow
 from tests.support.occasion import an_event
 from tests.support.records import DRAIN
 
 MONDAY_NOON = datetime(2030, 1, 7, 12, 0)  # noqa: DTZ001 - local time
-AT_ONCE = Rule(types=("Freeze",), max_duration=Span(seconds=8), approve="at-once")
+AT_ONCE = Rule(types=("Freeze",), max_duration=Duration(seconds=8), approve="at-once")
 BY_USER = Rule(sources=("User",), approve="at-once")
 CUSTOM = Rule(prepare=(DRAIN,), recover=(DRAIN,))
 
@@ -23,7 +23,7 @@ def a_line(text: str) -> Hook:
 
 
 def does(rule: Rule, **event: Any) -> bool:  # noqa: ANN401 - members of an event
-    return matches(rule, an_event(**event), "db", MONDAY_NOON)
+    return matches_event(rule, an_event(**event), "db", MONDAY_NOON)
 
 
 def test_a_rule_without_conditions_is_about_every_event_of_this_vm() -> None:
@@ -40,12 +40,12 @@ def test_a_rule_without_conditions_is_about_every_event_of_this_vm() -> None:
         (Rule(sources=("User",)), {"source": "User"}, True),
         (Rule(sources=("User",)), {"source": "Platform"}, False),
         (Rule(sources=("User",)), {"source": ""}, False),
-        (Rule(min_duration=Span(seconds=10)), {"duration_s": 10}, True),
-        (Rule(min_duration=Span(seconds=10)), {"duration_s": 9}, False),
-        (Rule(min_duration=Span(0)), {"duration_s": -1}, False),
-        (Rule(max_duration=Span(seconds=10)), {"duration_s": 10}, True),
-        (Rule(max_duration=Span(seconds=10)), {"duration_s": 11}, False),
-        (Rule(max_duration=Span(seconds=10)), {"duration_s": 10**30}, False),
+        (Rule(min_duration=Duration(seconds=10)), {"duration_s": 10}, True),
+        (Rule(min_duration=Duration(seconds=10)), {"duration_s": 9}, False),
+        (Rule(min_duration=Duration(0)), {"duration_s": -1}, False),
+        (Rule(max_duration=Duration(seconds=10)), {"duration_s": 10}, True),
+        (Rule(max_duration=Duration(seconds=10)), {"duration_s": 11}, False),
+        (Rule(max_duration=Duration(seconds=10)), {"duration_s": 10**30}, False),
         (Rule(description="live migration"), {"description": "a memory-preserving Live Migration."}, True),
         (Rule(description="^Host"), {"description": "Virtual host"}, False),
         (Rule(description=""), {"description": ""}, True),
@@ -53,8 +53,8 @@ def test_a_rule_without_conditions_is_about_every_event_of_this_vm() -> None:
         (Rule(affects="others"), {"resources": ("db", "web")}, False),
         (Rule(affects="others"), {"resources": ("web",)}, True),
         (Rule(affects="any"), {"resources": ()}, True),
-        (Rule(window=(Window("Tue 00:00-24:00"), Window("11:00-13:00"))), {}, True),
-        (Rule(window=(Window("Tue 00:00-24:00"), Window("13:00-14:00"))), {}, False),
+        (Rule(window=(WeeklyWindow("Tue 00:00-24:00"), WeeklyWindow("11:00-13:00"))), {}, True),
+        (Rule(window=(WeeklyWindow("Tue 00:00-24:00"), WeeklyWindow("13:00-14:00"))), {}, False),
     ],
 )
 def test_every_condition_of_a_rule_has_to_hold(rule: Rule, event: dict[str, Any], is_matched: bool) -> None:
@@ -76,20 +76,20 @@ def test_every_condition_of_a_rule_has_to_hold(rule: Rule, event: dict[str, Any]
 )
 def test_the_sample_policy_can_be_said(event: dict[str, Any], rule: Rule) -> None:
     """R102: what users want and short freezes are approved at once, but for those of unknown length."""
-    assert first_match((BY_USER, AT_ONCE, CUSTOM), an_event(**event), "db", MONDAY_NOON) is rule
+    assert find_first_match((BY_USER, AT_ONCE, CUSTOM), an_event(**event), "db", MONDAY_NOON) is rule
 
 
 def test_the_first_rule_that_matches_decides() -> None:
     first, second = Rule(name="first", types=("Reboot",)), Rule(name="second")
-    assert first_match((first, second), an_event(type="Reboot"), "db", MONDAY_NOON) is first
-    assert first_match((second, first), an_event(type="Reboot"), "db", MONDAY_NOON) is second
-    assert first_match((), an_event(), "db", MONDAY_NOON) is LOG_ONLY
+    assert find_first_match((first, second), an_event(type="Reboot"), "db", MONDAY_NOON) is first
+    assert find_first_match((second, first), an_event(type="Reboot"), "db", MONDAY_NOON) is second
+    assert find_first_match((), an_event(), "db", MONDAY_NOON) is LOG_ONLY
 
 
 def test_what_no_rule_matches_is_only_logged() -> None:
     assert LOG_ONLY.approve == "never"
     assert not LOG_ONLY.has_preparation
-    assert [hook for step in Step for hook in LOG_ONLY.hooks(step)] == []
+    assert [hook for step in EventStep for hook in LOG_ONLY.get_hooks(step)] == []
 
 
 # Steps
@@ -97,7 +97,7 @@ def test_what_no_rule_matches_is_only_logged() -> None:
 
 def test_a_plain_list_is_a_command() -> None:
     rule = Rule(prepare=(("drain", "--now"), a_line("sync")))
-    assert rule.hooks(Step.PREPARE) == (Hook(command=("drain", "--now")), a_line("sync"))
+    assert rule.get_hooks(EventStep.PREPARE) == (Hook(command=("drain", "--now")), a_line("sync"))
 
 
 def test_each_step_has_its_hooks() -> None:
@@ -109,13 +109,13 @@ def test_each_step_has_its_hooks() -> None:
         canceled=(("e",),),
         alert=(("f",),),
     )
-    assert "".join(hook.command[0] for step in Step for hook in rule.hooks(step)) == "abcdef"
+    assert "".join(hook.command[0] for step in EventStep for hook in rule.get_hooks(step)) == "abcdef"
 
 
 def test_what_was_cancelled_is_recovered_from_unless_there_are_hooks_for_it() -> None:
     """R77."""
-    assert Rule(recover=(DRAIN,)).hooks(Step.CANCELED) == (DRAIN,)
-    assert Rule(recover=(DRAIN,), canceled=(("other",),)).hooks(Step.CANCELED) == (Hook(command=("other",)),)
+    assert Rule(recover=(DRAIN,)).get_hooks(EventStep.CANCELED) == (DRAIN,)
+    assert Rule(recover=(DRAIN,), canceled=(("other",),)).get_hooks(EventStep.CANCELED) == (Hook(command=("other",)),)
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ def test_what_was_cancelled_is_recovered_from_unless_there_are_hooks_for_it() ->
         (Rule(), False, False),
         (Rule(recover=(DRAIN,)), False, False),
         (Rule(prepare=(DRAIN,)), True, True),
-        (Rule(handlers=(File(touch="/run/drain"),)), True, True),
+        (Rule(handlers=(FileHandler(touch="/run/drain"),)), True, True),
         (Rule(prepare=(DRAIN,), drain=False), True, False),
         (Rule(drain=True), False, True),
     ],
 )
 def test_who_prepares_gets_no_work_unless_the_rule_says_otherwise(rule: Rule, prepares: bool, drains: bool) -> None:
-    assert (rule.has_preparation, rule.drains) == (prepares, drains)
+    assert (rule.has_preparation, rule.drains_vm) == (prepares, drains)
 
 
 @pytest.mark.parametrize(
@@ -152,15 +152,15 @@ def test_a_label_is_one_line_without_what_may_be_secret(hook: Hook, label: str) 
 @pytest.mark.parametrize(
     ("members", "keys", "message"),
     [
-        ({}, (), "a hook has exactly one of command, shell and webhook"),
-        ({"command": ("a",), "shell": "b"}, (), "a hook has exactly one of command, shell and webhook"),
-        ({"command": ("", "b")}, ("command",), "a command begins with the name of a program"),
-        ({"command": ("a", "b\0")}, ("command",), "a command cannot hold a NUL"),
-        ({"shell": "a\0"}, ("shell",), "a command cannot hold a NUL"),
-        ({"command": ("a",), "headers": {"A": "b"}}, ("headers",), "only a webhook has headers"),
+        ({}, (), "a hook needs exactly one of command, shell and webhook"),
+        ({"command": ("a",), "shell": "b"}, (), "a hook needs exactly one of command, shell and webhook"),
+        ({"command": ("", "b")}, ("command",), "a command must begin with the name of a program"),
+        ({"command": ("a", "b\0")}, ("command",), "a command cannot contain a NUL character"),
+        ({"shell": "a\0"}, ("shell",), "a command cannot contain a NUL character"),
+        ({"command": ("a",), "headers": {"A": "b"}}, ("headers",), "only a webhook can have headers"),
         ({"command": ("a",), "retries": -1}, ("retries",), "-1 is out of range: expected 0 to 100"),
         ({"command": ("a",), "retries": 101}, ("retries",), "101 is out of range: expected 0 to 100"),
-        ({"command": ("a",), "timeout": Span(0)}, ("timeout",), "expected more than 0s"),
+        ({"command": ("a",), "timeout": Duration(0)}, ("timeout",), "expected more than 0s"),
         *(
             (
                 {"webhook": url},
@@ -182,8 +182,8 @@ def test_a_label_is_one_line_without_what_may_be_secret(hook: Hook, label: str) 
         *(
             ({"webhook": "http://a", "headers": {name: value}}, ("headers", name), message)
             for name, value, message in (
-                ("A B", "c", "'A B' is no name of a header"),
-                ("", "c", "'' is no name of a header"),
+                ("A B", "c", "'A B' is not a header name"),
+                ("", "c", "'' is not a header name"),
                 ("content-LENGTH", "3", "'content-LENGTH' cannot be set"),
                 ("Transfer-Encoding", "chunked", "'Transfer-Encoding' cannot be set"),
                 ("A", "b\r\nC: d", "expected printable ASCII characters, without spaces around them"),
@@ -194,7 +194,7 @@ def test_a_label_is_one_line_without_what_may_be_secret(hook: Hook, label: str) 
     ],
 )
 def test_a_hook_that_could_never_run_is_refused(members: dict[str, Any], keys: tuple[str, ...], message: str) -> None:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(InvalidValue) as caught:
         Hook(**members)
     assert (caught.value.keys, str(caught.value)) == (keys, message)
 
@@ -220,36 +220,40 @@ def test_a_hook_that_can_run_is_taken(members: dict[str, Any]) -> None:
         (
             {"approve": "at-once", "prepare": (DRAIN,)},
             ("approve",),
-            "'at-once' does not wait for preparation: use 'when-prepared', or leave out what prepares",
+            "'at-once' does not wait for preparation: use 'when-prepared', or remove the preparation",
         ),
         (
-            {"approve": "at-once", "handlers": (File(touch="/a"),)},
+            {"approve": "at-once", "handlers": (FileHandler(touch="/a"),)},
             ("approve",),
-            "'at-once' does not wait for preparation: use 'when-prepared', or leave out what prepares",
+            "'at-once' does not wait for preparation: use 'when-prepared', or remove the preparation",
         ),
         (
-            {"min_duration": Span(2), "max_duration": Span(1)},
+            {"min_duration": Duration(2), "max_duration": Duration(1)},
             ("min_duration",),
-            "greater than max_duration, so that nothing would match",
+            "greater than max_duration, so no event would match",
         ),
-        ({"description": "("}, ("description",), "not a regular expression: missing ), unterminated subpattern"),
+        ({"description": "("}, ("description",), "not a valid regular expression: missing ), unterminated subpattern"),
         (
             {"description": "a{99999999999999999999}"},
             ("description",),
-            "not a regular expression: the repetition number is too large",
+            "not a valid regular expression: the repetition number is too large",
         ),
-        ({"description": "(" * 5000}, ("description",), "not a regular expression: "),
-        ({"handlers": (File(touch="/a", timeout=Span(0)),)}, ("handlers", 0, "timeout"), "expected more than 0s"),
-        ({"prepare": (DRAIN, ())}, ("prepare", 1), "a hook has exactly one of command, shell and webhook"),
-        ({"recover": (("",),)}, ("recover", 0), "a command begins with the name of a program"),
-        ({"canceled": (("",),)}, ("canceled", 0), "a command begins with the name of a program"),
-        ({"before_approval": (("a\0",),)}, ("before_approval", 0), "a command cannot hold a NUL"),
+        ({"description": "(" * 5000}, ("description",), "not a valid regular expression: "),
+        (
+            {"handlers": (FileHandler(touch="/a", timeout=Duration(0)),)},
+            ("handlers", 0, "timeout"),
+            "expected more than 0s",
+        ),
+        ({"prepare": (DRAIN, ())}, ("prepare", 1), "a hook needs exactly one of command, shell and webhook"),
+        ({"recover": (("",),)}, ("recover", 0), "a command must begin with the name of a program"),
+        ({"canceled": (("",),)}, ("canceled", 0), "a command must begin with the name of a program"),
+        ({"before_approval": (("a\0",),)}, ("before_approval", 0), "a command cannot contain a NUL character"),
     ],
 )
 def test_a_rule_that_could_never_be_carried_out_is_refused(
     members: dict[str, Any], keys: tuple[str | int, ...], message: str
 ) -> None:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(InvalidValue) as caught:
         Rule(**members)
     assert caught.value.keys == keys
     assert str(caught.value).startswith(message)

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.agent.handlers import File
-from forewarn.agent.record import RunState
-from forewarn.agent.rule import Hook, Rule, Step
-from forewarn.agent.steps import VARIABLES, DryRun, environment_of, payload_of
+from forewarn.agent.handlers import FileHandler
+from forewarn.agent.record import StepRunState
+from forewarn.agent.rule import EventStep, Hook, Rule
+from forewarn.agent.steps import VARIABLES, DryRunExecutor, build_environment, build_payload
 from tests.support.occasion import an_event
 from tests.support.records import DRAIN, a_record
 
 RULE = Rule(
     name="db",
-    handlers=(File(touch="/run/drain"), File(remove="/run/ok")),
+    handlers=(FileHandler(touch="/run/drain"), FileHandler(remove="/run/ok")),
     prepare=(DRAIN,),
     started=(Hook(webhook="https://example.com/secret"),),
     recover=(("undrain", "--now"),),
@@ -27,25 +27,25 @@ RULE = Rule(
 
 
 def test_every_variable_that_is_described_is_set_and_no_other() -> None:
-    assert environment_of(a_record(), Step.PREPARE, "db").keys() == VARIABLES.keys()
+    assert build_environment(a_record(), EventStep.PREPARE, "db").keys() == VARIABLES.keys()
 
 
-@pytest.mark.parametrize("step", list(Step))
-def test_a_hook_is_told_which_step_it_is(step: Step) -> None:
-    assert environment_of(a_record(), step, "db")["FOREWARN_STEP"] == step.value
-    assert json.loads(payload_of(a_record(), step, "db"))["step"] == step.value
+@pytest.mark.parametrize("step", list(EventStep))
+def test_a_hook_is_told_which_step_it_is(step: EventStep) -> None:
+    assert build_environment(a_record(), step, "db")["FOREWARN_STEP"] == step.value
+    assert json.loads(build_payload(a_record(), step, "db"))["step"] == step.value
 
 
 def test_a_hook_is_told_whether_everything_is_prepared() -> None:
-    for state, is_prepared in ((RunState.RUNNING, False), (RunState.DONE, True)):
-        record = a_record(RULE, runs={Step.PREPARE: state})
-        assert environment_of(record, Step.ALERT, "db")["FOREWARN_PREPARED"] == str(is_prepared).lower()
-        assert json.loads(payload_of(record, Step.ALERT, "db"))["prepared"] is is_prepared
+    for state, is_prepared in ((StepRunState.RUNNING, False), (StepRunState.DONE, True)):
+        record = a_record(RULE, runs={EventStep.PREPARE: state})
+        assert build_environment(record, EventStep.ALERT, "db")["FOREWARN_PREPARED"] == str(is_prepared).lower()
+        assert json.loads(build_payload(record, EventStep.ALERT, "db"))["prepared"] is is_prepared
 
 
 def test_what_is_not_known_is_told_as_empty() -> None:
     record = a_record(event={"not_before": None, "source": "", "resources": (), "duration_s": -1})
-    environment = environment_of(record, Step.PREPARE, "")
+    environment = build_environment(record, EventStep.PREPARE, "")
     assert environment["FOREWARN_EVENT_NOT_BEFORE"] == ""
     assert environment["FOREWARN_EVENT_RESOURCES"] == ""
     assert environment["FOREWARN_EVENT_DURATION_S"] == "-1"
@@ -54,11 +54,11 @@ def test_what_is_not_known_is_told_as_empty() -> None:
 
 def test_names_that_do_not_all_fit_into_a_variable_are_whole_as_far_as_they_do() -> None:
     names = tuple(f"f\u00fcr-{n}" for n in range(10_000))
-    told = environment_of(a_record(event={"resources": names}), Step.PREPARE, "db")["FOREWARN_EVENT_RESOURCES"]
+    told = build_environment(a_record(event={"resources": names}), EventStep.PREPARE, "db")["FOREWARN_EVENT_RESOURCES"]
     assert len(told.encode()) <= 32_000
     shown = told.split(",")
     assert shown == list(names[: len(shown)])
-    assert json.loads(payload_of(a_record(event={"resources": names}), Step.PREPARE, "db"))["event"][
+    assert json.loads(build_payload(a_record(event={"resources": names}), EventStep.PREPARE, "db"))["event"][
         "resources"
     ] == list(names)
 
@@ -76,10 +76,10 @@ def test_whatever_an_event_holds_a_process_can_be_given_it(
     description: str, resources: list[str], vm: str, reason: str
 ) -> None:
     event = an_event(description=description, resources=tuple(resources))
-    for value in environment_of(a_record(event=event), Step.PREPARE, vm, reason).values():
+    for value in build_environment(a_record(event=event), EventStep.PREPARE, vm, reason).values():
         assert "\0" not in value
         assert len(value.encode()) <= 32_000
-    told = json.loads(payload_of(a_record(event=event), Step.PREPARE, vm, reason))
+    told = json.loads(build_payload(a_record(event=event), EventStep.PREPARE, vm, reason))
     assert (told["event"]["description"], told["vm"], told["reason"]) == (description, vm, reason)
 
 
@@ -102,26 +102,26 @@ async def nothing_to_remember(_place: str, _memory: dict[str, Any]) -> None:
     ("step", "said"),
     [
         (
-            Step.PREPARE,
+            EventStep.PREPARE,
             [
-                "dry run: prepare would make the file /run/drain",
+                "dry run: prepare would create the file /run/drain",
                 "dry run: prepare would remove the file /run/ok",
                 "dry run: prepare would run drain",
             ],
         ),
-        (Step.BEFORE_APPROVAL, []),
-        (Step.STARTED, ["dry run: started would run webhook example.com"]),
+        (EventStep.BEFORE_APPROVAL, []),
+        (EventStep.STARTED, ["dry run: started would run webhook example.com"]),
         (
-            Step.RECOVER,
+            EventStep.RECOVER,
             [
                 "dry run: recover would run undrain --now",
                 "dry run: recover would undo: remove the file /run/ok",
-                "dry run: recover would undo: make the file /run/drain",
+                "dry run: recover would undo: create the file /run/drain",
             ],
         ),
     ],
 )
-def test_a_dry_run_says_what_it_would_do(step: Step, said: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_dry_run_says_what_it_would_do(step: EventStep, said: list[str], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "forewarn.agent"):
-        assert at_once(DryRun().run(a_record(RULE), step, "db", nothing_to_remember)) == ""
+        assert at_once(DryRunExecutor().run(a_record(RULE), step, "db", nothing_to_remember)) == ""
     assert caplog.messages == said

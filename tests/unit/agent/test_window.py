@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.agent.window import Window
+from forewarn.agent.window import WeeklyWindow
 
 MONDAY = datetime(2030, 1, 7)  # noqa: DTZ001 - a moment on a clock on the wall
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -53,7 +53,7 @@ def at(day: str, clock: str) -> datetime:
     ],
 )
 def test_a_moment_lies_in_a_window_or_not(text: str, day: str, clock: str, holds: bool) -> None:
-    assert Window(text).holds(at(day, clock)) is holds
+    assert WeeklyWindow(text).contains_time(at(day, clock)) is holds
 
 
 @pytest.mark.parametrize(
@@ -78,22 +78,22 @@ def test_a_moment_lies_in_a_window_or_not(text: str, day: str, clock: str, holds
 )
 def test_what_is_no_window_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="is not a time window: expected for example 'Mon-Fri 22:00-06:00'"):
-        Window(text)
+        WeeklyWindow(text)
 
 
 def test_windows_are_equal_when_they_are_written_alike() -> None:
-    assert Window("22:00-06:00") == Window("22:00-06:00")
-    assert len({Window("22:00-06:00"), Window("22:00-06:00"), Window("22:00-07:00")}) == 2
-    assert Window("22:00-06:00") != "22:00-06:00"
-    assert repr(Window("22:00-06:00")) == "Window('22:00-06:00')"
+    assert WeeklyWindow("22:00-06:00") == WeeklyWindow("22:00-06:00")
+    assert len({WeeklyWindow("22:00-06:00"), WeeklyWindow("22:00-06:00"), WeeklyWindow("22:00-07:00")}) == 2
+    assert WeeklyWindow("22:00-06:00") != "22:00-06:00"
+    assert repr(WeeklyWindow("22:00-06:00")) == "Window('22:00-06:00')"
 
 
 def test_the_clock_on_the_wall_counts_also_when_it_is_put_back() -> None:
     oslo = ZoneInfo("Europe/Oslo")
-    window = Window("02:00-03:00")
+    window = WeeklyWindow("02:00-03:00")
     twice = [datetime(2030, 10, 27, 2, 30, tzinfo=oslo, fold=fold) for fold in (0, 1)]
     assert twice[0].utcoffset() != twice[1].utcoffset()
-    assert [window.holds(moment) for moment in twice] == [True, True]
+    assert [window.contains_time(moment) for moment in twice] == [True, True]
 
 
 clocks = st.times().map(lambda clock: clock.replace(second=0, microsecond=0))
@@ -102,12 +102,14 @@ clocks = st.times().map(lambda clock: clock.replace(second=0, microsecond=0))
 @given(begin=clocks, end=clocks, minutes=st.integers(0, 7 * 24 * 60 - 1))
 def test_a_window_and_the_rest_of_the_day_share_the_week(begin: time, end: time, minutes: int) -> None:
     moment = MONDAY + timedelta(minutes=minutes)
-    one, other = Window(f"{begin:%H:%M}-{end:%H:%M}"), Window(f"{end:%H:%M}-{begin:%H:%M}")
-    assert one.holds(moment) + other.holds(moment) == (2 if begin == end else 1)
+    one, other = WeeklyWindow(f"{begin:%H:%M}-{end:%H:%M}"), WeeklyWindow(f"{end:%H:%M}-{begin:%H:%M}")
+    assert one.contains_time(moment) + other.contains_time(moment) == (2 if begin == end else 1)
 
 
 @given(begin=clocks, end=clocks, minutes=st.integers(0, 7 * 24 * 60 - 1))
 def test_every_moment_of_a_window_belongs_to_one_day_of_it(begin: time, end: time, minutes: int) -> None:
     moment = MONDAY + timedelta(minutes=minutes)
     text = f"{begin:%H:%M}-{end:%H:%M}"
-    assert sum(Window(f"{day} {text}").holds(moment) for day in DAYS) == Window(text).holds(moment)
+    assert sum(WeeklyWindow(f"{day} {text}").contains_time(moment) for day in DAYS) == WeeklyWindow(text).contains_time(
+        moment
+    )

@@ -11,32 +11,32 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.auth.authenticator import Tokens, operator_token
+from forewarn.auth.authenticator import Authenticator, load_operator_token
 from forewarn.core.access import FILE_OPERATOR, Principal, Role, Token
 from forewarn.errors import ConfigError, Unauthorized
-from forewarn.util.secrets import TOKEN_FILE, digest, read_token
+from forewarn.util.secrets import TOKEN_FILE, hash_token, read_token
 
-TOKENS = Tokens(operator="s3cret")
+TOKENS = Authenticator(operator_token="s3cret")
 
 
 def test_the_token_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
     folder = tmp_path / "state" / "forewarn"
     before = os.umask(0)
     try:
-        token = operator_token(folder)
+        token = load_operator_token(folder)
     finally:
         os.umask(before)
     assert len(token) >= 40
     assert stat.S_IMODE((folder / TOKEN_FILE).stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert operator_token(folder) == read_token(folder / TOKEN_FILE) == token
-    assert operator_token(tmp_path / "other") != token
+    assert load_operator_token(folder) == read_token(folder / TOKEN_FILE) == token
+    assert load_operator_token(tmp_path / "other") != token
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"cannot keep the operator token in .*file.*--state-dir"):
-        operator_token(tmp_path / "file")
+    with pytest.raises(ConfigError, match=r"cannot store the operator token in .*file.*--state-dir"):
+        load_operator_token(tmp_path / "file")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_token_file_without_a_token_is_refused(content: bytes, expected: str, 
     with pytest.raises(ConfigError, match=expected):
         read_token(path)
     with pytest.raises(ConfigError, match=expected):
-        operator_token(tmp_path)
+        load_operator_token(tmp_path)
 
 
 GOOD = "0123456789abcdef0123456789abcdef"
@@ -61,9 +61,9 @@ def test_an_operator_token_that_others_can_read_is_refused_with_what_to_do(mode:
     path.write_text(GOOD)
     path.chmod(mode)
     with pytest.raises(ConfigError, match=rf"others can read .*chmod 600 {path}.*remove it"):
-        operator_token(tmp_path)
+        load_operator_token(tmp_path)
     path.chmod(0o400)
-    assert operator_token(tmp_path) == GOOD
+    assert load_operator_token(tmp_path) == GOOD
 
 
 @pytest.mark.parametrize("token", ["hunter2", GOOD[:-1], "a" * 64])
@@ -71,8 +71,8 @@ def test_an_operator_token_that_can_be_guessed_is_refused_with_what_to_do(token:
     path = tmp_path / TOKEN_FILE
     path.write_text(token)
     path.chmod(0o600)
-    with pytest.raises(ConfigError, match=r"can be guessed, 32 random characters.*remove it") as caught:
-        operator_token(tmp_path)
+    with pytest.raises(ConfigError, match=r"can be guessed; 32 random characters.*remove it") as caught:
+        load_operator_token(tmp_path)
     assert token not in caught.value.message.replace(str(path), "")
 
 
@@ -87,7 +87,7 @@ ROBOT = Token(
     name="robot",
     role=Role.TENANT,
     scopes=("web",),
-    digest=digest("r0bot"),
+    digest=hash_token("r0bot"),
     created_at=NOW,
     expires_at=NOW + timedelta(days=1),
 )
@@ -99,7 +99,7 @@ def ask(header: str | None, *tokens: Token, now: datetime = NOW) -> Principal:
     async def find(shown: str) -> Token | None:
         return next((token for token in tokens if token.digest == shown), None)
 
-    return asyncio.run(TOKENS.principal(header, find, now))
+    return asyncio.run(TOKENS.authenticate(header, find, now))
 
 
 @pytest.mark.parametrize("header", ["Bearer s3cret", "bearer s3cret", "BEARER   s3cret "])
@@ -143,7 +143,7 @@ def test_a_token_is_taken_until_it_expires_or_is_revoked() -> None:
 
 
 def test_the_token_of_a_host_names_the_host() -> None:
-    token = Token(id="t2", name="h", role=Role.HOST, host="h", digest=digest("h0st"), created_at=NOW)
+    token = Token(id="t2", name="h", role=Role.HOST, host="h", digest=hash_token("h0st"), created_at=NOW)
     found = ask("Bearer h0st", token)
     assert (found.actor, found.host) == ("host:h", "h")
     with pytest.raises(Unauthorized, match="forewarn host create-token"):

@@ -48,7 +48,7 @@ def taken(issuer: FakeIssuer, *tokens: str, now: datetime = NOW, **more: object)
     known = Issuer(settings(**more), issuer.transport)
 
     async def ask() -> list[Principal]:
-        return [known.principal_of_claims(await known.claims(token, now)) for token in tokens]
+        return [known.principal_from_claims(await known.verify_token(token, now)) for token in tokens]
 
     return asyncio.run(ask())
 
@@ -81,7 +81,7 @@ def test_a_token_that_the_issuer_signed_for_us_is_taken(issuer: FakeIssuer, kid:
     ],
 )
 def test_a_token_that_says_something_wrong_is_refused(issuer: FakeIssuer, wrong: dict[str, Any]) -> None:
-    with pytest.raises(Unauthorized, match="this token is not taken"):
+    with pytest.raises(Unauthorized, match="token rejected"):
         taken(issuer, issuer.token(NOW_S, **wrong))
 
 
@@ -141,7 +141,7 @@ def test_a_key_that_is_new_is_found_and_unknown_ones_cost_the_issuer_little(issu
 
     async def ask(kid: str, after: timedelta) -> bool:
         try:
-            await known.claims(issuer.token(NOW_S, kid, "ES256"), NOW + after)
+            await known.verify_token(issuer.token(NOW_S, kid, "ES256"), NOW + after)
         except Unauthorized:
             return False
         return True
@@ -163,7 +163,7 @@ def test_while_the_issuer_is_away_its_keys_are_used_for_a_day(issuer: FakeIssuer
     known = Issuer(settings(), issuer.transport)
 
     async def ask(after: timedelta) -> dict[str, Any]:
-        return await known.claims(issuer.token(NOW_S + int(after.total_seconds())), NOW + after)
+        return await known.verify_token(issuer.token(NOW_S + int(after.total_seconds())), NOW + after)
 
     async def run() -> None:
         assert await ask(timedelta(0))
@@ -186,7 +186,7 @@ def test_an_issuer_that_never_answered_is_told_apart_from_a_wrong_token(issuer: 
 @pytest.mark.parametrize(
     ("says", "match"),
     [
-        ({"issuer": "https://evil.example.com"}, "says that it is 'https://evil"),
+        ({"issuer": "https://evil.example.com"}, "calls itself 'https://evil"),
         ({"jwks_uri": "http://evil.example.com/keys"}, "https is expected"),
         ({"jwks_uri": "file:///etc/passwd"}, "https is expected"),
         ({"jwks_uri": None}, "https is expected"),
@@ -207,12 +207,12 @@ def test_an_answer_without_end_is_not_read() -> None:
 
     known = Issuer(settings(), httpx.MockTransport(answer))
     with pytest.raises(IssuerUnreachable, match="more than 1048576 bytes"):
-        asyncio.run(known.document(NOW))
+        asyncio.run(known.load_discovery_document(NOW))
 
 
 def test_what_the_issuer_says_of_itself_is_there_for_a_login(issuer: FakeIssuer) -> None:
     known = Issuer(settings(), issuer.transport)
-    assert asyncio.run(known.document(NOW))["token_endpoint"] == f"{URL}/token"
+    assert asyncio.run(known.load_discovery_document(NOW))["token_endpoint"] == f"{URL}/token"
 
 
 # Grants
@@ -223,7 +223,7 @@ READ = {"claim": "groups", "value": "all", "role": "read-only"}
 
 
 def mapped(claims: dict[str, Any], *grants: dict[str, Any], **more: object) -> Principal:
-    return Issuer(settings(*grants, **more)).principal_of_claims({"sub": "bob", **claims})
+    return Issuer(settings(*grants, **more)).principal_from_claims({"sub": "bob", **claims})
 
 
 def test_grants_of_the_same_role_add_up_and_the_first_says_the_role() -> None:
@@ -253,7 +253,7 @@ def test_a_claim_is_found_by_its_name_and_then_by_a_path() -> None:
     "claims", [{}, {"groups": "website"}, {"groups": [["web"]]}, {"groups": True}, {"roles": "web"}]
 )
 def test_without_a_grant_nobody_gets_in(claims: dict[str, Any]) -> None:
-    with pytest.raises(Forbidden, match="oidc/bob is known, but no grant"):
+    with pytest.raises(Forbidden, match="oidc/bob matches no grant"):
         mapped(claims, WEB, DB)
 
 

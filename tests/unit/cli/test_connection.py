@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from forewarn import errors
-from forewarn.cli.connection import Connection, Pacing, parse_events, segment
+from forewarn.cli.connection import ControlConnection, Pacing, parse_events, quote_segment
 from forewarn.errors import ConfigError, ForewarnError, InvalidRequest, OtherSideError, ServerUnreachable, Unauthorized
 
 URL = "http://127.0.0.1:8170"
@@ -41,9 +41,11 @@ class Asked:
         return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
 
 
-def connect(answer: Answer, pacing: Pacing | None = None, url: str = URL, **environment: str) -> Connection:
+def connect(answer: Answer, pacing: Pacing | None = None, url: str = URL, **environment: str) -> ControlConnection:
     variables = {"FOREWARN_TOKEN": "secret"} | environment
-    return Connection(url, environment=variables, transport=httpx.MockTransport(answer), pacing=pacing or Pauses())
+    return ControlConnection(
+        url, environment=variables, transport=httpx.MockTransport(answer), pacing=pacing or Pauses()
+    )
 
 
 def refused(code: str, message: str, status: int = 409) -> httpx.Response:
@@ -84,8 +86,8 @@ def test_a_change_is_repeated_after_503_under_the_same_key() -> None:
     unavailable = refused("store_unavailable", "the database is locked", 503)
     asked, pauses = Asked(unavailable, unavailable, httpx.Response(200, json={})), Pauses()
     with connect(asked, pauses) as connection:
-        connection.change("POST", "/v1/maintenance", {"type": "Freeze"})
-        connection.change("POST", "/v1/maintenance", {"type": "Freeze"})
+        connection.send_change("POST", "/v1/maintenance", {"type": "Freeze"})
+        connection.send_change("POST", "/v1/maintenance", {"type": "Freeze"})
     keys = [request.headers["idempotency-key"] for request in asked.requests]
     assert keys[0] == keys[1] == keys[2] != keys[3]
     assert pauses.pauses_s == sorted(pauses.pauses_s)
@@ -95,14 +97,14 @@ def test_a_change_is_repeated_after_503_under_the_same_key() -> None:
 def test_a_change_that_the_service_cannot_recognise_is_not_repeated() -> None:
     asked = Asked(refused("store_unavailable", "the database is locked", 503))
     with connect(asked) as connection, pytest.raises(errors.StoreUnavailable):
-        connection.change("POST", "/v1/clock/advance", {"by_s": 60}, is_repeatable=False)
+        connection.send_change("POST", "/v1/clock/advance", {"by_s": 60}, is_repeatable=False)
     assert len(asked.requests) == 1
 
 
 def test_a_503_that_stays_becomes_the_service_s_error() -> None:
     asked = Asked(refused("store_unavailable", "the database is locked", 503))
     with connect(asked) as connection, pytest.raises(errors.StoreUnavailable, match="the database is locked"):
-        connection.change("DELETE", "/v1/vms/db")
+        connection.send_change("DELETE", "/v1/vms/db")
     assert len(asked.requests) == 5
 
 
@@ -131,7 +133,7 @@ def test_a_code_from_a_newer_service_is_an_error_all_the_same() -> None:
     ids=["a 404 in words", "a page", "an error of another shape"],
 )
 def test_another_kind_of_server_is_recognised(answer: httpx.Response) -> None:
-    with connect(Asked(answer)) as connection, pytest.raises(OtherSideError, match="like a control API"):
+    with connect(Asked(answer)) as connection, pytest.raises(OtherSideError, match="is not a control API"):
         connection.get("/v1/vms")
 
 
@@ -150,8 +152,8 @@ def test_a_certificate_that_nobody_vouches_for_is_said_to_be_that() -> None:
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8170", "ftp://host", "http://", "http://host:port", "http://[::1"])
 def test_what_is_no_url_is_refused_before_anything_is_sent(url: str) -> None:
-    with pytest.raises(ConfigError, match="is expected to be like"):
-        Connection(url)
+    with pytest.raises(ConfigError, match="invalid control URL"):
+        ControlConnection(url)
 
 
 # The token
@@ -177,7 +179,7 @@ def test_the_token_of_the_state_folder_does_not_leave_the_machine_in_the_clear(t
     (tmp_path / "operator.token").write_text("found\n")
     asked = Asked(refused("unauthorized", "a bearer token is needed", 401))
     connection = connect(asked, None, "http://10.9.0.1:8170", FOREWARN_TOKEN="", FOREWARN_STATE_DIR=str(tmp_path))
-    with connection, pytest.raises(Unauthorized, match=r"not sent in the clear to 10\.9\.0\.1"):
+    with connection, pytest.raises(Unauthorized, match=r"not sent unencrypted to 10\.9\.0\.1"):
         connection.get("/v1/vms")
     assert "authorization" not in asked.requests[0].headers
 
@@ -187,14 +189,14 @@ def test_a_named_token_file_comes_before_everything(tmp_path: Path) -> None:
     asked = Asked(httpx.Response(200, json={}))
     transport = httpx.MockTransport(asked)
     variables = {"FOREWARN_TOKEN": "variable"}
-    with Connection(URL, tmp_path / "mine", environment=variables, transport=transport) as connection:
+    with ControlConnection(URL, tmp_path / "mine", environment=variables, transport=transport) as connection:
         connection.get("/v1/vms")
     assert asked.requests[0].headers["authorization"] == "Bearer named"
 
 
 def test_a_file_that_holds_no_token_is_refused_without_showing_it(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("two words\n")
-    with Connection(URL, tmp_path / "mine") as connection, pytest.raises(ConfigError) as error:
+    with ControlConnection(URL, tmp_path / "mine") as connection, pytest.raises(ConfigError) as error:
         connection.get("/v1/vms")
     assert "two words" not in error.value.message
 
@@ -210,23 +212,23 @@ def _pages(request: httpx.Request) -> httpx.Response:
 
 def test_a_list_is_read_page_by_page_to_its_end() -> None:
     with connect(_pages) as connection:
-        assert [item["n"] for item in connection.pages("/v1/vms")] == list(range(7))
+        assert [item["n"] for item in connection.iterate_items("/v1/vms")] == list(range(7))
 
 
 @pytest.mark.parametrize("most", [1, 3, 4, 7, 100])
 def test_a_list_ends_where_it_was_asked_to(most: int) -> None:
     with connect(_pages) as connection:
-        assert [item["n"] for item in connection.pages("/v1/vms", most)] == list(range(min(most, 7)))
+        assert [item["n"] for item in connection.iterate_items("/v1/vms", most)] == list(range(min(most, 7)))
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b"])
 def test_a_name_that_would_change_the_path_is_refused(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="is not a name"):
-        segment(name)
+    with pytest.raises(InvalidRequest, match="is not a valid name"):
+        quote_segment(name)
 
 
 def test_a_name_is_quoted_in_a_path() -> None:
-    assert segment("a b?c#d%") == "a%20b%3Fc%23d%25"
+    assert quote_segment("a b?c#d%") == "a%20b%3Fc%23d%25"
 
 
 # The stream
@@ -241,27 +243,27 @@ def test_a_stream_that_breaks_goes_on_after_the_last_entry_seen() -> None:
     asked = Asked(stream(entry(5), entry(7)), httpx.ConnectError("refused"), stream(entry(8)))
     told: list[str] = []
     with connect(asked) as connection:
-        seen: list[Any] = [e["sequence"] for e in islice(connection.watch(4, told.append), 3)]
+        seen: list[Any] = [e["sequence"] for e in islice(connection.watch_entries(4, told.append), 3)]
     assert seen == [5, 7, 8]
     assert [r.headers["last-event-id"] for r in asked.requests] == ["4", "7", "7"]
-    assert [line.partition(" to ")[0] for line in told] == ["the connection", "the connection is back"]
+    assert [line.partition(" to ")[0] for line in told] == ["lost the connection", "reconnected"]
 
 
 def test_a_stream_whose_service_is_starting_again_is_asked_again() -> None:
     asked = Asked(stream(entry(1)), httpx.Response(503), stream(entry(2)))
     with connect(asked) as connection:
-        assert [e["sequence"] for e in islice(connection.watch(0), 2)] == [1, 2]
+        assert [e["sequence"] for e in islice(connection.watch_entries(0), 2)] == [1, 2]
 
 
 def test_a_stream_that_never_stood_is_an_error() -> None:
     with connect(Asked(httpx.ConnectError("refused"))) as connection, pytest.raises(ServerUnreachable):
-        next(connection.watch(0))
+        next(connection.watch_entries(0))
 
 
 def test_a_stream_that_is_refused_is_not_asked_for_again() -> None:
-    asked = Asked(refused("unauthorized", "this token is not known here", 401))
+    asked = Asked(refused("unauthorized", "unknown token", 401))
     with connect(asked) as connection, pytest.raises(Unauthorized):
-        next(connection.watch(0))
+        next(connection.watch_entries(0))
     assert len(asked.requests) == 1
 
 
@@ -269,6 +271,6 @@ def test_pauses_between_tries_grow_up_to_a_limit() -> None:
     pauses = Pauses()
     asked = Asked(stream(), *(httpx.ConnectError("refused") for _ in range(12)), stream(entry(1)))
     with connect(asked, pauses) as connection:
-        next(connection.watch(0))
+        next(connection.watch_entries(0))
     assert pauses.pauses_s == sorted(pauses.pauses_s)
     assert pauses.pauses_s[-1] == 5.0

@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from forewarn import __version__
-from forewarn.cli.main import app, error_line, run
+from forewarn.cli.main import app, format_error, run_command_line
 from forewarn.errors import NotFound
 
 VERBS = {
@@ -107,7 +107,7 @@ def test_a_command_that_asks_the_service_can_be_told_where_it_is(name: str) -> N
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["vm", "--help"], ["vm", "restart", "-h"]])
 def test_help_is_printed_for_the_asking(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(arguments) == (0 if arguments else 2)
+    assert run_command_line(arguments) == (0 if arguments else 2)
     assert "Usage: forewarn" in capsys.readouterr().out
 
 
@@ -119,14 +119,14 @@ def test_help_is_printed_for_the_asking(arguments: list[str], capsys: pytest.Cap
         (["vm", "show"], "missing argument 'NAME'"),
         (["maintenance", "start", "k3"], "missing option '--reason'"),
         (["maintenance", "schedule", "--type", "Freeze"], "name hosts with --host or VMs with --vm"),
-        (["maintenance", "schedule", "--vm", "db"], "name the impact, for example --type Freeze"),
+        (["maintenance", "schedule", "--vm", "db"], "give a type, for example --type Freeze"),
         (["maintenance", "schedule", "--vm", "db", "--host", "h", "--type", "Freeze"], "not both"),
         (["maintenance", "schedule", "--vm", "db", "--type", "Sleep"], "'Sleep' is not one of 'freeze'"),
-        (["maintenance", "schedule", "--vm", "db", "--type", "Freeze", "--force"], "say why with --reason"),
-        (["maintenance", "schedule", "--vm", "db", "--type", "Freeze", "--reason", "x"], "belongs to --force"),
-        (["vm", "restart", "db", "--notice", "soon"], "like 90s, 15m, 24h or 7d"),
+        (["maintenance", "schedule", "--vm", "db", "--type", "Freeze", "--force"], "requires --reason"),
+        (["maintenance", "schedule", "--vm", "db", "--type", "Freeze", "--reason", "x"], "requires --force"),
+        (["vm", "restart", "db", "--notice", "soon"], "expected for example 90s, 15m, 24h or 7d"),
         (["serve", "--set", "notice_mxa=7d"], "did you mean notice_max?"),
-        (["serve", "--set", "notice_max"], "expected to be NAME=VALUE"),
+        (["serve", "--set", "notice_max"], "must be NAME=VALUE"),
         (["serve", "--set", "notice_max=long"], "setting notice_max: 'long' is not a span of time"),
         (["serve", "--set", "connections_max=0"], "setting connections_max"),
         (["serve", "--clock", "sundial"], "--clock: Input should be 'real' or 'virtual'"),
@@ -135,7 +135,7 @@ def test_help_is_printed_for_the_asking(arguments: list[str], capsys: pytest.Cap
 def test_wrong_usage_is_one_line_and_status_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(arguments) == 2
+    assert run_command_line(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("forewarn: ")
@@ -150,30 +150,33 @@ def test_a_settings_file_that_cannot_be_used_is_one_line_and_status_1(
     path = tmp_path / "forewarn.toml"
     if text is not None:
         path.write_text(text)
-    assert run(["serve", "--config", str(path)]) == 1
+    assert run_command_line(["serve", "--config", str(path)]) == 1
     captured = capsys.readouterr()
     assert said in captured.err
     assert captured.err.count("\n") == 1
 
 
 def test_an_error_is_one_line_whatever_it_quotes() -> None:
-    assert error_line(NotFound("vm 'a\x1b[2J\nb' does not exist")) == "vm 'a\\x1b[2J b' does not exist"
-    assert error_line(OSError(28, "No space left on device")) == "cannot write the output: No space left on device"
-    assert error_line(FileNotFoundError(2, "No such file", "x.pem")) == "x.pem: No such file"
+    assert format_error(NotFound("vm 'a\x1b[2J\nb' does not exist")) == "vm 'a\\x1b[2J b' does not exist"
+    assert format_error(OSError(28, "No space left on device")) == "cannot write the output: No space left on device"
+    assert format_error(FileNotFoundError(2, "No such file", "x.pem")) == "x.pem: No such file"
 
 
 def test_a_control_url_that_is_none_fails_without_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["vm", "list", "--control-url", "nowhere"]) == 1
-    assert capsys.readouterr().err == "forewarn: control URL 'nowhere' is expected to be like http://127.0.0.1:8170\n"
+    assert run_command_line(["vm", "list", "--control-url", "nowhere"]) == 1
+    assert (
+        capsys.readouterr().err
+        == "forewarn: invalid control URL 'nowhere': expected for example http://127.0.0.1:8170\n"
+    )
 
 
 def test_debug_shows_the_trace_before_the_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["vm", "list", "--control-url", "nowhere", "--debug"]) == 1
+    assert run_command_line(["vm", "list", "--control-url", "nowhere", "--debug"]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("Traceback")
-    assert lines[-1].startswith("forewarn: control URL")
+    assert lines[-1].startswith("forewarn: invalid control URL")
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["version"]) == 0
+    assert run_command_line(["version"]) == 0
     assert capsys.readouterr().out == f"forewarn {__version__}\n"

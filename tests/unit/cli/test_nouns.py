@@ -8,27 +8,34 @@ from typing import Any
 import pytest
 import typer
 
-from forewarn.cli.audit_log import entry_line
-from forewarn.cli.config import described, without_password
-from forewarn.cli.inventory import without_defaults
-from forewarn.cli.maintenance import forced, made_lines, moved_words, planned_lines, schedule_body, timeline
+from forewarn.cli.audit_log import format_entry
+from forewarn.cli.config import describe_settings, mask_password
+from forewarn.cli.inventory import drop_defaults
+from forewarn.cli.maintenance import (
+    build_force_body,
+    build_schedule_body,
+    describe_created,
+    describe_planned,
+    describe_quiet_hours_move,
+    format_timeline,
+)
 from forewarn.cli.openapi import openapi_document
-from forewarn.cli.serve import parse_assignments, ready_line
+from forewarn.cli.serve import format_ready_line, parse_assignments
 from forewarn.config import Settings, load_settings
 from forewarn.core.model import EventType
-from forewarn.wire.control import EntryOut
+from forewarn.wire.control import AuditEntryOut
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def entry(**members: Any) -> dict[str, Any]:  # noqa: ANN401 - members of any kind
-    nothing = dict.fromkeys(EntryOut.model_fields)
+    nothing = dict.fromkeys(AuditEntryOut.model_fields)
     return nothing | {"sequence": 7, "at": "2030-01-01T00:00:00Z", "kind": "started", "actor": "forewarn"} | members
 
 
 def body(**said: Any) -> dict[str, Any]:  # noqa: ANN401 - members of any kind
     nothing: dict[str, Any] = {"hosts": [], "vms": ["db"], "event_type": EventType.FREEZE}
-    return schedule_body(**(nothing | {"cause": None, "notice": None, "not_before": None} | said))
+    return build_schedule_body(**(nothing | {"cause": None, "notice": None, "not_before": None} | said))
 
 
 # maintenance
@@ -50,8 +57,8 @@ def test_a_cause_alone_says_enough() -> None:
 
 
 def test_force_comes_with_its_reason() -> None:
-    assert forced(force=True, reason="urgent") == {"force": True, "reason": "urgent"}
-    assert forced(force=False, reason=None) == {}
+    assert build_force_body(force=True, reason="urgent") == {"force": True, "reason": "urgent"}
+    assert build_force_body(force=False, reason=None) == {}
 
 
 def made(**members: Any) -> dict[str, Any]:  # noqa: ANN401 - members of any kind
@@ -67,7 +74,7 @@ def made(**members: Any) -> dict[str, Any]:  # noqa: ANN401 - members of any kin
 
 
 def test_what_was_made_is_told_with_its_events() -> None:
-    assert made_lines([made()], NOW) == [
+    assert describe_created([made()], NOW) == [
         "maintenance k3 is scheduled: Freeze of db, not before 2030-01-01 00:15:00Z (in 15m)",
         "  event E1 for db (db)",
     ]
@@ -75,18 +82,21 @@ def test_what_was_made_is_told_with_its_events() -> None:
 
 def test_who_is_hit_without_a_warning_is_said() -> None:
     """R70c."""
-    lines = made_lines([made(unwarned_vms=["a", "b"])], NOW)
+    lines = describe_created([made(unwarned_vms=["a", "b"])], NOW)
     assert lines[-1] == "  not warned: a, b (have not asked for events)"
-    lines = made_lines([made(cause="os-upgrade", events=[], unwarned_vms=["db"])], NOW)
+    lines = describe_created([made(cause="os-upgrade", events=[], unwarned_vms=["db"])], NOW)
     assert lines[-1] == "  not warned: db (has not asked for events, or not opted in to events of this kind)"
-    many = made_lines([made(unwarned_vms=[f"vm-{number}" for number in range(60)])], NOW)[-1]
+    many = describe_created([made(unwarned_vms=[f"vm-{number}" for number in range(60)])], NOW)[-1]
     assert "vm-49 and 10 more (have" in many
 
 
 def test_that_quiet_hours_have_moved_it_is_said() -> None:
     moved = made(moved_from="2030-01-01T00:10:00Z", moved_by=["web", "db"])
-    assert made_lines([moved], NOW)[1] == "  moved from 2030-01-01 00:10:00Z by quiet hours of web, db"
-    assert moved_words(moved | {"moved_by": []}) == "from 2030-01-01 00:10:00Z by quiet hours of another tenant"
+    assert describe_created([moved], NOW)[1] == "  moved from 2030-01-01 00:10:00Z by quiet hours of web, db"
+    assert (
+        describe_quiet_hours_move(moved | {"moved_by": []})
+        == "from 2030-01-01 00:10:00Z by quiet hours of another tenant"
+    )
 
 
 def planned(**members: Any) -> dict[str, Any]:  # noqa: ANN401 - members of any kind
@@ -96,16 +106,16 @@ def planned(**members: Any) -> dict[str, Any]:  # noqa: ANN401 - members of any 
 
 def test_a_dry_run_says_what_would_be_and_nothing_that_is() -> None:
     """R70c."""
-    lines = planned_lines([planned(unwarned_vms=["a"])], NOW)
+    lines = describe_planned([planned(unwarned_vms=["a"])], NOW)
     assert lines == [
         "dry run: nothing is announced",
         "would be scheduled: Freeze of db, not before 2030-01-01 00:15:00Z (in 15m)",
         "  would warn db (db)",
         "  not warned: a (has not asked for events)",
     ]
-    assert planned_lines([planned() | {"would_be": "started"}], NOW)[1] == "would start at once: Freeze of db"
+    assert describe_planned([planned() | {"would_be": "started"}], NOW)[1] == "would start immediately: Freeze of db"
     queued = planned() | {"would_be": "queued", "not_before": None, "events": []}
-    assert planned_lines([queued], NOW)[1:] == ["would be queued behind other maintenance: Freeze of db"]
+    assert describe_planned([queued], NOW)[1:] == ["would be queued behind other maintenance: Freeze of db"]
 
 
 def test_now_and_a_time_are_refused_together() -> None:
@@ -119,12 +129,12 @@ def test_now_and_a_time_are_refused_together() -> None:
 
 
 def test_a_queued_maintenance_has_no_moment_yet() -> None:
-    lines = made_lines([made(state="queued", not_before=None, events=[])], NOW)
+    lines = describe_created([made(state="queued", not_before=None, events=[])], NOW)
     assert lines == ["maintenance k3 is queued: Freeze of db"]
 
 
 def test_the_timeline_counts_from_the_first_entry_and_tells_who_from_where() -> None:
-    lines = timeline(
+    lines = format_timeline(
         [
             entry(kind="scheduled", actor="operator:local"),
             entry(kind="approved", at="2030-01-01T00:02:03Z", actor="vm:db", source_address="10.9.0.13", scope="db"),
@@ -140,7 +150,9 @@ def test_the_timeline_counts_from_the_first_entry_and_tells_who_from_where() -> 
 
 
 def test_an_audit_log_line_names_all_that_is_known() -> None:
-    line = entry_line(entry(maintenance_id="k3", event_id="E1", scope="web", source_address="10.9.0.11", reason="now"))
+    line = format_entry(
+        entry(maintenance_id="k3", event_id="E1", scope="web", source_address="10.9.0.11", reason="now")
+    )
     assert line.split() == [
         "7", "2030-01-01", "00:00:00Z", "started", "forewarn", "maintenance=k3", "event=E1", "scope=web",
         "from=10.9.0.11", '"now"',
@@ -160,7 +172,7 @@ def test_an_inventory_is_shown_without_what_says_nothing_but_with_zeros_and_flag
         "fault_domain": 0,
         "enable": False,
     }
-    assert without_defaults({"vms": [vm]}) == {"vms": [{"name": "db", "fault_domain": 0, "enable": False}]}
+    assert drop_defaults({"vms": [vm]}) == {"vms": [{"name": "db", "fault_domain": 0, "enable": False}]}
 
 
 def test_of_a_policy_it_shows_what_was_said() -> None:
@@ -172,14 +184,14 @@ def test_of_a_policy_it_shows_what_was_said() -> None:
         "user_operations_max": 2,
     }
     scope = {"name": "web", "policy": policy}
-    assert without_defaults({"scopes": [scope]}) == {"scopes": [{"name": "web", "policy": {"user_operations_max": 2}}]}
+    assert drop_defaults({"scopes": [scope]}) == {"scopes": [{"name": "web", "policy": {"user_operations_max": 2}}]}
 
 
 # config
 
 
 def test_every_setting_is_described_with_value_default_and_variable() -> None:
-    settings = {setting["name"]: setting for setting in described()}
+    settings = {setting["name"]: setting for setting in describe_settings()}
     assert set(settings) == set(Settings.model_fields)
     assert all(setting["description"] for setting in settings.values())
     assert settings["notice_max"]["default"] == "90d"
@@ -190,7 +202,7 @@ def test_every_setting_is_described_with_value_default_and_variable() -> None:
 
 def test_what_the_environment_says_differs_from_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOREWARN_NOTICE_MAX", "7d")
-    setting = next(setting for setting in described() if setting["name"] == "notice_max")
+    setting = next(setting for setting in describe_settings() if setting["name"] == "notice_max")
     assert (setting["value"], setting["default"]) == ("7d", "90d")
 
 
@@ -205,7 +217,7 @@ def test_what_the_environment_says_differs_from_the_default(monkeypatch: pytest.
     ],
 )
 def test_a_password_is_not_shown(url: object, shown: object) -> None:
-    assert without_password(url) == shown
+    assert mask_password(url) == shown
 
 
 def test_digits_name_a_status_and_none_unsets_a_setting() -> None:
@@ -236,8 +248,8 @@ def test_assignments_take_names_with_dashes_and_values_with_equals_signs() -> No
 
 def test_the_ready_line_tells_where_and_how_much() -> None:
     urls = ["http://127.0.0.1:8169", "http://127.0.0.2:80"]
-    assert ready_line(urls, "http://127.0.0.1:8170", 3, 2) == (
+    assert format_ready_line(urls, "http://127.0.0.1:8170", 3, 2) == (
         "forewarn is ready: metadata http://127.0.0.1:8169, http://127.0.0.2:80, control http://127.0.0.1:8170 "
         "(3 VMs on 2 hosts)"
     )
-    assert ready_line(urls, "http://127.0.0.1:8170", 1, 1).endswith("(1 VM on 1 host)")
+    assert format_ready_line(urls, "http://127.0.0.1:8170", 1, 1).endswith("(1 VM on 1 host)")

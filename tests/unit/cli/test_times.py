@@ -19,7 +19,7 @@ def test_a_span_is_read_with_its_unit_or_in_seconds(text: str, seconds: float) -
 
 @pytest.mark.parametrize("text", ["", "soon", "-5m", "15 minutes", "inf", "nan"])
 def test_what_is_no_span_names_the_option_and_what_was_expected(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="expected to be a span of time like") as error:
+    with pytest.raises(typer.BadParameter, match="is not a span of time: expected for example") as error:
         as_span_s(text, "--notice")
     assert error.value.param_hint == "--notice"
 
@@ -58,7 +58,7 @@ def test_a_moment_without_time_zone_is_refused_with_the_form_that_was_meant() ->
 
 @pytest.mark.parametrize("text", ["tomorrow", "", "2030-13-01T00:00:00Z"])
 def test_what_is_neither_a_moment_nor_a_span_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="expected to be a moment like"):
+    with pytest.raises(typer.BadParameter, match="is not a time: expected for example"):
         as_moment_or_span(text, "--not-before")
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Generator, Mapping
 from typing import Any, TypeVar
 
-from forewarn.client.exchange import Answer, Pause, Request
+from forewarn.client.exchange import FlowPause, HttpAnswer, HttpRequest
 from forewarn.client.flow import API_VERSIONS, Conversation
 from forewarn.client.pace import Pace
 from forewarn.errors import EndpointUnreachable
@@ -41,7 +41,7 @@ AWAY = EndpointUnreachable("the metadata endpoint does not answer: connection re
 SILENT = EndpointUnreachable("the metadata endpoint does not answer", timed_out=True, elapsed_s=10.0)
 HELD = {"preference-applied": "wait"}
 
-Step = Answer | EndpointUnreachable
+Step = HttpAnswer | EndpointUnreachable
 
 
 def event(event_id: str = FIRST, status: str = "Scheduled", **members: Any) -> Event:  # noqa: ANN401 - of any kind
@@ -64,20 +64,20 @@ def body(incarnation: object, *events: Event) -> bytes:
 
 def ok(
     incarnation: object = 1, *events: Event, elapsed_s: float = 0.0, headers: Mapping[str, str] | None = None
-) -> Answer:
+) -> HttpAnswer:
     """A document."""
-    return Answer(status=200, headers=headers or {}, body=body(incarnation, *events), elapsed_s=elapsed_s)
+    return HttpAnswer(status=200, headers=headers or {}, body=body(incarnation, *events), elapsed_s=elapsed_s)
 
 
-def same(elapsed_s: float = 20.0, headers: Mapping[str, str] = HELD) -> Answer:
+def same(elapsed_s: float = 20.0, headers: Mapping[str, str] = HELD) -> HttpAnswer:
     """A 304: by default of a held request whose time was over."""
-    return Answer(status=304, headers=headers, elapsed_s=elapsed_s)
+    return HttpAnswer(status=304, headers=headers, elapsed_s=elapsed_s)
 
 
-def refused(status: int, error: object = "", elapsed_s: float = 0.0, **more: object) -> Answer:
+def refused(status: int, error: object = "", elapsed_s: float = 0.0, **more: object) -> HttpAnswer:
     """An error; with an underscore for a hyphen, `more` are members of its body."""
     content = {"error": error} | {name.replace("_", "-"): value for name, value in more.items()}
-    return Answer(status=status, body=json.dumps(content).encode(), elapsed_s=elapsed_s)
+    return HttpAnswer(status=status, body=json.dumps(content).encode(), elapsed_s=elapsed_s)
 
 
 def conversation(*versions: str, chance: float = 1.0, **pace: float) -> Conversation:
@@ -85,14 +85,14 @@ def conversation(*versions: str, chance: float = 1.0, **pace: float) -> Conversa
     return Conversation(Pace(**pace), versions or API_VERSIONS, lambda: chance)
 
 
-def play(flow: Generator[Any, Answer | None, object], *script: Step) -> list[Any]:
+def play(flow: Generator[Any, HttpAnswer | None, object], *script: Step) -> list[Any]:
     """What the flow yields until it asks for an answer that is not in the script; pauses pass at once."""
     told: list[Any] = []
     left = list(script)
     step = next(flow)
     while True:
         told.append(step)
-        if isinstance(step, Request):
+        if isinstance(step, HttpRequest):
             if not left:
                 return told
             came = left.pop(0)
@@ -101,9 +101,11 @@ def play(flow: Generator[Any, Answer | None, object], *script: Step) -> list[Any
             step = next(flow)
 
 
-def finish(flow: Generator[Request | Pause, Answer | None, T], *script: Step) -> tuple[T, list[Request | Pause]]:
+def finish(
+    flow: Generator[HttpRequest | FlowPause, HttpAnswer | None, T], *script: Step
+) -> tuple[T, list[HttpRequest | FlowPause]]:
     """What the flow returns, and what it asked for; every answer of the script is used."""
-    asked: list[Request | Pause] = []
+    asked: list[HttpRequest | FlowPause] = []
     left = list(script)
     came: Step | None = None
     while True:
@@ -114,14 +116,14 @@ def finish(flow: Generator[Request | Pause, Answer | None, T], *script: Step) ->
             result: T = end.value
             return result, asked
         asked.append(step)
-        came = left.pop(0) if isinstance(step, Request) else None
+        came = left.pop(0) if isinstance(step, HttpRequest) else None
 
 
-def requests(told: list[Any]) -> list[Request]:
+def requests(told: list[Any]) -> list[HttpRequest]:
     """The requests among these."""
-    return [step for step in told if isinstance(step, Request)]
+    return [step for step in told if isinstance(step, HttpRequest)]
 
 
 def pauses(told: list[Any]) -> list[float]:
     """The pauses among these, in seconds."""
-    return [step.seconds for step in told if isinstance(step, Pause)]
+    return [step.seconds for step in told if isinstance(step, FlowPause)]

@@ -16,12 +16,12 @@ from forewarn.client import (
     EndpointRefused,
     EndpointUnreachable,
     Event,
-    Missed,
     Pace,
-    Seen,
+    PollAnswered,
+    PollFailed,
 )
-from forewarn.client.deadline import never
-from forewarn.client.exchange import Answer, Request
+from forewarn.client.deadline import never_cancelled
+from forewarn.client.exchange import HttpAnswer, HttpRequest
 from forewarn.client.transport import check_url
 from forewarn.errors import ConfigError
 from tests.unit.client.builders import AWAY, FIRST, SECOND, Step, event, ok, refused, same
@@ -32,12 +32,12 @@ class Scripted:
 
     def __init__(self, *script: Step) -> None:
         self.script = list(script)
-        self.requests: list[Request] = []
+        self.requests: list[HttpRequest] = []
         self.given_up: list[bool] = []
         self.is_closed = False
 
-    def send(self, request: Request, is_given_up: Callable[[], bool] = never) -> Answer:
-        self.given_up.append(is_given_up())
+    def send(self, request: HttpRequest, is_cancelled: Callable[[], bool] = never_cancelled) -> HttpAnswer:
+        self.given_up.append(is_cancelled())
         self.requests.append(request)
         step = self.script.pop(0)
         if isinstance(step, EndpointUnreachable):
@@ -64,14 +64,14 @@ def test_errors_come_out_as_such() -> None:
     with pytest.raises(EndpointRefused):
         client(Scripted(refused(400))).fetch()
     with pytest.raises(BadAnswer):
-        Client(transport=Scripted(Answer(status=200)), pace=Pace(retry_for_s=0)).fetch()
+        Client(transport=Scripted(HttpAnswer(status=200)), pace=Pace(retry_for_s=0)).fetch()
     with pytest.raises(EndpointUnreachable):
-        client(Scripted(AWAY)).name()
+        client(Scripted(AWAY)).fetch_name()
 
 
 def test_events_are_approved_as_such_or_by_id() -> None:
     """R47, R52: each once."""
-    transport = Scripted(Answer(status=200))
+    transport = Scripted(HttpAnswer(status=200))
     client(transport).approve([event(), SECOND, FIRST])
     assert json.loads(transport.requests[0].body) == {"StartRequests": [{"EventId": FIRST}, {"EventId": SECOND}]}
 
@@ -79,7 +79,7 @@ def test_events_are_approved_as_such_or_by_id() -> None:
 @pytest.mark.parametrize("one", [event(), FIRST], ids=["event", "id"])
 def test_a_single_event_is_approved_as_such_or_by_its_id(one: Event | str) -> None:
     """R47: an id is not taken for many."""
-    transport = Scripted(Answer(status=200))
+    transport = Scripted(HttpAnswer(status=200))
     client(transport).approve(one)
     assert json.loads(transport.requests[0].body) == {"StartRequests": [{"EventId": FIRST}]}
 
@@ -93,7 +93,9 @@ def test_approving_nothing_does_nothing() -> None:
 
 def test_a_watch_goes_on_for_as_long_as_it_is_read() -> None:
     """R100, R104: and approves in between over the same transport."""
-    transport = Scripted(ok(1), ok(2, event()), Answer(status=200), same(), AWAY, ok(3, event(status="Started")), ok(4))
+    transport = Scripted(
+        ok(1), ok(2, event()), HttpAnswer(status=200), same(), AWAY, ok(3, event(status="Started")), ok(4)
+    )
     slept: list[float] = []
     talk = client(transport, slept)
     kinds = []
@@ -110,7 +112,7 @@ def test_a_watch_goes_on_for_as_long_as_it_is_read() -> None:
 def test_every_answer_and_failure_is_told_to_who_follows() -> None:
     """R101."""
     told = client(Scripted(ok(), AWAY, ok())).follow()
-    assert [type(next(told)) for _ in range(3)] == [Seen, Missed, Seen]
+    assert [type(next(told)) for _ in range(3)] == [PollAnswered, PollFailed, PollAnswered]
 
 
 def test_a_client_closes_what_it_opened() -> None:
@@ -148,9 +150,9 @@ def test_a_request_that_is_given_up_is_no_outage(caplog: pytest.LogCaptureFixtur
     stop = threading.Event()
 
     class Given(Scripted):
-        def send(self, request: Request, is_given_up: Callable[[], bool] = never) -> Answer:
+        def send(self, request: HttpRequest, is_cancelled: Callable[[], bool] = never_cancelled) -> HttpAnswer:
             stop.set()
-            assert is_given_up()
+            assert is_cancelled()
             return super().send(request)
 
     with caplog.at_level(logging.INFO, "forewarn.client"):
@@ -166,7 +168,7 @@ def test_a_client_that_is_closed_asks_nothing_any_more() -> None:
     talk.close()
     assert list(talk.watch()) == []
     assert list(talk.follow()) == []
-    for call in (talk.fetch, talk.name, lambda: talk.approve(FIRST)):
+    for call in (talk.fetch, talk.fetch_name, lambda: talk.approve(FIRST)):
         with pytest.raises(EndpointUnreachable, match=r"^the client is closed$"):
             call()
     assert transport.requests == []

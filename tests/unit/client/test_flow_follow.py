@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forewarn.client.change import Change
-from forewarn.client.exchange import Answer, Pause, Request
-from forewarn.client.flow import Missed, Seen
+from forewarn.client.exchange import FlowPause, HttpAnswer, HttpRequest
+from forewarn.client.flow import PollAnswered, PollFailed
 from forewarn.errors import BadAnswer, EndpointRefused, EndpointUnreachable
 from tests.unit.client.builders import (
     AWAY,
@@ -35,12 +35,12 @@ from tests.unit.client.builders import (
 )
 
 
-def seen(told: list[Any]) -> list[Seen]:
-    return [step for step in told if isinstance(step, Seen)]
+def seen(told: list[Any]) -> list[PollAnswered]:
+    return [step for step in told if isinstance(step, PollAnswered)]
 
 
-def missed(told: list[Any]) -> list[Missed]:
-    return [step for step in told if isinstance(step, Missed)]
+def missed(told: list[Any]) -> list[PollFailed]:
+    return [step for step in told if isinstance(step, PollFailed)]
 
 
 def changes(told: list[Any]) -> list[str]:
@@ -88,8 +88,8 @@ def test_the_endpoints_clock_is_told() -> None:
         (refused(410), EndpointRefused),
         (refused(503), EndpointRefused),
         (same(), EndpointRefused),
-        (Answer(status=200), BadAnswer),
-        (Answer(status=200, body=b'{"Events":null}'), BadAnswer),
+        (HttpAnswer(status=200), BadAnswer),
+        (HttpAnswer(status=200, body=b'{"Events":null}'), BadAnswer),
     ],
 )
 def test_a_failure_is_told_and_asked_again(step: Step, kind: type[Exception]) -> None:
@@ -103,7 +103,7 @@ def test_a_failure_is_told_and_asked_again(step: Step, kind: type[Exception]) ->
 
 def test_a_failure_is_asked_again_as_the_answer_says() -> None:
     """R104."""
-    told = follow(Answer(status=429, headers={"retry-after": "4"}), ok(), wait_s=0)
+    told = follow(HttpAnswer(status=429, headers={"retry-after": "4"}), ok(), wait_s=0)
     assert (missed(told)[0].retry_in_s, pauses(told)) == (4.0, [4.0, 1.0])
 
 
@@ -121,10 +121,10 @@ def test_a_fetch_in_between_takes_no_change_away() -> None:
     """R100: a handler may well fetch while it watches."""
     talk = conversation(wait_s=0)
     flow = talk.watch()
-    assert isinstance(next(flow), Request)
-    assert isinstance(flow.send(ok(1)), Pause)
+    assert isinstance(next(flow), HttpRequest)
+    assert isinstance(flow.send(ok(1)), FlowPause)
     finish(talk.fetch(), ok(2, event()))
-    assert isinstance(next(flow), Request)
+    assert isinstance(next(flow), HttpRequest)
     change = flow.send(ok(2, event()))
     assert isinstance(change, Change)
     assert change.kind == "prepare"
@@ -228,7 +228,9 @@ def test_held_requests_that_break_off_again_and_again_are_given_up() -> None:
     assert conditional(told) == [False, True, False, True, True, False, True, True]
 
 
-@pytest.mark.parametrize("step", [SILENT, refused(400), refused(412), refused(429), refused(501), Answer(status=200)])
+@pytest.mark.parametrize(
+    "step", [SILENT, refused(400), refused(412), refused(429), refused(501), HttpAnswer(status=200)]
+)
 def test_a_held_request_that_is_not_borne_is_given_up_at_once(step: Step) -> None:
     """X1: a silence of half a minute was long enough, and what is refused once will be refused again."""
     told = follow(ok(), step, ok(), ok())
@@ -244,7 +246,7 @@ _STEPS = st.one_of(
     ),
     st.builds(same, st.floats(0, 30), st.sampled_from([{}, HELD])),
     st.builds(refused, st.sampled_from([400, 404, 410, 429, 500])),
-    st.sampled_from([AWAY, SILENT, Answer(status=200), Answer(status=200, body=b"[]")]),
+    st.sampled_from([AWAY, SILENT, HttpAnswer(status=200), HttpAnswer(status=200, body=b"[]")]),
 )
 
 
@@ -257,10 +259,10 @@ def test_no_endpoint_is_asked_in_a_loop_without_a_pause(script: list[Step], wait
     starts = [0.0]
     at_s = 0.0
     for step in told:
-        if isinstance(step, Pause):
+        if isinstance(step, FlowPause):
             assert step.seconds > 0
             at_s += step.seconds
-        elif isinstance(step, Request) and step is not told[0]:
+        elif isinstance(step, HttpRequest) and step is not told[0]:
             starts.append(at_s + took[len(starts) - 1])
             at_s = starts[-1]
     hasty = [later - sooner < 0.5 for sooner, later in pairwise(starts)]
@@ -272,7 +274,7 @@ def test_no_endpoint_is_asked_in_a_loop_without_a_pause(script: list[Step], wait
 def test_what_is_told_is_never_but_what_was_answered(script: list[Step]) -> None:
     """R105: no failure is taken for a document, and no document is left out."""
     told = follow(*script)
-    answered = [step for step in script if isinstance(step, Answer)]
+    answered = [step for step in script if isinstance(step, HttpAnswer)]
     assert len(seen(told)) + len(missed(told)) == len(script)
     assert all(one.document in {document(incarnation=n) for n in (None, 1, 2)} for one in seen(told))
     assert len(seen(told)) <= len([answer for answer in answered if answer.status in {200, 304}])
@@ -300,7 +302,7 @@ def test_a_watch_tells_the_life_of_an_event() -> None:
 def test_a_watch_takes_silence_for_nothing() -> None:
     """R105: an outage is not the end of an event, and an empty answer is none either."""
     told = play(
-        conversation().watch(), ok(2, event()), AWAY, Answer(status=200), refused(404), refused(500), ok(2, event())
+        conversation().watch(), ok(2, event()), AWAY, HttpAnswer(status=200), refused(404), refused(500), ok(2, event())
     )
     assert changes(told) == ["prepare"]
 
@@ -321,7 +323,7 @@ def test_the_log_tells_when_an_outage_begins_and_ends(caplog: pytest.LogCaptureF
     """R104: once, however many retries there are."""
     with caplog.at_level(logging.INFO, logger="forewarn.client"):
         play(conversation().watch(), ok(), AWAY, AWAY, refused(404), ok(), ok(), AWAY)
-    said = "the metadata endpoint does not answer: connection refused; asking again until it answers"
+    said = "the metadata endpoint does not answer: connection refused; retrying until it answers"
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", said),
         ("INFO", "the metadata endpoint answers again"),

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from forewarn.client.exchange import Answer
+from forewarn.client.exchange import HttpAnswer
 from forewarn.client.flow import API_VERSIONS, Conversation
 from forewarn.client.pace import Pace
 from forewarn.errors import BadAnswer, EndpointRefused, EndpointUnreachable
@@ -31,7 +31,7 @@ from tests.unit.client.builders import (
 LATEST = "2020-07-01"
 
 
-def refuse(version_text: str = "api-version is invalid or was not specified", **more: object) -> Answer:
+def refuse(version_text: str = "api-version is invalid or was not specified", **more: object) -> HttpAnswer:
     return refused(400, f"Bad request. {version_text} in the request.", 0.0, **more)
 
 
@@ -81,9 +81,9 @@ def test_each_silence_allows_more_time_for_the_next_answer() -> None:
     "step",
     [
         *[refused(status) for status in (301, 304, 408, 410, 429, 500, 502, 503, 504)],
-        Answer(status=200),
-        Answer(status=200, body=b"{"),
-        Answer(status=200, body=b'{"DocumentIncarnation":1}'),
+        HttpAnswer(status=200),
+        HttpAnswer(status=200, body=b"{"),
+        HttpAnswer(status=200, body=b'{"DocumentIncarnation":1}'),
         AWAY,
         SILENT,
     ],
@@ -110,7 +110,7 @@ def test_what_will_not_pass_is_an_error_at_once(status: int) -> None:
 def test_an_error_needs_no_words(content: bytes) -> None:
     """R65: it is told by its status."""
     with pytest.raises(EndpointRefused, match=r"^the metadata endpoint answered 404 for its document"):
-        finish(conversation().fetch(), Answer(status=404, body=content))
+        finish(conversation().fetch(), HttpAnswer(status=404, body=content))
 
 
 def test_a_talkative_error_is_cut_short() -> None:
@@ -122,7 +122,7 @@ def test_a_talkative_error_is_cut_short() -> None:
 def test_a_200_that_says_nothing_is_an_error_in_the_end() -> None:
     """R105: never an empty document."""
     with pytest.raises(BadAnswer, match=r"^the metadata endpoint answered 200, but the body is empty$"):
-        finish(conversation(retry_for_s=0).fetch(), Answer(status=200))
+        finish(conversation(retry_for_s=0).fetch(), HttpAnswer(status=200))
 
 
 def test_retries_end_after_seventy_seconds() -> None:
@@ -141,14 +141,14 @@ def test_the_time_of_unanswered_requests_counts_too() -> None:
         finish(conversation().fetch(), silent, silent, ok())
     with pytest.raises(EndpointRefused):
         finish(conversation().fetch(), refused(500, elapsed_s=40), refused(500, elapsed_s=40), ok())
-    empty = Answer(status=200, elapsed_s=40)
+    empty = HttpAnswer(status=200, elapsed_s=40)
     with pytest.raises(BadAnswer):
         finish(conversation().fetch(), empty, empty, ok())
 
 
 def test_a_retry_after_is_kept_to() -> None:
     """R104."""
-    later = Answer(status=429, headers={"retry-after": "3"})
+    later = HttpAnswer(status=429, headers={"retry-after": "3"})
     _, asked = finish(conversation().fetch(), later, ok())
     assert pauses(asked) == [3]
 
@@ -197,7 +197,7 @@ def test_a_refused_version_is_replaced_by_the_newest_that_is_named() -> None:
         refused(404, "Not found. Invalid version requested"),
     ],
 )
-def test_without_a_known_name_the_next_older_version_is_tried(answer: Answer) -> None:
+def test_without_a_known_name_the_next_older_version_is_tried(answer: HttpAnswer) -> None:
     """R15, R64: old endpoints do not say which they take."""
     talk = conversation()
     _, asked = finish(talk.fetch(), answer, answer, ok())
@@ -213,7 +213,7 @@ def test_when_no_version_is_left_the_refusal_stands() -> None:
 
 
 @pytest.mark.parametrize("answer", [refused(400, "Bad request: . Required metadata header"), refused(404, "Not found")])
-def test_another_refusal_is_not_about_the_version(answer: Answer) -> None:
+def test_another_refusal_is_not_about_the_version(answer: HttpAnswer) -> None:
     """R63, R65."""
     talk = conversation()
     with pytest.raises(EndpointRefused):
@@ -257,7 +257,7 @@ def test_two_flows_that_are_refused_the_same_version_give_up_only_that_one() -> 
 
 def test_an_approval_is_sent_as_the_protocol_says() -> None:
     """R47, R52."""
-    _, asked = finish(conversation().approve([FIRST, SECOND]), Answer(status=200))
+    _, asked = finish(conversation().approve([FIRST, SECOND]), HttpAnswer(status=200))
     (request,) = requests(asked)
     assert (request.method, request.path) == ("POST", f"/metadata/scheduledevents?api-version={LATEST}")
     assert request.headers == {"Metadata": "true", "Content-Type": "application/json"}
@@ -273,12 +273,12 @@ def test_with_no_events_nothing_is_sent() -> None:
 @pytest.mark.parametrize("content", [b"", b"{}", b"OK", b'{"error":"x"}'])
 def test_any_success_is_an_approval(status: int, content: bytes) -> None:
     """R49, A13, W4: whatever the body says."""
-    finish(conversation().approve([FIRST]), Answer(status=status, body=content))
+    finish(conversation().approve([FIRST]), HttpAnswer(status=status, body=content))
 
 
 def test_an_approval_is_repeated_until_it_is_answered() -> None:
     """R49, R104: it may be repeated; a lost answer is no harm."""
-    _, asked = finish(conversation().approve([FIRST]), AWAY, refused(503), refused(410), Answer(status=200))
+    _, asked = finish(conversation().approve([FIRST]), AWAY, refused(503), refused(410), HttpAnswer(status=200))
     assert len({request.body for request in requests(asked)}) == 1
     assert pauses(asked) == [0.5, 1.0, 2.0]
 
@@ -291,15 +291,15 @@ def test_a_refused_approval_is_an_error_at_once() -> None:
 
 def test_an_approval_finds_the_version_too() -> None:
     """R15, R23."""
-    _, asked = finish(conversation().approve([FIRST]), refuse(newest_versions=["2019-08-01"]), Answer(status=200))
+    _, asked = finish(conversation().approve([FIRST]), refuse(newest_versions=["2019-08-01"]), HttpAnswer(status=200))
     assert [request.path[-10:] for request in requests(asked)] == [LATEST, "2019-08-01"]
 
 
 def test_an_approval_is_not_given_longer_after_a_silence() -> None:
     """R104: it enables nothing, and its time for retries is short."""
     talk = conversation()
-    finish(talk.approve([FIRST]), Answer(status=200))
-    _, asked = finish(talk.approve([FIRST]), SILENT, SILENT, SILENT, Answer(status=200))
+    finish(talk.approve([FIRST]), HttpAnswer(status=200))
+    _, asked = finish(talk.approve([FIRST]), SILENT, SILENT, SILENT, HttpAnswer(status=200))
     assert {request.timeout_s for request in requests(asked)} == {10}
 
 
@@ -308,7 +308,7 @@ def test_approving_once_is_not_repeated(step: Step) -> None:
     """R49: who retries on its own is told at once."""
     with pytest.raises((EndpointRefused, EndpointUnreachable)):
         finish(conversation().approve_once([FIRST]), step)
-    finish(conversation().approve_once([FIRST]), Answer(status=200))
+    finish(conversation().approve_once([FIRST]), HttpAnswer(status=200))
 
 
 # Name
@@ -317,7 +317,7 @@ def test_approving_once_is_not_repeated(step: Step) -> None:
 @pytest.mark.parametrize("content", [b"web_10", b'"web_10"', b"\xef\xbb\xbfweb_10\r\n"])
 def test_a_vm_learns_its_own_name(content: bytes) -> None:
     """R106, W7, X3."""
-    name, asked = finish(conversation().name(), Answer(status=200, body=content))
+    name, asked = finish(conversation().fetch_name(), HttpAnswer(status=200, body=content))
     assert name == "web_10"
     (request,) = requests(asked)
     assert request.path.startswith("/metadata/instance/compute/name?")
@@ -328,15 +328,15 @@ def test_a_vm_learns_its_own_name(content: bytes) -> None:
 def test_what_is_no_name_is_an_error(content: bytes) -> None:
     """R106: a VM without a name of its own would take every event for another's."""
     with pytest.raises(BadAnswer, match=r"^the metadata endpoint answered without a name$"):
-        finish(conversation().name(), Answer(status=200, body=content))
+        finish(conversation().fetch_name(), HttpAnswer(status=200, body=content))
 
 
 def test_an_endpoint_may_know_no_names() -> None:
     """X3."""
     with pytest.raises(EndpointRefused, match="answered 404 for its name"):
-        finish(conversation().name(), refused(404))
+        finish(conversation().fetch_name(), refused(404))
     with pytest.raises(EndpointUnreachable):
-        finish(conversation().name(), AWAY)
+        finish(conversation().fetch_name(), AWAY)
 
 
 def test_the_builders_bodies_are_what_an_endpoint_sends() -> None:

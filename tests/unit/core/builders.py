@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from forewarn.core.model import (
     Claim,
     Event,
+    EventSource,
     EventType,
     Maintenance,
     MaintenanceState,
@@ -14,7 +15,6 @@ from forewarn.core.model import (
     PowerState,
     Scope,
     ScopeKind,
-    Source,
     VirtualMachine,
 )
 from tests.support.world import NOW
@@ -89,7 +89,7 @@ def maintenance(
     sequence: int = 1,
     cause: str = "host-maintenance",
     type: EventType = EventType.FREEZE,
-    source: Source = Source.PLATFORM,
+    source: EventSource = EventSource.PLATFORM,
     state: MaintenanceState = MaintenanceState.SCHEDULED,
     not_before: datetime | None = None,
     started_at: datetime | None = None,

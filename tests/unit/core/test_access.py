@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.access import FILE_OPERATOR, Owned, Principal, Role, Token
-from forewarn.core.model import Claim, Entry, EntryKind, Scope, ScopeKind
+from forewarn.core.access import FILE_OPERATOR, Ownership, Principal, Role, Token
+from forewarn.core.model import AuditEntry, Claim, EntryKind, Scope, ScopeKind
 from tests.support.world import NOW
 from tests.unit.core.builders import an_event, maintenance, vm
 
@@ -43,40 +43,40 @@ def test_a_scope_is_owned_as_a_whole_and_a_vm_by_name_only_if_it_stands_alone(
 ) -> None:
     """R58."""
     known = None if scope is None or kind is None else Scope(name=scope, kind=kind)
-    assert SHOP.owns(replace(vm(name), scope=scope), known) is is_owned
-    assert FILE_OPERATOR.owns(replace(vm(name), scope=scope), known)
+    assert SHOP.owns_vm(replace(vm(name), scope=scope), known) is is_owned
+    assert FILE_OPERATOR.owns_vm(replace(vm(name), scope=scope), known)
 
 
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.READ_ONLY])
 def test_who_may_see_everything_is_shown_everything(role: Role) -> None:
     who = Principal(actor=f"{role}:x", role=role)
-    entry = Entry(kind=EntryKind.FAILED, at=NOW, actor="actuator", reason="host-1 burnt")
-    assert who.owned is None
-    assert who.shown(HELD) == HELD
-    assert who.shown_entry(entry) == entry
-    assert who.shown_events(HELD, [an_event()]) == [an_event()]
+    entry = AuditEntry(kind=EntryKind.FAILED, at=NOW, actor="actuator", reason="host-1 burnt")
+    assert who.ownership is None
+    assert who.redact_maintenance(HELD) == HELD
+    assert who.redact_entry(entry) == entry
+    assert who.redact_events(HELD, [an_event()]) == [an_event()]
 
 
 def test_a_host_owns_nothing() -> None:
     who = Principal(actor="host:h", role=Role.HOST, host="h")
-    assert who.owned == Owned()
-    assert not who.owns(vm("db"))
+    assert who.ownership == Ownership()
+    assert not who.owns_vm(vm("db"))
 
 
 def test_of_a_maintenance_a_tenant_is_shown_its_vms_and_neither_hosts_nor_reasons() -> None:
-    shown = SHOP.shown(HELD)
+    shown = SHOP.redact_maintenance(HELD)
     assert (shown.vms, shown.hosts, shown.force_reason) == (("Web_0", "db"), (), None)
-    assert not SHOP.owns_all(HELD)
-    assert SHOP.owns_all(shown)
+    assert not SHOP.owns_maintenance(HELD)
+    assert SHOP.owns_maintenance(shown)
 
 
 def test_events_of_others_are_left_out_and_operators_have_no_name() -> None:
     own = replace(an_event(), resources=("Web_0",), approved_at=NOW, approved_by="operator:ann")
     foreign = replace(an_event(), resources=("Foreign_0",))
-    assert SHOP.shown_events(HELD, [own, foreign]) == [replace(own, approved_by="operator")]
+    assert SHOP.redact_events(HELD, [own, foreign]) == [replace(own, approved_by="operator")]
     for approver in ("vm:Web_1", "policy", "tenant:shop"):
         by = replace(own, approved_by=approver)
-        assert SHOP.shown_events(HELD, [by]) == [by]
+        assert SHOP.redact_events(HELD, [by]) == [by]
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_events_of_others_are_left_out_and_operators_have_no_name() -> None:
     ],
 )
 def test_words_of_others_are_not_told(kind: EntryKind, actor: str, shown_actor: str, *, is_told: bool) -> None:
-    shown = SHOP.shown_entry(Entry(kind=kind, at=NOW, actor=actor, reason="words", sequence=7))
+    shown = SHOP.redact_entry(AuditEntry(kind=kind, at=NOW, actor=actor, reason="words", sequence=7))
     assert (shown.actor, shown.reason, shown.sequence) == (shown_actor, "words" if is_told else None, 7)
 
 
 def test_a_token_is_taken_before_it_ends() -> None:
     token = Token(id="t", name="ann", role=Role.OPERATOR, digest="d", created_at=NOW, expires_at=NOW)
-    assert not token.is_taken(NOW)
-    assert token.is_taken(NOW - timedelta(microseconds=1))
-    assert not replace(token, expires_at=None, revoked_at=NOW).is_taken(NOW - timedelta(days=1))
-    assert token.principal().actor == "operator:ann"
-    assert replace(token, role=Role.HOST, host="h").principal().actor == "host:h"
+    assert not token.is_valid(NOW)
+    assert token.is_valid(NOW - timedelta(microseconds=1))
+    assert not replace(token, expires_at=None, revoked_at=NOW).is_valid(NOW - timedelta(days=1))
+    assert token.to_principal().actor == "operator:ann"
+    assert replace(token, role=Role.HOST, host="h").to_principal().actor == "host:h"

@@ -6,14 +6,14 @@ from datetime import timedelta
 import pytest
 
 from forewarn.core.announcement import is_announcing, makes_event
-from forewarn.core.decision import Rules
+from forewarn.core.decision import DecisionRules
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Audience, EntryKind, EventStatus, MaintenanceState, PowerState, Scope, ScopeKind
-from forewarn.core.request import Request
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import availability_set, scale_set, vm
 
 S = MaintenanceState
-RESTART = Request(cause="user-restart", vms=("a",))
+RESTART = MaintenanceRequest(cause="user-restart", vms=("a",))
 
 
 def test_an_event_names_the_affected_vms_only_and_keeps_their_order() -> None:
@@ -21,7 +21,7 @@ def test_an_event_names_the_affected_vms_only_and_keeps_their_order() -> None:
     world = World(
         vm("web-0", scope="web"), vm("web-1", scope="web"), vm("web-2", scope="web"), scopes=(availability_set(),)
     )
-    world.plan(Request(cause="host-maintenance", vms=("web-2", "web-0")))
+    world.plan(MaintenanceRequest(cause="host-maintenance", vms=("web-2", "web-0")))
     assert world.line("scope:web").resources == ("web-2", "web-0")
 
 
@@ -33,7 +33,7 @@ def test_one_event_stays_within_one_update_domain() -> None:
         vm("web-2", scope="web", update_domain=0),
         scopes=(availability_set(),),
     )
-    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    made = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     assert [event.resources for event in world.events_of(made)] == [("web-0", "web-2"), ("web-1",)]
     assert [event.update_domain for event in world.events_of(made)] == [0, 1]
 
@@ -41,7 +41,7 @@ def test_one_event_stays_within_one_update_domain() -> None:
 def test_each_tenant_of_a_host_has_an_event_of_its_own() -> None:
     """R83, R84, R85: own id, own Resources, one NotBefore."""
     world = World(vm("web-0", scope="web"), vm("db"), scopes=(availability_set(),))
-    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    made = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     web, db = world.line("scope:web"), world.line("vm:db")
     assert (web.resources, db.resources) == (("web-0",), ("db",))
     assert web.event_id != db.event_id
@@ -54,7 +54,7 @@ def test_gpu_vms_of_one_fault_domain_see_only_events_that_name_them() -> None:
         *(vm(f"fleet_{i}", scope="fleet", size="Standard_NC6") for i in range(2)),
         scopes=(scale_set(fault_domain_count=1),),
     )
-    world.plan(Request(cause="host-maintenance", vms=("fleet_1",)))
+    world.plan(MaintenanceRequest(cause="host-maintenance", vms=("fleet_1",)))
     assert world.lines("vm:fleet_0") == ()
     assert world.line("vm:fleet_1").resources == ("fleet_1",)
 
@@ -78,7 +78,7 @@ def test_a_lone_vm_is_iaas() -> None:
 def test_a_hardware_failure_is_started_from_the_first_moment() -> None:
     """R36, R73, R78: for all affected VMs, without notice."""
     world = World(vm("web-0", scope="web"), vm("db"), scopes=(availability_set(),))
-    made = world.plan_one(Request(cause="hardware-failure", hosts=("host-1",)))
+    made = world.plan_one(MaintenanceRequest(cause="hardware-failure", hosts=("host-1",)))
     assert (made.state, made.due_at, made.started_at) == (S.STARTED, NOW, NOW)
     for key in ("scope:web", "vm:db"):
         assert (world.line(key).status, world.line(key).not_before) == (EventStatus.STARTED, None)
@@ -107,7 +107,7 @@ def test_events_begin_to_arrive_some_time_after_enabling(age_s: int, is_shown: b
 
 def test_what_begins_before_events_arrive_is_neither_announced_nor_delayed() -> None:
     """R68."""
-    world = World(vm("a"), rules=Rules(announce_delay=minutes(5)))
+    world = World(vm("a"), rules=DecisionRules(announce_delay=minutes(5)))
     early = world.plan_one(RESTART)
     assert (early.state, world.lines("vm:a")) == (S.STARTED, ())
     world.complete(early)
@@ -121,7 +121,9 @@ def test_a_named_moment_is_kept_even_when_nobody_is_told() -> None:
     moment = NOW + minutes(3) + timedelta(milliseconds=5)
     made = world.plan_one(replace(RESTART, not_before=NOW + minutes(20)))
     assert (made.state, made.not_before, world.events_of(made)) == (S.SCHEDULED, NOW + minutes(20), [])
-    other = world.plan_one(Request(cause="user-redeploy", vms=("a",), not_before=moment, force_reason="drill"))
+    other = world.plan_one(
+        MaintenanceRequest(cause="user-redeploy", vms=("a",), not_before=moment, force_reason="drill")
+    )
     assert (other.state, other.not_before) == (S.SCHEDULED, NOW + timedelta(seconds=181))
 
 
@@ -133,7 +135,7 @@ USER = ("user-restart", "user-redeploy", "spot-eviction")
 def test_a_notice_holds_for_a_vm_that_does_not_ask(cause: str) -> None:
     """R70a."""
     world = World(vm("a"), is_enabled=False)
-    made = world.plan_one(Request(cause=cause, vms=("a",), notice=timedelta(hours=4)))
+    made = world.plan_one(MaintenanceRequest(cause=cause, vms=("a",), notice=timedelta(hours=4)))
     assert (made.state, made.not_before, world.events_of(made)) == (S.SCHEDULED, NOW + timedelta(hours=4), [])
     world.advance(timedelta(hours=4) - timedelta(microseconds=1))
     assert world.state_of(made) is S.SCHEDULED
@@ -152,20 +154,20 @@ def test_a_notice_holds_for_a_vm_that_does_not_ask(cause: str) -> None:
 )
 def test_platform_maintenance_keeps_its_usual_notice_where_nobody_asks(cause: str, notice: timedelta) -> None:
     """R70a, R71, R72."""
-    made = World(vm("a"), is_enabled=False).plan_one(Request(cause=cause, vms=("a",)))
+    made = World(vm("a"), is_enabled=False).plan_one(MaintenanceRequest(cause=cause, vms=("a",)))
     assert (made.state, made.not_before) == (S.SCHEDULED, NOW + notice)
 
 
 @pytest.mark.parametrize("cause", USER)
 def test_what_a_user_asks_for_and_an_eviction_do_not_wait_where_nobody_asks(cause: str) -> None:
     """R70a."""
-    assert World(vm("a"), is_enabled=False).plan_one(Request(cause=cause, vms=("a",))).state is S.STARTED
+    assert World(vm("a"), is_enabled=False).plan_one(MaintenanceRequest(cause=cause, vms=("a",))).state is S.STARTED
 
 
 def test_an_operation_that_its_scope_has_not_opted_in_to_does_not_wait_unless_a_time_was_given() -> None:
     """R70a, R93."""
     world = World(vm("fleet_0", scope="fleet"), scopes=(scale_set(),))
-    upgrade = Request(cause="os-upgrade", vms=("fleet_0",))
+    upgrade = MaintenanceRequest(cause="os-upgrade", vms=("fleet_0",))
     assert world.complete(world.plan_one(upgrade)).state is S.COMPLETED
     later = world.plan_one(replace(upgrade, notice=minutes(3)))
     assert (later.state, later.not_before) == (S.SCHEDULED, NOW + minutes(3))
@@ -173,7 +175,7 @@ def test_an_operation_that_its_scope_has_not_opted_in_to_does_not_wait_unless_a_
 
 def test_a_forced_notice_of_nothing_starts_at_once_where_nobody_asks() -> None:
     """R70a."""
-    request = Request(cause="host-maintenance", vms=("a",), notice=timedelta(0), force_reason="fire")
+    request = MaintenanceRequest(cause="host-maintenance", vms=("a",), notice=timedelta(0), force_reason="fire")
     assert World(vm("a"), is_enabled=False).plan_one(request).state is S.STARTED
 
 
@@ -193,7 +195,7 @@ def test_a_delete_makes_an_event_only_after_opt_in_and_not_for_spot(
 def test_the_opt_in_for_deletes_is_for_nothing_else(cause: str) -> None:
     """R91: it gives no other operation another notice."""
     world = World(vm("a", terminate_timeout=minutes(7)))
-    made = world.plan_one(Request(cause=cause, vms=("a",)))
+    made = world.plan_one(MaintenanceRequest(cause=cause, vms=("a",)))
     assert made.notice in {minutes(10), minutes(15)}
 
 
@@ -232,7 +234,7 @@ def test_a_lone_vm_cannot_opt_in_to_events_for_os_images() -> None:
 def test_an_os_upgrade_that_is_announced_has_fifteen_minutes_notice() -> None:
     """R93."""
     world = World(vm("a", scope="fleet"), scopes=(scale_set(notifies_of_os_image=True),))
-    made = world.plan_one(Request(cause="os-upgrade", vms=("a",)))
+    made = world.plan_one(MaintenanceRequest(cause="os-upgrade", vms=("a",)))
     assert made.not_before == NOW + minutes(15)
 
 
@@ -240,7 +242,7 @@ def test_an_os_upgrade_that_is_announced_has_fifteen_minutes_notice() -> None:
 def test_a_scope_may_approve_user_operations_by_itself(cause: str) -> None:
     """X5: the event goes straight to Started, in one change of the document."""
     world = World(vm("a", scope="web"), scopes=(availability_set(approves_user_operations=True),))
-    made = world.plan_one(Request(cause=cause, vms=("a",)))
+    made = world.plan_one(MaintenanceRequest(cause=cause, vms=("a",)))
     assert (made.state, world.event_of(made).approved_by) == (S.STARTED, "policy")
     assert (world.line("scope:web").status, world.incarnation("scope:web")) == (EventStatus.STARTED, 2)
     approvals = [entry for entry in world.changes.entries if entry.kind is EntryKind.APPROVED]
@@ -251,7 +253,7 @@ def test_a_scope_may_approve_user_operations_by_itself(cause: str) -> None:
 def test_a_scope_that_approves_user_operations_approves_nothing_else(cause: str) -> None:
     """X5."""
     world = World(vm("a", scope="web"), scopes=(availability_set(approves_user_operations=True),))
-    assert world.plan_one(Request(cause=cause, vms=("a",))).state is S.SCHEDULED
+    assert world.plan_one(MaintenanceRequest(cause=cause, vms=("a",))).state is S.SCHEDULED
 
 
 def test_a_vm_that_is_gone_when_its_turn_comes_is_in_no_event() -> None:
@@ -262,9 +264,9 @@ def test_a_vm_that_is_gone_when_its_turn_comes_is_in_no_event() -> None:
         vm("spot", host="host-2", priority="Spot"),
         scopes=(availability_set(),),
     )
-    first = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
-    second = world.plan_one(Request(cause="host-maintenance", hosts=("host-2",)))
-    eviction = world.plan_one(Request(cause="spot-eviction", vms=("spot",)))
+    first = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
+    second = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-2",)))
+    eviction = world.plan_one(MaintenanceRequest(cause="spot-eviction", vms=("spot",)))
     world.approve("spot", world.event_of(eviction).id)
     world.complete(eviction)
     assert world.vms["spot"].power_state is PowerState.DEALLOCATED

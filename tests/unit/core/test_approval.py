@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from forewarn.core.approval import Approval, Approver
+from forewarn.core.approval import ApprovalResult, Approver
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EntryKind, Event, EventStatus, Maintenance, MaintenanceState
-from forewarn.core.request import Request
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import availability_set, scale_set, vm
 
@@ -17,7 +17,7 @@ def shared_host() -> tuple[World, Maintenance, Event, Event]:
     world = World(
         vm("web-0", scope="web"), vm("web-1", scope="web", host="host-2"), vm("db"), scopes=(availability_set(),)
     )
-    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    made = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     web, db = sorted(world.events_of(made), key=lambda event: event.audience)
     return world, made, web, db
 
@@ -25,9 +25,9 @@ def shared_host() -> tuple[World, Maintenance, Event, Event]:
 def test_an_approval_counts_for_all_resources_and_starts_the_event() -> None:
     """R49, R50, R76."""
     world = World(vm("web-0", scope="web"), vm("web-1", scope="web"), scopes=(availability_set(),))
-    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    made = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     event = world.event_of(made)
-    assert world.approve("web-0", event.id) == Approval(approved=(event.id,))
+    assert world.approve("web-0", event.id) == ApprovalResult(approved=(event.id,))
     assert world.state_of(made) is S.STARTED
     assert world.line("scope:web").event_id == event.id
     assert world.line("scope:web").status is EventStatus.STARTED
@@ -46,7 +46,7 @@ def test_a_second_approval_is_fine_and_changes_nothing() -> None:
     world, _, web, _ = shared_host()
     world.approve("web-0", web.id)
     world.now += minutes(1)
-    assert world.approve("web-1", web.id) == Approval(unchanged=(web.id,))
+    assert world.approve("web-1", web.id) == ApprovalResult(unchanged=(web.id,))
     assert world.changes.is_empty
     assert (world.events[web.id].approved_at, world.events[web.id].approved_by) == (NOW, "vm:web-0")
 
@@ -56,7 +56,7 @@ def test_approving_a_started_event_is_fine_and_changes_nothing() -> None:
     world, made, web, db = shared_host()
     world.advance(minutes(15))
     assert world.state_of(made) is S.STARTED
-    assert world.approve("db", db.id) == Approval(unchanged=(db.id,))
+    assert world.approve("db", db.id) == ApprovalResult(unchanged=(db.id,))
     assert world.changes.is_empty
     assert world.events[web.id].approved_at is None
 
@@ -65,7 +65,7 @@ def test_approving_a_finished_event_is_fine_and_changes_nothing() -> None:
     """R49, R55."""
     world, made, web, _ = shared_host()
     world.cancel(made)
-    assert world.approve("web-0", web.id) == Approval(unchanged=(web.id,))
+    assert world.approve("web-0", web.id) == ApprovalResult(unchanged=(web.id,))
     assert world.changes.is_empty
 
 
@@ -73,7 +73,7 @@ def test_approving_a_withdrawn_event_is_fine_and_changes_nothing() -> None:
     """R55, R70."""
     world, made, web, _ = shared_host()
     world.disable("scope:web")
-    assert world.approve("web-0", web.id) == Approval(unchanged=(web.id,))
+    assert world.approve("web-0", web.id) == ApprovalResult(unchanged=(web.id,))
     assert world.state_of(made) is S.SCHEDULED
 
 
@@ -82,28 +82,28 @@ def test_an_event_that_came_back_can_be_approved() -> None:
     world, _, web, _ = shared_host()
     world.disable("scope:web")
     world.enable("scope:web")
-    assert world.approve("web-0", web.id) == Approval(approved=(web.id,))
+    assert world.approve("web-0", web.id) == ApprovalResult(approved=(web.id,))
 
 
 def test_several_events_are_approved_at_once_and_repeats_count_once() -> None:
     """R52."""
     world = World(vm("web-0", scope="web"), vm("web-1", scope="web", update_domain=1), scopes=(availability_set(),))
-    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    made = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     first, second = (event.id for event in world.events_of(made))
-    assert world.approve("web-0", first, second, first) == Approval(approved=(first, second))
+    assert world.approve("web-0", first, second, first) == ApprovalResult(approved=(first, second))
     assert [entry.kind for entry in world.changes.entries] == [
         EntryKind.APPROVED,
         EntryKind.APPROVED,
         EntryKind.STARTED,
     ]
     assert world.incarnation("scope:web") == 3
-    assert world.approve("web-0", first, first) == Approval(unchanged=(first,))
+    assert world.approve("web-0", first, first) == ApprovalResult(unchanged=(first,))
 
 
 def test_one_unknown_id_spoils_the_whole_list() -> None:
     """R55."""
     world, _, web, _ = shared_host()
-    assert world.approve("web-0", web.id, UNKNOWN) == Approval(unknown=(UNKNOWN,))
+    assert world.approve("web-0", web.id, UNKNOWN) == ApprovalResult(unknown=(UNKNOWN,))
     assert world.changes.is_empty
     assert not world.events[web.id].is_approved
 
@@ -111,7 +111,7 @@ def test_one_unknown_id_spoils_the_whole_list() -> None:
 def test_an_event_of_another_tenant_is_unknown() -> None:
     """R55, R85, and invariant 8 of the design."""
     world, _, _, db = shared_host()
-    assert world.approve("web-0", db.id) == Approval(unknown=(db.id,))
+    assert world.approve("web-0", db.id) == ApprovalResult(unknown=(db.id,))
     assert not world.events[db.id].is_approved
 
 
@@ -121,7 +121,7 @@ def test_an_event_of_the_scope_that_does_not_name_a_gpu_vm_of_one_fault_domain_i
         *(vm(f"fleet_{i}", scope="fleet", size="Standard_NC6") for i in range(2)),
         scopes=(scale_set(fault_domain_count=1),),
     )
-    event = world.event_of(world.plan_one(Request(cause="user-restart", vms=("fleet_1",))))
+    event = world.event_of(world.plan_one(MaintenanceRequest(cause="user-restart", vms=("fleet_1",))))
     assert world.approve("fleet_0", event.id).unknown == (event.id,)
     assert world.approve("fleet_1", event.id).approved == (event.id,)
 
@@ -129,7 +129,7 @@ def test_an_event_of_the_scope_that_does_not_name_a_gpu_vm_of_one_fault_domain_i
 def test_no_ids_at_all_is_no_approval() -> None:
     """R56."""
     world, _, _, _ = shared_host()
-    assert world.approve("db") == Approval()
+    assert world.approve("db") == ApprovalResult()
     assert world.changes.is_empty
 
 
@@ -182,7 +182,7 @@ def test_the_last_approval_starts_all_tenants_together() -> None:
 def test_what_nobody_approves_does_not_start_before_not_before(cause: str) -> None:
     """R76: user operations wait too."""
     world = World(vm("a"))
-    made = world.plan_one(Request(cause=cause, vms=("a",)))
+    made = world.plan_one(MaintenanceRequest(cause=cause, vms=("a",)))
     assert made.not_before is not None
     world.advance(made.not_before - NOW - minutes(0.1))
     assert world.state_of(made) is S.SCHEDULED

@@ -11,37 +11,37 @@ from forewarn.core.causes import (
     OS_IMAGE_NOTICE,
     TERMINATE_NOTICE_MAX,
     TERMINATE_NOTICE_MIN,
-    Profile,
+    OptInProfile,
 )
-from forewarn.core.model import EventType, Scope, ScopeKind, Source
+from forewarn.core.model import EventSource, EventType, Scope, ScopeKind
 
 DEFAULTS = {
     "live-migration": (
         EventType.FREEZE,
-        Source.PLATFORM,
+        EventSource.PLATFORM,
         5,
         "Virtual machine is being paused because of a memory-preserving Live Migration operation.",
     ),
-    "host-maintenance": (EventType.FREEZE, Source.PLATFORM, 9, "Host server is undergoing maintenance."),
-    "platform-redeploy": (EventType.REDEPLOY, Source.PLATFORM, -1, "Virtual machine has encountered a failure."),
-    "predicted-failure": (EventType.REDEPLOY, Source.PLATFORM, -1, "Virtual machine has encountered a failure."),
+    "host-maintenance": (EventType.FREEZE, EventSource.PLATFORM, 9, "Host server is undergoing maintenance."),
+    "platform-redeploy": (EventType.REDEPLOY, EventSource.PLATFORM, -1, "Virtual machine has encountered a failure."),
+    "predicted-failure": (EventType.REDEPLOY, EventSource.PLATFORM, -1, "Virtual machine has encountered a failure."),
     "user-restart": (
         EventType.REBOOT,
-        Source.USER,
+        EventSource.USER,
         -1,
         "Virtual machine is going to be restarted as requested by authorized user.",
     ),
     "user-redeploy": (
         EventType.REDEPLOY,
-        Source.USER,
+        EventSource.USER,
         -1,
         "Virtual machine is going to be redeployed as requested by authorized user.",
     ),
-    "hardware-failure": (EventType.REBOOT, Source.PLATFORM, -1, "Host server is undergoing an emergency repair."),
-    "spot-eviction": (EventType.PREEMPT, Source.PLATFORM, -1, ""),
-    "scale-set-delete": (EventType.TERMINATE, Source.USER, -1, ""),
-    "os-upgrade": (EventType.REBOOT, Source.PLATFORM, -1, ""),
-    "reimage": (EventType.REBOOT, Source.USER, -1, ""),
+    "hardware-failure": (EventType.REBOOT, EventSource.PLATFORM, -1, "Host server is undergoing an emergency repair."),
+    "spot-eviction": (EventType.PREEMPT, EventSource.PLATFORM, -1, ""),
+    "scale-set-delete": (EventType.TERMINATE, EventSource.USER, -1, ""),
+    "os-upgrade": (EventType.REBOOT, EventSource.PLATFORM, -1, ""),
+    "reimage": (EventType.REBOOT, EventSource.USER, -1, ""),
 }
 
 
@@ -76,7 +76,7 @@ def test_neither_failures_nor_user_operations_are_routine() -> None:
     """R61."""
     routine = {name for name, cause in CAUSES.items() if cause.is_routine}
     assert routine == {"live-migration", "host-maintenance", "platform-redeploy", "os-upgrade"}
-    assert all(CAUSES[name].source is Source.PLATFORM for name in routine)
+    assert all(CAUSES[name].source is EventSource.PLATFORM for name in routine)
 
 
 def test_a_predicted_failure_is_told_seven_days_ahead() -> None:
@@ -94,9 +94,9 @@ def test_deletes_and_os_image_changes_want_an_opt_in() -> None:
     """R91, R93."""
     profiles = {name: cause.profile for name, cause in CAUSES.items() if cause.profile is not None}
     assert profiles == {
-        "scale-set-delete": Profile.TERMINATE,
-        "os-upgrade": Profile.OS_IMAGE,
-        "reimage": Profile.OS_IMAGE,
+        "scale-set-delete": OptInProfile.TERMINATE,
+        "os-upgrade": OptInProfile.OS_IMAGE,
+        "reimage": OptInProfile.OS_IMAGE,
     }
 
 
@@ -110,8 +110,8 @@ def test_the_opt_ins_are_off_and_have_the_notice_of_the_specification() -> None:
     assert scope.os_image_notification.not_before_timeout == OS_IMAGE_NOTICE == timedelta(minutes=15)
 
 
-@pytest.mark.parametrize(("event_type", "source"), [(t, s) for t in EventType for s in Source])
-def test_type_and_source_alone_mean_a_cause_that_has_that_type(event_type: EventType, source: Source) -> None:
+@pytest.mark.parametrize(("event_type", "source"), [(t, s) for t in EventType for s in EventSource])
+def test_type_and_source_alone_mean_a_cause_that_has_that_type(event_type: EventType, source: EventSource) -> None:
     cause = CAUSES[DEFAULT_CAUSE[event_type, source]]
     assert event_type in cause.types | {cause.type}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 from forewarn.core.circuit_breaker import CircuitBreaker
-from forewarn.core.subscription import Backoff
+from forewarn.core.subscription import DeliveryBackoff
 from tests.support.world import NOW, minutes
 
-BACKOFF = Backoff(first=timedelta(seconds=4), longest=minutes(10))
+BACKOFF = DeliveryBackoff(pause_first=timedelta(seconds=4), pause_max=minutes(10))
 
 
 def failing(times: int, asked: timedelta | None = None) -> CircuitBreaker:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.core.clock_jump import Jump, Steadiness, observe
+from forewarn.core.clock_jump import ClockComparison, ClockJump, compare_clocks
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 LIMIT = timedelta(seconds=30)
@@ -18,12 +18,12 @@ def seconds(count: float) -> timedelta:
 
 def jumps(readings: list[tuple[float, float]]) -> list[float]:
     """How far it jumped, given what the wall clock shows after START, and the seconds that have passed."""
-    known: Steadiness | None = None
+    known: ClockComparison | None = None
     found = []
     for wall_s, uptime_s in readings:
-        known, jump = observe(known, START + seconds(wall_s), uptime_s, LIMIT)
+        known, jump = compare_clocks(known, START + seconds(wall_s), uptime_s, LIMIT)
         if jump is not None:
-            assert jump == Jump(by=jump.by, at=START + seconds(wall_s))
+            assert jump == ClockJump(by=jump.by, at=START + seconds(wall_s))
             found.append(round(jump.by.total_seconds(), 1))
     return found
 

@@ -2,9 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from forewarn.core.conflicts import coupled_deletes, duplicate_of, excludes, is_held, is_routine, must_queue
-from forewarn.core.model import EventType, Maintenance, MaintenanceState, Source, VirtualMachine
-from forewarn.core.request import Request
+from forewarn.core.conflicts import (
+    cannot_overlap,
+    find_coupled_deletes,
+    find_duplicate,
+    is_held,
+    is_routine,
+    must_queue,
+)
+from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.model import EventSource, EventType, Maintenance, MaintenanceState, VirtualMachine
 from tests.support.world import World
 from tests.unit.core.builders import availability_set, maintenance, vm
 
@@ -19,14 +26,14 @@ DB = vm("db", fault_domain=1)
 @pytest.mark.parametrize(
     ("cause", "source", "expected"),
     [
-        ("host-maintenance", Source.PLATFORM, True),
-        ("host-maintenance", Source.USER, False),
-        ("hardware-failure", Source.PLATFORM, False),
-        ("user-restart", Source.USER, False),
-        ("predicted-failure", Source.PLATFORM, False),
+        ("host-maintenance", EventSource.PLATFORM, True),
+        ("host-maintenance", EventSource.USER, False),
+        ("hardware-failure", EventSource.PLATFORM, False),
+        ("user-restart", EventSource.USER, False),
+        ("predicted-failure", EventSource.PLATFORM, False),
     ],
 )
-def test_routine_is_what_the_platform_planned(cause: str, source: Source, expected: bool) -> None:
+def test_routine_is_what_the_platform_planned(cause: str, source: EventSource, expected: bool) -> None:
     """R61."""
     assert is_routine(maintenance(cause=cause, source=source)) is expected
 
@@ -50,15 +57,15 @@ def test_routine_maintenance_excludes_other_fault_domains_of_its_scopes(
 ) -> None:
     """R61: in both directions alike."""
     one, other = maintenance(*ours), maintenance(*theirs, id="maintenance-b", sequence=2)
-    assert excludes(one, other) is expected
-    assert excludes(other, one) is expected
+    assert cannot_overlap(one, other) is expected
+    assert cannot_overlap(other, one) is expected
 
 
 @pytest.mark.parametrize("cause", ["hardware-failure", "user-restart", "predicted-failure"])
 def test_what_is_not_routine_excludes_nothing(cause: str) -> None:
     """R61."""
-    assert not excludes(maintenance(WEB_0), maintenance(WEB_1, cause=cause))
-    assert not excludes(maintenance(WEB_1, cause=cause), maintenance(WEB_0))
+    assert not cannot_overlap(maintenance(WEB_0), maintenance(WEB_1, cause=cause))
+    assert not cannot_overlap(maintenance(WEB_1, cause=cause), maintenance(WEB_0))
 
 
 def test_only_an_older_maintenance_makes_wait() -> None:
@@ -87,29 +94,29 @@ def test_a_start_is_held_while_another_goes_on_at_one_of_its_vms(other: Maintena
     ("mine", "other", "expected"),
     [
         (
-            maintenance(DB, cause="user-restart", source=Source.USER),
-            maintenance(DB, id="b", cause="user-restart", source=Source.USER),
+            maintenance(DB, cause="user-restart", source=EventSource.USER),
+            maintenance(DB, id="b", cause="user-restart", source=EventSource.USER),
             True,
         ),
         (
-            maintenance(DB, cause="user-restart", source=Source.USER),
-            maintenance(WEB_0, id="b", cause="user-restart", source=Source.USER),
+            maintenance(DB, cause="user-restart", source=EventSource.USER),
+            maintenance(WEB_0, id="b", cause="user-restart", source=EventSource.USER),
             False,
         ),
         (
-            maintenance(DB, cause="user-restart", source=Source.USER),
-            maintenance(DB, id="b", cause="user-redeploy", source=Source.USER),
+            maintenance(DB, cause="user-restart", source=EventSource.USER),
+            maintenance(DB, id="b", cause="user-redeploy", source=EventSource.USER),
             False,
         ),
         (
-            maintenance(DB, cause="host-maintenance", source=Source.USER),
+            maintenance(DB, cause="host-maintenance", source=EventSource.USER),
             maintenance(DB, id="b", cause="host-maintenance"),
             False,
         ),
         (maintenance(DB), maintenance(DB, id="b"), False),
         (
-            maintenance(DB, cause="user-restart", source=Source.USER),
-            maintenance(DB, cause="user-restart", source=Source.USER),
+            maintenance(DB, cause="user-restart", source=EventSource.USER),
+            maintenance(DB, cause="user-restart", source=EventSource.USER),
             False,
         ),
     ],
@@ -117,12 +124,12 @@ def test_a_start_is_held_while_another_goes_on_at_one_of_its_vms(other: Maintena
 def test_a_duplicate_is_the_same_cause_from_the_same_source_on_a_shared_vm(
     mine: Maintenance, other: Maintenance, expected: bool
 ) -> None:
-    assert duplicate_of(mine, [other]) == (other if expected else None)
+    assert find_duplicate(mine, [other]) == (other if expected else None)
 
 
 def a_delete(target: VirtualMachine, id: str, state: MaintenanceState = S.SCHEDULED) -> Maintenance:
     return maintenance(
-        target, id=id, cause="scale-set-delete", type=EventType.TERMINATE, source=Source.USER, state=state
+        target, id=id, cause="scale-set-delete", type=EventType.TERMINATE, source=EventSource.USER, state=state
     )
 
 
@@ -130,18 +137,18 @@ def test_a_delete_is_coupled_to_the_pending_deletes_of_its_scope() -> None:
     """R92."""
     mine, pending = a_delete(WEB_0, "a"), a_delete(WEB_1, "b")
     others = [mine, pending, a_delete(WEB_2, "c", S.STARTED), a_delete(API_1, "d"), maintenance(WEB_1, id="e")]
-    assert coupled_deletes(mine, others, {"web", "api"}) == [pending]
+    assert find_coupled_deletes(mine, others, {"web", "api"}) == [pending]
 
 
 def test_deletes_are_not_coupled_unless_their_scope_says_so() -> None:
     """R92."""
-    assert coupled_deletes(a_delete(WEB_0, "a"), [a_delete(WEB_1, "b")], {"api"}) == []
-    assert coupled_deletes(a_delete(DB, "a"), [a_delete(DB, "b")], {"web"}) == []
+    assert find_coupled_deletes(a_delete(WEB_0, "a"), [a_delete(WEB_1, "b")], {"api"}) == []
+    assert find_coupled_deletes(a_delete(DB, "a"), [a_delete(DB, "b")], {"web"}) == []
 
 
 def test_only_deletes_are_coupled() -> None:
     """R92."""
-    assert coupled_deletes(maintenance(WEB_0), [a_delete(WEB_1, "b")], {"web"}) == []
+    assert find_coupled_deletes(maintenance(WEB_0), [a_delete(WEB_1, "b")], {"web"}) == []
 
 
 def two_domains() -> World:
@@ -151,8 +158,8 @@ def two_domains() -> World:
 def test_the_next_fault_domain_is_announced_when_the_previous_one_is_done() -> None:
     """R61: both changes are one change of the document (R43)."""
     world = two_domains()
-    first = world.plan_one(Request(cause="host-maintenance", vms=("web-0",)))
-    second = world.plan_one(Request(cause="live-migration", vms=("web-1",)))
+    first = world.plan_one(MaintenanceRequest(cause="host-maintenance", vms=("web-0",)))
+    second = world.plan_one(MaintenanceRequest(cause="live-migration", vms=("web-1",)))
     assert second.state is S.QUEUED
     world.approve("web-0", world.event_of(first).id)
     before = world.incarnation("scope:web")
@@ -165,7 +172,7 @@ def test_the_next_fault_domain_is_announced_when_the_previous_one_is_done() -> N
 def test_the_same_fault_domain_need_not_wait() -> None:
     """R61."""
     world = two_domains()
-    made = [world.plan_one(Request(cause="host-maintenance", vms=(name,))) for name in ("web-0", "web-2")]
+    made = [world.plan_one(MaintenanceRequest(cause="host-maintenance", vms=(name,))) for name in ("web-0", "web-2")]
     assert [each.state for each in made] == [S.SCHEDULED, S.SCHEDULED]
 
 
@@ -173,14 +180,17 @@ def test_the_same_fault_domain_need_not_wait() -> None:
 def test_failures_and_user_operations_do_not_wait_for_another_fault_domain(cause: str) -> None:
     """R61."""
     world = two_domains()
-    world.plan(Request(cause="host-maintenance", vms=("web-0",)))
-    assert world.plan_one(Request(cause=cause, vms=("web-1",))).state is not S.QUEUED
+    world.plan(MaintenanceRequest(cause="host-maintenance", vms=("web-0",)))
+    assert world.plan_one(MaintenanceRequest(cause=cause, vms=("web-1",))).state is not S.QUEUED
 
 
 def test_the_queue_is_first_come_first_served() -> None:
     """R61: the third could be announced beside the first, but must not overtake the second."""
     world = two_domains()
-    made = [world.plan_one(Request(cause="host-maintenance", vms=(name,))) for name in ("web-0", "web-1", "web-2")]
+    made = [
+        world.plan_one(MaintenanceRequest(cause="host-maintenance", vms=(name,)))
+        for name in ("web-0", "web-1", "web-2")
+    ]
     assert [each.state for each in made] == [S.SCHEDULED, S.QUEUED, S.QUEUED]
     world.cancel(made[0])
     assert [world.state_of(each) for each in made] == [S.CANCELED, S.SCHEDULED, S.QUEUED]

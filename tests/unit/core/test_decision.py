@@ -2,22 +2,24 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from forewarn.core.decision import Changes, Draft, Rules, State
-from forewarn.core.ending import cancel
+from forewarn.core.decision import ChangeSet, DecisionRules, Draft, WorkingSet
+from forewarn.core.enablement import disable_audience, enable_audience
+from forewarn.core.ending import cancel_maintenance
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EntryKind, EventStatus, MaintenanceState
-from forewarn.core.planning import plan
-from forewarn.core.request import Request
-from forewarn.core.service import disable, enable
-from forewarn.core.settlement import settle
+from forewarn.core.planning import plan_maintenance
+from forewarn.core.settlement import settle_maintenances
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import an_event, availability_set, maintenance, vm
 
 S = MaintenanceState
-RESTART = Request(cause="user-restart", vms=("a",))
+RESTART = MaintenanceRequest(cause="user-restart", vms=("a",))
 
 
-def a_draft(state: State) -> Draft:
-    return Draft(state, now=NOW, rules=Rules(), new_id=lambda kind: kind, new_sequence=lambda: 1, actor="operator:ann")
+def a_draft(state: WorkingSet) -> Draft:
+    return Draft(
+        state, now=NOW, rules=DecisionRules(), new_id=lambda kind: kind, new_sequence=lambda: 1, actor="operator:ann"
+    )
 
 
 def web() -> World:
@@ -37,16 +39,18 @@ def test_a_decision_that_changes_nothing_is_empty() -> None:
 
 
 def test_any_change_makes_a_decision_worth_committing() -> None:
-    assert not Changes(vms={"a": vm("a")}).is_empty
-    assert not Changes(maintenances={"m": maintenance()}).is_empty
-    assert not Changes(events={"e": an_event()}).is_empty
+    assert not ChangeSet(vms={"a": vm("a")}).is_empty
+    assert not ChangeSet(maintenances={"m": maintenance()}).is_empty
+    assert not ChangeSet(events={"e": an_event()}).is_empty
 
 
 def test_a_decision_leaves_what_was_loaded_as_it_was() -> None:
     world = World(vm("a"))
     state = world.state()
-    draft = Draft(state, now=NOW, rules=Rules(), new_id=lambda kind: kind, new_sequence=lambda: 1, actor="operator:ann")
-    plan(draft, RESTART)
+    draft = Draft(
+        state, now=NOW, rules=DecisionRules(), new_id=lambda kind: kind, new_sequence=lambda: 1, actor="operator:ann"
+    )
+    plan_maintenance(draft, RESTART)
     draft.finish()
     assert state == world.state()
 
@@ -54,7 +58,7 @@ def test_a_decision_leaves_what_was_loaded_as_it_was() -> None:
 def test_several_events_of_one_decision_count_once() -> None:
     """R42, R43."""
     world = web()
-    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    made = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     assert len(world.lines("scope:web")) == 2
     assert world.incarnation("scope:web") == 2
     world.force_start(made)
@@ -66,7 +70,7 @@ def test_several_events_of_one_decision_count_once() -> None:
 def test_an_audience_that_sees_nothing_new_keeps_its_incarnation() -> None:
     """R42, R44."""
     world = web()
-    world.plan(Request(cause="host-maintenance", hosts=("host-1",)))
+    world.plan(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     assert world.incarnation("vm:db") == 1
     assert [document.audience.key for document in world.changes.documents] == ["scope:web"]
 
@@ -74,7 +78,7 @@ def test_an_audience_that_sees_nothing_new_keeps_its_incarnation() -> None:
 def test_the_clock_alone_changes_no_document() -> None:
     """R43."""
     world = web()
-    world.plan(Request(cause="host-maintenance", hosts=("host-1",)))
+    world.plan(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     world.advance(minutes(14))
     assert world.incarnation("scope:web") == 2
 
@@ -83,8 +87,8 @@ def test_events_made_and_dropped_in_one_decision_were_never_there() -> None:
     """R42: same information, same incarnation."""
     world = World(vm("a"))
     draft = world.draft()
-    (made,) = plan(draft, RESTART)
-    cancel(draft, made)
+    (made,) = plan_maintenance(draft, RESTART)
+    cancel_maintenance(draft, made)
     changes = world.commit(draft)
     assert (world.incarnation("vm:a"), changes.documents) == (1, [])
 
@@ -94,8 +98,8 @@ def test_one_added_and_one_removed_is_one_change() -> None:
     world = World(vm("a"))
     first = world.plan_one(RESTART)
     draft = world.draft()
-    cancel(draft, draft.maintenances[first.id])
-    plan(draft, RESTART)
+    cancel_maintenance(draft, draft.maintenances[first.id])
+    plan_maintenance(draft, RESTART)
     world.commit(draft)
     assert (world.incarnation("vm:a"), len(world.lines("vm:a"))) == (3, 1)
 
@@ -103,8 +107,8 @@ def test_one_added_and_one_removed_is_one_change() -> None:
 def test_a_document_lists_current_events_in_order_of_creation() -> None:
     """R27, R29."""
     world = World(vm("a"))
-    made = [world.plan_one(Request(cause=f"user-{what}", vms=("a",))) for what in ("restart", "redeploy")]
-    made.append(world.plan_one(Request(cause="live-migration", vms=("a",))))
+    made = [world.plan_one(MaintenanceRequest(cause=f"user-{what}", vms=("a",))) for what in ("restart", "redeploy")]
+    made.append(world.plan_one(MaintenanceRequest(cause="live-migration", vms=("a",))))
     world.cancel(made[0])
     world.force_start(made[2])
     assert [line.event_id for line in world.lines("vm:a")] == [world.event_of(each).id for each in made[1:]]
@@ -114,9 +118,9 @@ def test_a_document_lists_current_events_in_order_of_creation() -> None:
 def test_the_order_in_which_events_were_loaded_does_not_matter() -> None:
     """R28, R29."""
     world = World(vm("a"))
-    made = [world.plan_one(Request(cause=f"user-{what}", vms=("a",))) for what in ("restart", "redeploy")]
+    made = [world.plan_one(MaintenanceRequest(cause=f"user-{what}", vms=("a",))) for what in ("restart", "redeploy")]
     world.events = dict(reversed(world.events.items()))
-    world.plan(Request(cause="live-migration", vms=("a",)))
+    world.plan(MaintenanceRequest(cause="live-migration", vms=("a",)))
     assert [line.event_id for line in world.lines("vm:a")][:2] == [world.event_of(each).id for each in made]
 
 
@@ -126,14 +130,14 @@ def test_disabled_and_enabled_in_one_decision_is_a_new_epoch() -> None:
     world.plan(RESTART)
     shown = world.lines("vm:a")
     draft = world.draft()
-    enable(draft, disable(draft, draft.audiences["vm:a"]))
+    enable_audience(draft, disable_audience(draft, draft.audiences["vm:a"]))
     world.commit(draft)
     assert (world.incarnation("vm:a"), world.audiences["vm:a"].epoch, world.lines("vm:a")) == (1, 2, shown)
 
 
 def test_the_next_deadline_is_the_earliest_of_what_changed() -> None:
     world = World(vm("a"), vm("b"))
-    world.plan(Request(cause="predicted-failure", vms=("a", "b"), notice=timedelta(days=1)))
+    world.plan(MaintenanceRequest(cause="predicted-failure", vms=("a", "b"), notice=timedelta(days=1)))
     assert world.changes.next_due_at == NOW + timedelta(days=1)
     world.plan(RESTART)
     assert world.changes.next_due_at == NOW + minutes(15)
@@ -162,8 +166,8 @@ def test_neighbours_are_active_and_share_a_vm_or_scope_oldest_first() -> None:
         maintenance(vm("web-0", scope="web"), id="over", sequence=1, state=S.CANCELED),
         maintenance(vm("db"), id="elsewhere", sequence=4),
     ]
-    draft = a_draft(State(maintenances={each.id: each for each in (mine, *others)}))
-    assert [each.id for each in draft.neighbours(mine)] == ["older", "younger"]
+    draft = a_draft(WorkingSet(maintenances={each.id: each for each in (mine, *others)}))
+    assert [each.id for each in draft.find_neighbours(mine)] == ["older", "younger"]
 
 
 def test_the_audit_log_tells_every_step_with_its_actor() -> None:
@@ -183,14 +187,14 @@ def test_the_audit_log_tells_every_step_with_its_actor() -> None:
 def test_only_what_is_in_focus_is_settled() -> None:
     """R76: the store decides what is complete enough to be started."""
     world = World(vm("a"), vm("b"))
-    first, second = world.plan(Request(cause="user-restart", vms=("a", "b")))
+    first, second = world.plan(MaintenanceRequest(cause="user-restart", vms=("a", "b")))
     state = world.state()
     state.focus = {second.id}
     world.now += minutes(15)
     draft = Draft(
-        state, now=world.now, rules=Rules(), new_id=lambda kind: kind, new_sequence=lambda: 1, actor="forewarn"
+        state, now=world.now, rules=DecisionRules(), new_id=lambda kind: kind, new_sequence=lambda: 1, actor="forewarn"
     )
-    settle(draft)
+    settle_maintenances(draft)
     changes = draft.finish()
     assert set(changes.maintenances) == {second.id}
     assert first.id not in changes.maintenances

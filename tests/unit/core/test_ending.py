@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EntryKind, EventStatus, EventType, MaintenanceState, PowerState, Scope, ScopeKind
-from forewarn.core.request import Request
 from forewarn.errors import Conflict, IllegalTransition, InvalidRequest
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import vm
 
 S = MaintenanceState
-RESTART = Request(cause="user-restart", vms=("a",))
-EVICTION = Request(cause="spot-eviction", vms=("a",))
+RESTART = MaintenanceRequest(cause="user-restart", vms=("a",))
+EVICTION = MaintenanceRequest(cause="spot-eviction", vms=("a",))
 
 
 def test_a_cancel_removes_the_event_and_nothing_happens() -> None:
@@ -34,7 +34,7 @@ def test_a_queued_maintenance_can_be_canceled_unseen() -> None:
         vm("web-1", scope="web", fault_domain=1),
         scopes=(Scope(name="web", kind=ScopeKind.AVAILABILITY_SET),),
     )
-    _, second = world.plan(Request(cause="host-maintenance", hosts=("host-1",)))
+    _, second = world.plan(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     assert world.cancel(second).state is S.CANCELED
     assert world.incarnation("scope:web") == 2
 
@@ -132,7 +132,7 @@ def test_a_further_impact_as_long_as_announced_is_refused(announced_s: int, dura
     """R80."""
     world = World(vm("a"))
     made = world.force_start(world.plan_one(replace(RESTART, duration_s=announced_s)))
-    with pytest.raises(InvalidRequest, match=f"an impact of {duration_s} s: expected at least 0 and less than"):
+    with pytest.raises(InvalidRequest, match=f"invalid impact of {duration_s} s: expected at least 0 and less than"):
         world.extra_impact(made, duration_s)
 
 
@@ -161,7 +161,7 @@ def test_a_preempted_vm_is_deallocated() -> None:
 def test_a_terminated_vm_is_deleted_at_the_time_out() -> None:
     """R74, R91."""
     world = World(vm("a", terminate_timeout=minutes(5)))
-    made = world.plan_one(Request(cause="scale-set-delete", vms=("a",)))
+    made = world.plan_one(MaintenanceRequest(cause="scale-set-delete", vms=("a",)))
     world.advance(minutes(5))
     world.complete(made)
     assert (made.type, world.vms["a"].power_state) == (EventType.TERMINATE, PowerState.DELETED)
@@ -171,7 +171,7 @@ def test_a_terminated_vm_is_deleted_at_the_time_out() -> None:
 def test_other_operations_leave_the_vm_running(cause: str) -> None:
     """R31."""
     world = World(vm("a"))
-    world.complete(world.force_start(world.plan_one(Request(cause=cause, vms=("a",)))))
+    world.complete(world.force_start(world.plan_one(MaintenanceRequest(cause=cause, vms=("a",)))))
     assert world.vms["a"].power_state is PowerState.RUNNING
     assert world.changes.vms == {}
 
@@ -180,7 +180,7 @@ def test_what_was_planned_for_a_vm_alone_goes_with_it() -> None:
     """R74, R77, R90."""
     world = World(vm("a"), vm("b"))
     alone = world.plan_one(RESTART)
-    shared = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    shared = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     world.complete(world.force_start(world.plan_one(EVICTION)))
     assert (world.state_of(alone), world.state_of(shared)) == (S.CANCELED, S.SCHEDULED)
     assert [e.reason for e in world.entries if e.kind is EntryKind.CANCELED] == ["the VM is deallocated"]
@@ -190,9 +190,9 @@ def test_what_was_planned_for_a_vm_alone_goes_with_it() -> None:
 def test_a_redeployment_makes_the_predicted_failure_go_away(cause: str) -> None:
     """R72: and nothing else."""
     world = World(vm("a"), vm("b"))
-    predicted = world.plan(Request(cause="predicted-failure", hosts=("host-1",)))
+    predicted = world.plan(MaintenanceRequest(cause="predicted-failure", hosts=("host-1",)))
     restart = world.plan_one(RESTART)
-    world.complete(world.force_start(world.plan_one(Request(cause=cause, vms=("a",)))))
+    world.complete(world.force_start(world.plan_one(MaintenanceRequest(cause=cause, vms=("a",)))))
     assert [world.state_of(each) for each in (*predicted, restart)] == [S.CANCELED, S.SCHEDULED, S.SCHEDULED]
     assert [line.event_id for line in world.lines("vm:a")] == [world.event_of(restart).id]
 
@@ -200,7 +200,7 @@ def test_a_redeployment_makes_the_predicted_failure_go_away(cause: str) -> None:
 def test_a_restart_leaves_a_predicted_failure_pending() -> None:
     """R72."""
     world = World(vm("a"))
-    predicted = world.plan_one(Request(cause="predicted-failure", vms=("a",)))
+    predicted = world.plan_one(MaintenanceRequest(cause="predicted-failure", vms=("a",)))
     world.complete(world.force_start(world.plan_one(RESTART)))
     assert world.state_of(predicted) is S.SCHEDULED
 
@@ -209,7 +209,7 @@ def test_the_end_of_a_vm_does_not_end_what_is_going_on_at_it() -> None:
     """R79: a hardware failure stays Started until it is over itself."""
     world = World(vm("a"))
     eviction = world.force_start(world.plan_one(EVICTION))
-    failure = world.plan_one(Request(cause="hardware-failure", hosts=("host-1",)))
+    failure = world.plan_one(MaintenanceRequest(cause="hardware-failure", hosts=("host-1",)))
     world.complete(eviction)
     assert world.state_of(failure) is S.STARTED
     assert world.line("vm:a").event_id == world.event_of(failure).id
@@ -218,7 +218,7 @@ def test_the_end_of_a_vm_does_not_end_what_is_going_on_at_it() -> None:
 def test_a_vm_that_is_gone_is_no_longer_waited_for() -> None:
     """R83, R86, R90: the maintenance of its host goes on, and starts when the other tenant has approved."""
     world = World(vm("a"), vm("b"))
-    freeze = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    freeze = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     eviction = world.plan_one(EVICTION)
     mine, theirs = world.events_of(freeze)
     world.approve("b", theirs.id)
@@ -230,7 +230,7 @@ def test_a_vm_that_is_gone_is_no_longer_waited_for() -> None:
 def test_a_host_maintenance_outlives_its_only_vm() -> None:
     """R90: the operator still wants to maintain the host; at NotBefore it starts."""
     world = World(vm("a"))
-    freeze = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    freeze = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     world.complete(world.force_start(world.plan_one(EVICTION)))
     assert world.state_of(freeze) is S.SCHEDULED
     assert world.lines("vm:a") == ()

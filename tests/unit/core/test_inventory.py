@@ -5,7 +5,14 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.inventory import HostDeclaration, Inventory, InventoryChange, apply_inventory, moving_vms, with_host
+from forewarn.core.inventory import (
+    HostDeclaration,
+    Inventory,
+    InventoryChange,
+    apply_inventory,
+    find_moving_vms,
+    merge_host_declaration,
+)
 from forewarn.core.model import (
     EventType,
     Host,
@@ -115,62 +122,64 @@ def says(*vms: VirtualMachine, **more: object) -> HostDeclaration:
 
 def test_a_host_declares_its_own_vms_and_leaves_those_of_others() -> None:
     before = declared(vm("a"), vm("gone"), vm("elsewhere", host="host-2"))
-    after = with_host(before, says(vm("a"), vm("new")), [])
+    after = merge_host_declaration(before, says(vm("a"), vm("new")), [])
     assert after.vms == (vm("a"), vm("elsewhere", host="host-2"), vm("new"))
     assert after.hosts == before.hosts
 
 
 def test_saying_the_same_again_changes_nothing() -> None:
     before = declared(vm("b"), vm("a"), vm("c", host="host-2"), scopes=(availability_set(),))
-    assert with_host(before, says(vm("a"), vm("b"), scopes=(availability_set(),)), []) == before
+    assert merge_host_declaration(before, says(vm("a"), vm("b"), scopes=(availability_set(),)), []) == before
 
 
 def test_a_host_and_a_scope_that_are_new_are_added() -> None:
-    after = with_host(Inventory(), says(vm("a", scope="web"), scopes=(availability_set(),)), [])
+    after = merge_host_declaration(Inventory(), says(vm("a", scope="web"), scopes=(availability_set(),)), [])
     assert after == Inventory(hosts=(Host(name="host-1"),), scopes=(availability_set(),), vms=(vm("a", scope="web"),))
 
 
 def test_a_vm_that_moved_here_is_here() -> None:
-    after = with_host(declared(vm("a", host="host-2", size="D4")), says(vm("a"), known={"a": frozenset()}), [])
+    after = merge_host_declaration(
+        declared(vm("a", host="host-2", size="D4")), says(vm("a"), known={"a": frozenset()}), []
+    )
     assert after.vms == (vm("a", host="host-1", size="D4"),)
 
 
 def test_a_vm_that_does_not_run_here_stays_where_it_is() -> None:
     """A migration leaves a definition behind, and a cold one defines before it undefines."""
     before = declared(vm("a", host="host-2"))
-    assert with_host(before, says(vm("a"), idle=frozenset({"a"})), []).vms == before.vms
-    assert with_host(declared(), says(vm("a"), idle=frozenset({"a"})), []).vms == (vm("a"),)
+    assert merge_host_declaration(before, says(vm("a"), idle=frozenset({"a"})), []).vms == before.vms
+    assert merge_host_declaration(declared(), says(vm("a"), idle=frozenset({"a"})), []).vms == (vm("a"),)
 
 
 def test_what_a_host_does_not_know_of_a_vm_keeps_its_declared_value() -> None:
     before = declared(vm("a", scope="web", size="old", addresses=("10.0.0.1",)), scopes=(availability_set(),))
     said = says(vm("a", size="new"), known={"a": frozenset({"size"})})
-    assert with_host(before, said, []).vms == (vm("a", scope="web", size="new", addresses=("10.0.0.1",)),)
+    assert merge_host_declaration(before, said, []).vms == (vm("a", scope="web", size="new", addresses=("10.0.0.1",)),)
 
 
 def test_a_vm_that_was_deallocated_runs_again_when_its_host_says_so() -> None:
     before = declared(vm("a", power_state=PowerState.DEALLOCATED))
     idle = says(vm("a"), known={"a": frozenset()}, idle=frozenset({"a"}))
-    assert with_host(before, idle, []) == before
-    assert with_host(before, replace(idle, idle=frozenset()), []).vms == (vm("a"),)
+    assert merge_host_declaration(before, idle, []) == before
+    assert merge_host_declaration(before, replace(idle, idle_vms=frozenset()), []).vms == (vm("a"),)
 
 
 def test_a_vm_that_a_maintenance_holds_is_kept_though_its_host_has_it_no_more() -> None:
     """R58: while it is being redeployed it may be nowhere for a moment."""
     before = declared(vm("a"), vm("b"))
-    assert with_host(before, says(), [maintenance(vm("a"))]).vms == (vm("a"),)
+    assert merge_host_declaration(before, says(), [maintenance(vm("a"))]).vms == (vm("a"),)
 
 
 def test_an_address_of_a_vm_elsewhere_cannot_be_taken() -> None:
     before = declared(vm("a", host="host-2", addresses=("10.0.0.1",)))
-    with pytest.raises(Conflict, match=r"address 10\.0\.0\.1 of vm b is that of vm a on host-2"):
-        with_host(before, says(vm("b", addresses=("10.0.0.1",))), [])
+    with pytest.raises(Conflict, match=r"address 10\.0\.0\.1 of vm b belongs to vm a on host-2"):
+        merge_host_declaration(before, says(vm("b", addresses=("10.0.0.1",))), [])
 
 
 def test_a_scope_of_another_kind_is_refused() -> None:
     before = declared(scopes=(availability_set(),))
-    with pytest.raises(Conflict, match="has scope web as scale-set, declared is availability-set"):
-        with_host(before, says(scopes=(scale_set("web"),)), [])
+    with pytest.raises(Conflict, match="declares scope web as scale-set, but it is availability-set"):
+        merge_host_declaration(before, says(scopes=(scale_set("web"),)), [])
 
 
 # What a host says with its own token
@@ -180,36 +189,36 @@ def test_a_host_takes_over_only_those_vms_of_others_that_it_may() -> None:
     before = declared(vm("a", host="host-2"))
     said = says(vm("a"), known={"a": frozenset()})
     with pytest.raises(Conflict, match="may not take over vm a"):
-        with_host(before, said, [], may_take=())
-    assert with_host(before, said, [], may_take={"a"}).vms == (vm("a"),)
-    assert with_host(before, replace(said, idle=frozenset({"a"})), [], may_take=()).vms == before.vms
-    assert with_host(declared(), said, [], may_take=()).vms == (vm("a"),)
+        merge_host_declaration(before, said, [], may_take=())
+    assert merge_host_declaration(before, said, [], may_take={"a"}).vms == (vm("a"),)
+    assert merge_host_declaration(before, replace(said, idle_vms=frozenset({"a"})), [], may_take=()).vms == before.vms
+    assert merge_host_declaration(declared(), said, [], may_take=()).vms == (vm("a"),)
 
 
 def test_a_host_that_may_not_join_scopes_adds_vms_only_to_scopes_that_it_runs_vms_of() -> None:
     elsewhere = vm("a", host="host-2", scope="web")
     before = declared(elsewhere, vm("lone"), scopes=(availability_set(),))
     new = says(vm("lone"), vm("b", scope="web"), scopes=(availability_set(),))
-    with pytest.raises(Conflict, match="may not put vm b into scope web, of which it runs no VM") as refused:
-        with_host(before, new, [], may_take=(), may_join=False)
+    with pytest.raises(Conflict, match="may not add vm b to scope web, because it runs no other VM") as refused:
+        merge_host_declaration(before, new, [], may_take=(), may_join=False)
     assert "host-2" not in str(refused.value)
     changed = says(vm("lone", scope="web"), scopes=(availability_set(),), known={"lone": frozenset({"scope"})})
-    with pytest.raises(Conflict, match="may not put vm lone into scope web"):
-        with_host(before, changed, [], may_take=(), may_join=False)
+    with pytest.raises(Conflict, match="may not add vm lone to scope web"):
+        merge_host_declaration(before, changed, [], may_take=(), may_join=False)
     here = replace(before, vms=(*before.vms, vm("c", scope="web")))
-    assert vm("b", scope="web") in with_host(here, new, [], may_take=(), may_join=False).vms
-    assert vm("b", scope="web") in with_host(before, new, [], may_take=()).vms
+    assert vm("b", scope="web") in merge_host_declaration(here, new, [], may_take=(), may_join=False).vms
+    assert vm("b", scope="web") in merge_host_declaration(before, new, [], may_take=()).vms
 
 
 def test_a_host_that_may_not_join_scopes_takes_over_a_member_and_makes_scopes_of_its_own() -> None:
     before = declared(vm("a", host="host-2", scope="web"), scopes=(availability_set(),))
     said = says(vm("a", scope="web"), scopes=(availability_set(),), known={"a": frozenset({"scope"})})
-    assert with_host(before, said, [], may_take={"a"}, may_join=False).vms == (vm("a", scope="web"),)
-    assert with_host(Inventory(), said, [], may_take=(), may_join=False).vms == (vm("a", scope="web"),)
+    assert merge_host_declaration(before, said, [], may_take={"a"}, may_join=False).vms == (vm("a", scope="web"),)
+    assert merge_host_declaration(Inventory(), said, [], may_take=(), may_join=False).vms == (vm("a", scope="web"),)
     alone = Scope(name="alone", kind=ScopeKind.STANDALONE)
     said = says(vm("b", scope="alone"), scopes=(alone,))
     before = declared(vm("a", host="host-2", scope="alone"), scopes=(alone,))
-    assert vm("b", scope="alone") in with_host(before, said, [], may_take=(), may_join=False).vms
+    assert vm("b", scope="alone") in merge_host_declaration(before, said, [], may_take=(), may_join=False).vms
 
 
 @pytest.mark.parametrize("kind", EventType)
@@ -217,5 +226,5 @@ def test_a_host_that_may_not_join_scopes_takes_over_a_member_and_makes_scopes_of
 def test_a_vm_moves_by_a_freeze_or_a_redeploy_that_has_started(kind: EventType, state: MaintenanceState) -> None:
     moves = kind in {EventType.FREEZE, EventType.REDEPLOY}
     has_begun = state in {MaintenanceState.STARTED, MaintenanceState.COMPLETED, MaintenanceState.FAILED}
-    found = moving_vms([replace(maintenance(vm("a")), type=kind, state=state)])
+    found = find_moving_vms([replace(maintenance(vm("a")), type=kind, state=state)])
     assert found == ({"a"} if moves and has_begun else set())

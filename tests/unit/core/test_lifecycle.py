@@ -4,7 +4,15 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from forewarn.core.lifecycle import EVENT_STATUS, TRANSITIONS, Trigger, allows, check, event_status, step
+from forewarn.core.lifecycle import (
+    EVENT_STATUS,
+    TRANSITIONS,
+    Trigger,
+    apply_trigger,
+    check_invariants,
+    get_event_status,
+    is_allowed,
+)
 from forewarn.core.model import ACTIVE_STATES, EventStatus, Maintenance, MaintenanceState
 from forewarn.errors import Conflict, IllegalTransition
 from tests.support.world import NOW
@@ -54,7 +62,7 @@ def test_an_arrow_of_the_table_leads_to_its_state(state: MaintenanceState | None
     before = in_state(state or S.QUEUED)
     if trigger is Trigger.ANNOUNCE:
         before = maintenance(vm("a"), not_before=LATER)
-    assert step(before, state, trigger, LATER).state is TRANSITIONS[state, trigger]
+    assert apply_trigger(before, state, trigger, LATER).state is TRANSITIONS[state, trigger]
 
 
 @pytest.mark.parametrize(("state", "trigger"), [pair for pair in ALL_PAIRS if pair not in TRANSITIONS])
@@ -62,7 +70,7 @@ def test_an_arrow_that_is_not_in_the_table_is_refused(state: MaintenanceState | 
     """R75."""
     before = in_state(state or S.QUEUED)
     with pytest.raises((Conflict, IllegalTransition), match=f"maintenance-a is {state}"):
-        step(before, state, trigger, LATER)
+        apply_trigger(before, state, trigger, LATER)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +87,7 @@ def test_what_an_operator_may_ask_at_the_wrong_time_is_a_conflict(
 ) -> None:
     """R77, R79."""
     with pytest.raises(Conflict, match=hint) as caught:
-        step(in_state(state), state, trigger, LATER)
+        apply_trigger(in_state(state), state, trigger, LATER)
     assert caught.value.details == {"id": "maintenance-a", "state": state.value}
 
 
@@ -88,25 +96,25 @@ def test_what_an_operator_may_ask_at_the_wrong_time_is_a_conflict(
 )
 def test_what_nobody_may_ask_is_a_bug(state: MaintenanceState, trigger: Trigger) -> None:
     with pytest.raises(IllegalTransition, match=f"{trigger} is not possible"):
-        step(in_state(state), state, trigger, LATER)
+        apply_trigger(in_state(state), state, trigger, LATER)
 
 
 def test_the_table_says_what_is_allowed() -> None:
     """R75."""
-    assert allows(S.SCHEDULED, Trigger.START)
-    assert not allows(S.STARTED, Trigger.START)
-    assert not allows(S.COMPLETED, Trigger.START)
+    assert is_allowed(S.SCHEDULED, Trigger.START)
+    assert not is_allowed(S.STARTED, Trigger.START)
+    assert not is_allowed(S.COMPLETED, Trigger.START)
 
 
 def test_a_start_keeps_not_before_and_notes_when() -> None:
     """R76."""
-    started = step(in_state(S.SCHEDULED), S.SCHEDULED, Trigger.START, LATER)
+    started = apply_trigger(in_state(S.SCHEDULED), S.SCHEDULED, Trigger.START, LATER)
     assert (started.not_before, started.started_at, started.ended_at) == (NOW, LATER, None)
 
 
 def test_a_strike_has_no_notice_at_all() -> None:
     """R73, R78."""
-    struck = step(in_state(S.QUEUED), None, Trigger.STRIKE, LATER)
+    struck = apply_trigger(in_state(S.QUEUED), None, Trigger.STRIKE, LATER)
     assert (struck.state, struck.not_before, struck.started_at) == (S.STARTED, LATER, LATER)
 
 
@@ -121,7 +129,7 @@ def test_a_strike_has_no_notice_at_all() -> None:
 )
 def test_an_end_notes_when_and_is_never_due_again(state: MaintenanceState, trigger: Trigger) -> None:
     """R77, R79."""
-    ended = step(in_state(state), state, trigger, LATER)
+    ended = apply_trigger(in_state(state), state, trigger, LATER)
     assert ended.ended_at == LATER
     assert ended.due_at is None
 
@@ -129,7 +137,7 @@ def test_an_end_notes_when_and_is_never_due_again(state: MaintenanceState, trigg
 @pytest.mark.parametrize("state", MaintenanceState)
 def test_times_that_fit_the_state_pass_the_check(state: MaintenanceState) -> None:
     fitting = in_state(state)
-    check(fitting)
+    check_invariants(fitting)
     assert fitting.state is state
 
 
@@ -160,7 +168,7 @@ def test_times_that_contradict_the_state_are_a_bug(
 ) -> None:
     wrong = maintenance(state=state, not_before=not_before, started_at=started_at, ended_at=ended_at)
     with pytest.raises(IllegalTransition, match=f"do not fit its state {state}"):
-        check(wrong)
+        check_invariants(wrong)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +183,7 @@ def test_times_that_contradict_the_state_are_a_bug(
 )
 def test_an_event_shows_the_state_of_its_maintenance(state: MaintenanceState, status: EventStatus) -> None:
     """R75, R84, X4."""
-    assert event_status(an_event(is_listed=state in ACTIVE_STATES), in_state(state)) is status
+    assert get_event_status(an_event(is_listed=state in ACTIVE_STATES), in_state(state)) is status
 
 
 def test_only_a_scheduled_or_started_maintenance_has_events_to_show() -> None:
@@ -187,4 +195,4 @@ def test_only_a_scheduled_or_started_maintenance_has_events_to_show() -> None:
 @pytest.mark.parametrize("state", [S.SCHEDULED, S.STARTED])
 def test_an_event_that_left_the_document_early_is_withdrawn(state: MaintenanceState) -> None:
     """R70."""
-    assert event_status(an_event(is_listed=False), in_state(state)) is EventStatus.WITHDRAWN
+    assert get_event_status(an_event(is_listed=False), in_state(state)) is EventStatus.WITHDRAWN

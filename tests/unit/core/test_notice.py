@@ -6,10 +6,10 @@ import pytest
 
 from forewarn.core.announcement import ceil_to_second
 from forewarn.core.causes import CAUSES
-from forewarn.core.decision import Rules
-from forewarn.core.model import EventType, MaintenanceState, Source
-from forewarn.core.notice import minimum_notice
-from forewarn.core.request import Request
+from forewarn.core.decision import DecisionRules
+from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.model import EventSource, EventType, MaintenanceState
+from forewarn.core.notice import get_minimum_notice
 from forewarn.errors import BelowMinimumNotice, InvalidRequest
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import availability_set, vm
@@ -34,22 +34,24 @@ def test_the_notice_is_that_of_the_type_unless_the_cause_gives_more(
     cause: str, event_type: EventType, notice: timedelta
 ) -> None:
     """R71, R72."""
-    made = World(vm("a")).plan_one(Request(cause=cause, type=event_type, vms=("a",)))
+    made = World(vm("a")).plan_one(MaintenanceRequest(cause=cause, type=event_type, vms=("a",)))
     assert made.not_before == NOW + notice
 
 
 @pytest.mark.parametrize("count", [5, 7, 15])
 def test_a_delete_has_the_notice_that_its_vm_was_brought_to(count: int) -> None:
     """R71, R91."""
-    made = World(vm("a", terminate_timeout=minutes(count))).plan_one(Request(cause="scale-set-delete", vms=("a",)))
+    made = World(vm("a", terminate_timeout=minutes(count))).plan_one(
+        MaintenanceRequest(cause="scale-set-delete", vms=("a",))
+    )
     assert made.not_before == NOW + minutes(count)
 
 
 def test_the_longest_of_several_timeouts_is_the_least_notice() -> None:
     """R91."""
     tenants = [vm("a", terminate_timeout=minutes(5)), vm("b", terminate_timeout=minutes(9)), vm("c")]
-    assert minimum_notice(CAUSES["scale-set-delete"], EventType.TERMINATE, tenants) == minutes(9)
-    assert minimum_notice(CAUSES["scale-set-delete"], EventType.TERMINATE, tenants[2:]) == minutes(5)
+    assert get_minimum_notice(CAUSES["scale-set-delete"], EventType.TERMINATE, tenants) == minutes(9)
+    assert get_minimum_notice(CAUSES["scale-set-delete"], EventType.TERMINATE, tenants[2:]) == minutes(5)
 
 
 @pytest.mark.parametrize(
@@ -65,41 +67,53 @@ def test_not_before_is_a_whole_second_and_never_too_early() -> None:
     """R71."""
     world = World(vm("a"))
     world.now = NOW + timedelta(microseconds=250)
-    made = world.plan_one(Request(cause="user-restart", vms=("a",)))
+    made = world.plan_one(MaintenanceRequest(cause="user-restart", vms=("a",)))
     assert made.not_before == NOW + minutes(15) + timedelta(seconds=1)
 
 
 def test_a_longer_notice_is_given_as_asked() -> None:
     """R71."""
-    made = World(vm("a")).plan_one(Request(cause="user-restart", vms=("a",), notice=minutes(45)))
+    made = World(vm("a")).plan_one(MaintenanceRequest(cause="user-restart", vms=("a",), notice=minutes(45)))
     assert made.not_before == NOW + minutes(45)
 
 
 def test_a_predicted_failure_of_higher_risk_is_told_less_ahead() -> None:
     """R72."""
-    made = World(vm("a")).plan_one(Request(cause="predicted-failure", vms=("a",), notice=timedelta(days=2)))
+    made = World(vm("a")).plan_one(MaintenanceRequest(cause="predicted-failure", vms=("a",), notice=timedelta(days=2)))
     assert made.not_before == NOW + timedelta(days=2)
 
 
 def test_a_named_moment_is_not_before_rounded_up() -> None:
     """R71."""
     moment = NOW + minutes(60) + timedelta(milliseconds=1)
-    made = World(vm("a")).plan_one(Request(cause="user-restart", vms=("a",), not_before=moment))
+    made = World(vm("a")).plan_one(MaintenanceRequest(cause="user-restart", vms=("a",), not_before=moment))
     assert made.not_before == NOW + minutes(60) + timedelta(seconds=1)
 
 
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (Request(cause="user-restart", vms=("a",), notice=minutes(14)), "notice of 14m: a Reboot needs at least 15m"),
-        (Request(cause="user-restart", vms=("a",), notice=timedelta(seconds=90)), "notice of 90s: a Reboot"),
-        (Request(cause="spot-eviction", vms=("a",), notice=timedelta(0)), "notice of 0s: a Preempt .* least 30s"),
-        (Request(cause="user-redeploy", vms=("a",), not_before=NOW + minutes(9)), "a Redeploy needs at least 10m"),
-        (Request(cause="user-restart", vms=("a",), not_before=NOW - minutes(120)), "NotBefore is 2h in the past"),
-        (Request(cause="scale-set-delete", vms=("a",), notice=minutes(5)), "a Terminate needs at least 7m"),
+        (
+            MaintenanceRequest(cause="user-restart", vms=("a",), notice=minutes(14)),
+            "notice of 14m: a Reboot needs at least 15m",
+        ),
+        (MaintenanceRequest(cause="user-restart", vms=("a",), notice=timedelta(seconds=90)), "notice of 90s: a Reboot"),
+        (
+            MaintenanceRequest(cause="spot-eviction", vms=("a",), notice=timedelta(0)),
+            "notice of 0s: a Preempt .* least 30s",
+        ),
+        (
+            MaintenanceRequest(cause="user-redeploy", vms=("a",), not_before=NOW + minutes(9)),
+            "a Redeploy needs at least 10m",
+        ),
+        (
+            MaintenanceRequest(cause="user-restart", vms=("a",), not_before=NOW - minutes(120)),
+            "NotBefore is 2h in the past",
+        ),
+        (MaintenanceRequest(cause="scale-set-delete", vms=("a",), notice=minutes(5)), "a Terminate needs at least 7m"),
     ],
 )
-def test_less_than_the_minimum_notice_is_refused(request_: Request, words: str) -> None:
+def test_less_than_the_minimum_notice_is_refused(request_: MaintenanceRequest, words: str) -> None:
     """R71, R91."""
     with pytest.raises(BelowMinimumNotice, match=words) as caught:
         World(vm("a", terminate_timeout=minutes(7))).plan(request_)
@@ -110,34 +124,37 @@ def test_less_than_the_minimum_notice_is_refused(request_: Request, words: str) 
     ("request_", "words"),
     [
         (
-            Request(cause="user-restart", vms=("a",), notice=minutes(20), not_before=NOW + minutes(20)),
-            "a notice or a NotBefore, and not both",
+            MaintenanceRequest(cause="user-restart", vms=("a",), notice=minutes(20), not_before=NOW + minutes(20)),
+            "a notice or a NotBefore, not both",
         ),
-        (Request(cause="user-restart", vms=("a",), notice=timedelta(days=91)), "more than the limit of 90d"),
-        (Request(cause="user-restart", vms=("a",), not_before=NOW + timedelta(days=91)), r"\(notice_max\)"),
-        (Request(cause="scale-set-delete", vms=("a",), notice=minutes(16)), "notice of 16m is more than the 15m"),
+        (MaintenanceRequest(cause="user-restart", vms=("a",), notice=timedelta(days=91)), "more than the limit of 90d"),
+        (MaintenanceRequest(cause="user-restart", vms=("a",), not_before=NOW + timedelta(days=91)), r"\(notice_max\)"),
+        (
+            MaintenanceRequest(cause="scale-set-delete", vms=("a",), notice=minutes(16)),
+            "notice of 16m exceeds the maximum of 15m",
+        ),
     ],
 )
-def test_more_than_the_longest_notice_is_refused(request_: Request, words: str) -> None:
+def test_more_than_the_longest_notice_is_refused(request_: MaintenanceRequest, words: str) -> None:
     """R91, and the limit of the settings."""
     with pytest.raises(InvalidRequest, match=words):
         World(vm("a", terminate_timeout=minutes(5))).plan(request_)
 
 
 def test_the_longest_notice_is_a_setting() -> None:
-    world = World(vm("a"), rules=Rules(notice_max=minutes(30)))
+    world = World(vm("a"), rules=DecisionRules(notice_max=minutes(30)))
     with pytest.raises(InvalidRequest, match="notice of 31m is more than the limit of 30m"):
-        world.plan(Request(cause="user-restart", vms=("a",), notice=minutes(31)))
+        world.plan(MaintenanceRequest(cause="user-restart", vms=("a",), notice=minutes(31)))
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        Request(cause="user-restart", vms=("a",), notice=minutes(2), force_reason="drill"),
-        Request(cause="user-restart", vms=("a",), not_before=NOW + minutes(2), force_reason="drill"),
+        MaintenanceRequest(cause="user-restart", vms=("a",), notice=minutes(2), force_reason="drill"),
+        MaintenanceRequest(cause="user-restart", vms=("a",), not_before=NOW + minutes(2), force_reason="drill"),
     ],
 )
-def test_a_reason_undercuts_the_minimum_notice_and_stands_in_the_audit_log(request_: Request) -> None:
+def test_a_reason_undercuts_the_minimum_notice_and_stands_in_the_audit_log(request_: MaintenanceRequest) -> None:
     """R71 (A21)."""
     world = World(vm("a"))
     made = world.plan_one(request_)
@@ -148,36 +165,50 @@ def test_a_reason_undercuts_the_minimum_notice_and_stands_in_the_audit_log(reque
 def test_a_forced_moment_in_the_past_means_now() -> None:
     """R71 (A21)."""
     world = World(vm("a"))
-    made = world.plan_one(Request(cause="user-restart", vms=("a",), not_before=NOW - minutes(5), force_reason="drill"))
+    made = world.plan_one(
+        MaintenanceRequest(cause="user-restart", vms=("a",), not_before=NOW - minutes(5), force_reason="drill")
+    )
     assert (made.state, made.not_before) == (S.STARTED, NOW)
 
 
 def test_what_makes_no_event_needs_no_notice() -> None:
     """R91."""
-    made = World(vm("a")).plan_one(Request(cause="scale-set-delete", vms=("a",), notice=timedelta(0)))
+    made = World(vm("a")).plan_one(MaintenanceRequest(cause="scale-set-delete", vms=("a",), notice=timedelta(0)))
     assert made.state is S.STARTED
 
 
 def waiting_world() -> World:
     """Two fault domains, of which the first is under maintenance."""
     world = World(vm("web-0", scope="web"), vm("web-1", scope="web", fault_domain=1), scopes=(availability_set(),))
-    world.plan(Request(cause="host-maintenance", vms=("web-0",)))
+    world.plan(MaintenanceRequest(cause="host-maintenance", vms=("web-0",)))
     return world
 
 
 @pytest.mark.parametrize(
     ("request_", "not_before_minutes"),
     [
-        (Request(cause="host-maintenance", vms=("web-1",)), 75),
-        (Request(cause="host-maintenance", vms=("web-1",), notice=minutes(20)), 80),
-        (Request(cause="host-maintenance", vms=("web-1",), not_before=NOW + minutes(30)), 75),
-        (Request(cause="host-maintenance", vms=("web-1",), not_before=NOW + minutes(90)), 90),
-        (Request(cause="host-maintenance", vms=("web-1",), notice=minutes(2), force_reason="drill"), 62),
-        (Request(cause="host-maintenance", vms=("web-1",), not_before=NOW + minutes(2), force_reason="drill"), 62),
-        (Request(cause="host-maintenance", vms=("web-1",), not_before=NOW + minutes(90), force_reason="drill"), 90),
+        (MaintenanceRequest(cause="host-maintenance", vms=("web-1",)), 75),
+        (MaintenanceRequest(cause="host-maintenance", vms=("web-1",), notice=minutes(20)), 80),
+        (MaintenanceRequest(cause="host-maintenance", vms=("web-1",), not_before=NOW + minutes(30)), 75),
+        (MaintenanceRequest(cause="host-maintenance", vms=("web-1",), not_before=NOW + minutes(90)), 90),
+        (MaintenanceRequest(cause="host-maintenance", vms=("web-1",), notice=minutes(2), force_reason="drill"), 62),
+        (
+            MaintenanceRequest(
+                cause="host-maintenance", vms=("web-1",), not_before=NOW + minutes(2), force_reason="drill"
+            ),
+            62,
+        ),
+        (
+            MaintenanceRequest(
+                cause="host-maintenance", vms=("web-1",), not_before=NOW + minutes(90), force_reason="drill"
+            ),
+            90,
+        ),
     ],
 )
-def test_what_had_to_queue_gets_its_full_notice_when_its_turn_comes(request_: Request, not_before_minutes: int) -> None:
+def test_what_had_to_queue_gets_its_full_notice_when_its_turn_comes(
+    request_: MaintenanceRequest, not_before_minutes: int
+) -> None:
     """R61, R71: the wait for the other fault domain takes an hour here."""
     world = waiting_world()
     (first,) = world.maintenances.values()
@@ -190,5 +221,7 @@ def test_what_had_to_queue_gets_its_full_notice_when_its_turn_comes(request_: Re
 
 def test_a_user_operation_that_the_platform_would_queue_has_its_notice_from_now_on() -> None:
     """R61, R71."""
-    made = waiting_world().plan_one(Request(cause="host-maintenance", source=Source.USER, vms=("web-1",)))
+    made = waiting_world().plan_one(
+        MaintenanceRequest(cause="host-maintenance", source=EventSource.USER, vms=("web-1",))
+    )
     assert (made.state, made.not_before) == (S.SCHEDULED, NOW + minutes(15))

@@ -6,20 +6,20 @@ from typing import Any
 import pytest
 
 from forewarn.core.causes import CAUSES
-from forewarn.core.decision import Rules
+from forewarn.core.decision import DecisionRules
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import (
+    EventSource,
     EventStatus,
     EventType,
     MaintenanceState,
     PowerState,
     Scope,
     ScopeKind,
-    Source,
     VirtualMachine,
 )
 from forewarn.core.policy import Policy
-from forewarn.core.request import Request
-from forewarn.core.waves import split
+from forewarn.core.start_groups import split_into_groups
 from forewarn.errors import (
     BelowMinimumNotice,
     CallerError,
@@ -50,87 +50,97 @@ def two_fault_domains() -> tuple[VirtualMachine, ...]:
 
 def test_a_request_without_wishes_gets_the_defaults_of_its_cause() -> None:
     """R37, R38, R39, R89."""
-    made = World(vm("a")).plan_one(Request(cause="live-migration", vms=("a",)))
+    made = World(vm("a")).plan_one(MaintenanceRequest(cause="live-migration", vms=("a",)))
     cause = CAUSES["live-migration"]
-    assert (made.type, made.impact, made.source) == (EventType.FREEZE, EventType.FREEZE, Source.PLATFORM)
+    assert (made.type, made.impact, made.source) == (EventType.FREEZE, EventType.FREEZE, EventSource.PLATFORM)
     assert (made.duration_s, made.description) == (5, cause.description)
     assert (made.created_at, made.not_before) == (NOW, NOW + minutes(15))
 
 
 def test_wishes_replace_the_defaults() -> None:
     """R37, R38, R39."""
-    wish = Request(
+    wish = MaintenanceRequest(
         cause="host-maintenance",
         type=EventType.REBOOT,
-        source=Source.USER,
+        source=EventSource.USER,
         description="",
         duration_s=0,
         impact=EventType.FREEZE,
         vms=("a",),
     )
     made = World(vm("a")).plan_one(wish)
-    assert (made.type, made.impact, made.source) == (EventType.REBOOT, EventType.FREEZE, Source.USER)
+    assert (made.type, made.impact, made.source) == (EventType.REBOOT, EventType.FREEZE, EventSource.USER)
     assert (made.description, made.duration_s) == ("", 0)
 
 
 def test_another_type_than_the_usual_has_an_unknown_duration() -> None:
     """R39."""
-    made = World(vm("a")).plan_one(Request(cause="host-maintenance", type=EventType.REDEPLOY, vms=("a",)))
+    made = World(vm("a")).plan_one(MaintenanceRequest(cause="host-maintenance", type=EventType.REDEPLOY, vms=("a",)))
     assert made.duration_s == -1
 
 
 @pytest.mark.parametrize(
     ("cause", "event_type", "source"),
     [
-        ("user-restart", EventType.REBOOT, Source.USER),
-        ("user-redeploy", EventType.REDEPLOY, Source.USER),
-        ("platform-redeploy", EventType.REDEPLOY, Source.PLATFORM),
-        ("spot-eviction", EventType.PREEMPT, Source.PLATFORM),
+        ("user-restart", EventType.REBOOT, EventSource.USER),
+        ("user-redeploy", EventType.REDEPLOY, EventSource.USER),
+        ("platform-redeploy", EventType.REDEPLOY, EventSource.PLATFORM),
+        ("spot-eviction", EventType.PREEMPT, EventSource.PLATFORM),
     ],
 )
-def test_an_operation_announces_its_type_and_source(cause: str, event_type: EventType, source: Source) -> None:
+def test_an_operation_announces_its_type_and_source(cause: str, event_type: EventType, source: EventSource) -> None:
     """R87, R89, R90."""
     world = World(vm("a"))
-    world.plan(Request(cause=cause, vms=("a",)))
+    world.plan(MaintenanceRequest(cause=cause, vms=("a",)))
     assert (world.line("vm:a").type, world.line("vm:a").source) == (event_type.value, source.value)
 
 
 def test_autoscale_deletes_as_the_platform() -> None:
     """R91 and the table of 1.12."""
     world = World(vm("a", terminate_timeout=minutes(5)))
-    made = world.plan_one(Request(cause="scale-set-delete", source=Source.PLATFORM, vms=("a",)))
-    assert (made.type, made.source) == (EventType.TERMINATE, Source.PLATFORM)
+    made = world.plan_one(MaintenanceRequest(cause="scale-set-delete", source=EventSource.PLATFORM, vms=("a",)))
+    assert (made.type, made.source) == (EventType.TERMINATE, EventSource.PLATFORM)
 
 
 @pytest.mark.parametrize(
     ("request_", "error", "words"),
     [
-        (Request(cause="magic", vms=("a",)), InvalidRequest, "unknown cause 'magic': expected one of live-migration"),
-        (Request(cause="user-restart"), InvalidRequest, "name hosts or VMs, and not both"),
-        (Request(cause="user-restart", hosts=("host-1",), vms=("a",)), InvalidRequest, "and not both"),
-        (Request(cause="host-maintenance", hosts=("host-9",)), NotFound, "host 'host-9' does not exist"),
-        (Request(cause="user-restart", vms=("a", "b")), NotFound, "vm 'b' does not exist"),
-        (Request(cause="user-restart", vms=("gone",)), Conflict, "vm 'gone' is deleted"),
-        (Request(cause="user-restart", vms=("off",)), Conflict, "vm 'off' is deallocated"),
         (
-            Request(cause="user-restart", type=EventType.FREEZE, vms=("a",)),
+            MaintenanceRequest(cause="magic", vms=("a",)),
+            InvalidRequest,
+            "unknown cause 'magic': expected one of live-migration",
+        ),
+        (MaintenanceRequest(cause="user-restart"), InvalidRequest, "name either hosts or VMs, not both"),
+        (MaintenanceRequest(cause="user-restart", hosts=("host-1",), vms=("a",)), InvalidRequest, "not both"),
+        (MaintenanceRequest(cause="host-maintenance", hosts=("host-9",)), NotFound, "host 'host-9' does not exist"),
+        (MaintenanceRequest(cause="user-restart", vms=("a", "b")), NotFound, "vm 'b' does not exist"),
+        (MaintenanceRequest(cause="user-restart", vms=("gone",)), Conflict, "vm 'gone' is deleted"),
+        (MaintenanceRequest(cause="user-restart", vms=("off",)), Conflict, "vm 'off' is deallocated"),
+        (
+            MaintenanceRequest(cause="user-restart", type=EventType.FREEZE, vms=("a",)),
             InvalidRequest,
             "cause user-restart means Reboot, not Freeze",
         ),
         (
-            Request(cause="user-redeploy", impact=EventType.FREEZE, vms=("a",)),
+            MaintenanceRequest(cause="user-redeploy", impact=EventType.FREEZE, vms=("a",)),
             InvalidRequest,
             "a Redeploy cannot turn out as a Freeze",
         ),
         (
-            Request(cause="live-migration", impact=EventType.REBOOT, vms=("a",)),
+            MaintenanceRequest(cause="live-migration", impact=EventType.REBOOT, vms=("a",)),
             InvalidRequest,
             "a Freeze cannot turn out as a Reboot",
         ),
-        (Request(cause="live-migration", duration_s=-2, vms=("a",)), InvalidRequest, "duration is -2 s"),
+        (
+            MaintenanceRequest(cause="live-migration", duration_s=-2, vms=("a",)),
+            InvalidRequest,
+            "invalid duration of -2 s",
+        ),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(request_: Request, error: type[CallerError], words: str) -> None:
+def test_a_request_that_makes_no_sense_is_refused(
+    request_: MaintenanceRequest, error: type[CallerError], words: str
+) -> None:
     world = World(vm("a"), vm("gone", power_state=PowerState.DELETED), vm("off", power_state=PowerState.DEALLOCATED))
     with pytest.raises(error, match=words):
         world.plan(request_)
@@ -139,7 +149,7 @@ def test_a_request_that_makes_no_sense_is_refused(request_: Request, error: type
 def test_a_reboot_may_turn_out_as_a_freeze_and_still_says_reboot() -> None:
     """R81."""
     world = World(vm("a"))
-    made = world.plan_one(Request(cause="user-restart", impact=EventType.FREEZE, vms=("a",)))
+    made = world.plan_one(MaintenanceRequest(cause="user-restart", impact=EventType.FREEZE, vms=("a",)))
     assert made.impact is EventType.FREEZE
     assert world.line("vm:a").type == "Reboot"
 
@@ -153,28 +163,28 @@ def test_maintenance_of_a_host_concerns_its_running_vms_only() -> None:
         vm("d", host="host-3"),
         vm("e", host="host-1", power_state=PowerState.DELETED),
     )
-    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-2", "host-1")))
+    made = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-2", "host-1")))
     assert made.vms == ("c", "a", "b")
     assert made.hosts == ("host-2", "host-1")
 
 
 def test_naming_a_vm_or_host_twice_changes_nothing() -> None:
     world = World(vm("a"))
-    assert world.plan_one(Request(cause="user-restart", vms=("a", "a"))).vms == ("a",)
-    assert world.plan_one(Request(cause="host-maintenance", hosts=("host-1", "host-1"))).hosts == ("host-1",)
+    assert world.plan_one(MaintenanceRequest(cause="user-restart", vms=("a", "a"))).vms == ("a",)
+    assert world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1", "host-1"))).hosts == ("host-1",)
 
 
 def test_maintenance_of_an_empty_host_starts_at_once_unless_a_time_was_given() -> None:
     """R70a: no VM is hit, so none waits."""
     world = World(vm("a"), hosts=("host-0",))
-    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-0",)))
+    made = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-0",)))
     assert (made.state, made.hosts, made.vms) == (S.STARTED, ("host-0",), ())
     assert world.lines("vm:a") == ()
-    later = world.plan_one(Request(cause="host-maintenance", hosts=("host-0",), notice=minutes(60)))
+    later = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-0",), notice=minutes(60)))
     assert (later.state, later.not_before) == (S.SCHEDULED, NOW + minutes(60))
 
 
-NOW_PLEASE = Request(cause="host-maintenance", vms=("a", "b"), is_now=True)
+NOW_PLEASE = MaintenanceRequest(cause="host-maintenance", vms=("a", "b"), is_now=True)
 
 
 def test_now_starts_at_once_where_no_vm_asks() -> None:
@@ -188,7 +198,7 @@ def test_now_is_refused_where_a_vm_asks_and_forcing_it_shows_that_vm_what_starts
     """R70a, R71."""
     world = World(vm("a"), vm("b"), is_enabled=False)
     world.enable("vm:b")
-    with pytest.raises(BelowMinimumNotice, match="b asked for events, and a Freeze needs at least 15m") as caught:
+    with pytest.raises(BelowMinimumNotice, match="b must be warned, and a Freeze needs at least 15m") as caught:
         world.plan(NOW_PLEASE)
     assert caught.value.details == {"minimum_s": 900, "vms": ["b"]}
     made = world.plan_one(replace(NOW_PLEASE, force_reason="fire"))
@@ -198,7 +208,7 @@ def test_now_is_refused_where_a_vm_asks_and_forcing_it_shows_that_vm_what_starts
 
 @pytest.mark.parametrize("said", [{"notice": minutes(20)}, {"not_before": NOW + minutes(20)}])
 def test_now_and_a_time_contradict_each_other(said: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest, match="give one of them"):
+    with pytest.raises(InvalidRequest, match="an immediate start cannot be combined"):
         World(vm("a"), vm("b")).plan(replace(NOW_PLEASE, force_reason="fire", **said))
 
 
@@ -206,7 +216,7 @@ def test_now_does_not_mean_after_quiet_hours() -> None:
     """R70a: who says now is told that it would be later."""
     quiet = Policy(quiet_hours=(quiet_hours("sat", "09:00", "12:00", "UTC"),))
     world = World(vm("a"), replace(vm("b"), policy=quiet), is_enabled=False)
-    with pytest.raises(QuietHoursConflict, match="quiet hours of b to 2026-11-21T12:00") as caught:
+    with pytest.raises(QuietHoursConflict, match=r"before 2026-11-21T12:00.*: quiet hours of b moved") as caught:
         world.plan(NOW_PLEASE)
     assert caught.value.details["scopes"] == ["b"]
     assert world.plan_one(replace(NOW_PLEASE, force_reason="fire")).state is S.STARTED
@@ -215,7 +225,7 @@ def test_now_does_not_mean_after_quiet_hours() -> None:
 def test_who_waits_in_the_queue_and_asks_meanwhile_has_full_notice_in_spite_of_now() -> None:
     """R61, R70a."""
     world = World(*two_fault_domains(), scopes=(availability_set(),), is_enabled=False)
-    first, second = world.plan(Request(cause="host-maintenance", hosts=("host-1", "host-2"), is_now=True))
+    first, second = world.plan(MaintenanceRequest(cause="host-maintenance", hosts=("host-1", "host-2"), is_now=True))
     assert (first.state, second.state) == (S.STARTED, S.QUEUED)
     world.enable("scope:web")
     world.complete(first)
@@ -225,14 +235,14 @@ def test_who_waits_in_the_queue_and_asks_meanwhile_has_full_notice_in_spite_of_n
 def test_an_empty_host_belongs_to_the_first_part_of_a_request() -> None:
     """R61."""
     world = World(*two_fault_domains(), scopes=(availability_set(),), hosts=("host-0",))
-    parts = world.plan(Request(cause="host-maintenance", hosts=("host-1", "host-0")))
+    parts = world.plan(MaintenanceRequest(cause="host-maintenance", hosts=("host-1", "host-0")))
     assert [part.hosts for part in parts] == [("host-1", "host-0"), ("host-1",)]
 
 
 def test_fault_domains_of_one_scope_are_taken_one_after_the_other() -> None:
     """R61: the parts share the id of the request."""
     world = World(*two_fault_domains(), scopes=(availability_set(),))
-    first, second = world.plan(Request(cause="host-maintenance", hosts=("host-1", "host-2")))
+    first, second = world.plan(MaintenanceRequest(cause="host-maintenance", hosts=("host-1", "host-2")))
     assert (first.vms, first.state) == (("web-0", "web-2"), S.SCHEDULED)
     assert (second.vms, second.state, second.not_before) == (("web-1",), S.QUEUED, None)
     assert first.request_id == second.request_id == first.id
@@ -249,57 +259,59 @@ def test_a_host_stays_together_unless_it_holds_two_fault_domains_of_a_scope() ->
         vm("web-2", scope="web", fault_domain=1, host="host-2"),
         vm("api", host="host-2"),
     ]
-    groups = split(tenants, CAUSES["host-maintenance"], Source.PLATFORM, by_host=True)
+    groups = split_into_groups(tenants, CAUSES["host-maintenance"], EventSource.PLATFORM, by_host=True)
     assert names(groups) == [["web-0", "db"], ["web-1", "web-2", "api"]]
 
 
 def test_vms_named_one_by_one_are_grouped_by_fault_domain() -> None:
     """R61."""
     tenants = [vm("web-0", scope="web"), vm("web-1", scope="web", fault_domain=1), vm("db", fault_domain=1)]
-    groups = split(tenants, CAUSES["live-migration"], Source.PLATFORM, by_host=False)
+    groups = split_into_groups(tenants, CAUSES["live-migration"], EventSource.PLATFORM, by_host=False)
     assert names(groups) == [["web-0", "db"], ["web-1"]]
 
 
 def test_fault_domains_of_different_scopes_do_not_part_a_host() -> None:
     """R61."""
     tenants = [vm("web-0", scope="web", fault_domain=0), vm("api-1", scope="api", fault_domain=1)]
-    assert names(split(tenants, CAUSES["host-maintenance"], Source.PLATFORM, by_host=True)) == [["web-0", "api-1"]]
+    assert names(split_into_groups(tenants, CAUSES["host-maintenance"], EventSource.PLATFORM, by_host=True)) == [
+        ["web-0", "api-1"]
+    ]
 
 
 @pytest.mark.parametrize(
-    ("cause", "source"), [("hardware-failure", Source.PLATFORM), ("host-maintenance", Source.USER)]
+    ("cause", "source"), [("hardware-failure", EventSource.PLATFORM), ("host-maintenance", EventSource.USER)]
 )
-def test_neither_failures_nor_user_operations_are_taken_one_after_the_other(cause: str, source: Source) -> None:
+def test_neither_failures_nor_user_operations_are_taken_one_after_the_other(cause: str, source: EventSource) -> None:
     """R61."""
     tenants = list(two_fault_domains())
-    assert split(tenants, CAUSES[cause], source, by_host=True) == [tenants]
+    assert split_into_groups(tenants, CAUSES[cause], source, by_host=True) == [tenants]
 
 
 @pytest.mark.parametrize("cause", ["user-restart", "user-redeploy", "spot-eviction", "predicted-failure"])
 def test_an_operation_on_single_vms_makes_one_maintenance_each(cause: str) -> None:
     """R72, R87, R90."""
     world = World(vm("a"), vm("b"))
-    assert [part.vms for part in world.plan(Request(cause=cause, vms=("b", "a")))] == [("b",), ("a",)]
+    assert [part.vms for part in world.plan(MaintenanceRequest(cause=cause, vms=("b", "a")))] == [("b",), ("a",)]
 
 
 def test_the_same_operation_twice_on_one_vm_is_refused() -> None:
     world = World(vm("a"), vm("b"))
-    pending = world.plan_one(Request(cause="user-restart", vms=("a",)))
-    with pytest.raises(Conflict, match=f"maintenance {pending.id} .* is pending for vm a") as caught:
-        world.plan(Request(cause="user-restart", vms=("a",)))
+    pending = world.plan_one(MaintenanceRequest(cause="user-restart", vms=("a",)))
+    with pytest.raises(Conflict, match=f"maintenance {pending.id} .* is active for vm a") as caught:
+        world.plan(MaintenanceRequest(cause="user-restart", vms=("a",)))
     assert caught.value.details == {"id": pending.id}
 
 
 def test_the_eleventh_user_operation_is_refused_where_the_limit_is_ten() -> None:
     """R88."""
     tenants = [vm(f"web-{i}", scope="web") for i in range(12)]
-    world = World(*tenants, scopes=(availability_set(),), rules=Rules(user_operations_max=10))
-    pending = world.plan(Request(cause="user-restart", vms=tuple(each.name for each in tenants[:10])))
+    world = World(*tenants, scopes=(availability_set(),), rules=DecisionRules(user_operations_max=10))
+    pending = world.plan(MaintenanceRequest(cause="user-restart", vms=tuple(each.name for each in tenants[:10])))
     with pytest.raises(LimitExceeded, match=r"10 user operations are pending .* limit is 10") as caught:
-        world.plan(Request(cause="user-restart", vms=("web-10",)))
+        world.plan(MaintenanceRequest(cause="user-restart", vms=("web-10",)))
     assert caught.value.details == {"limit": 10}
     world.cancel(pending[0])
-    assert world.plan_one(Request(cause="user-restart", vms=("web-10",))).state is S.SCHEDULED
+    assert world.plan_one(MaintenanceRequest(cause="user-restart", vms=("web-10",))).state is S.SCHEDULED
 
 
 def test_a_started_user_operation_no_longer_counts_for_the_limit() -> None:
@@ -307,18 +319,20 @@ def test_a_started_user_operation_no_longer_counts_for_the_limit() -> None:
     world = World(
         *(vm(f"web-{i}", scope="web") for i in range(2)),
         scopes=(availability_set(),),
-        rules=Rules(user_operations_max=1),
+        rules=DecisionRules(user_operations_max=1),
     )
-    first = world.plan_one(Request(cause="user-restart", vms=("web-0",)))
+    first = world.plan_one(MaintenanceRequest(cause="user-restart", vms=("web-0",)))
     world.approve("web-1", world.event_of(first).id)
-    assert world.plan_one(Request(cause="user-restart", vms=("web-1",))).state is S.SCHEDULED
+    assert world.plan_one(MaintenanceRequest(cause="user-restart", vms=("web-1",))).state is S.SCHEDULED
 
 
 def test_neither_other_scopes_nor_the_platform_count_for_the_limit() -> None:
     """R88."""
-    world = World(vm("web-0", scope="web"), vm("db"), scopes=(availability_set(),), rules=Rules(user_operations_max=1))
+    world = World(
+        vm("web-0", scope="web"), vm("db"), scopes=(availability_set(),), rules=DecisionRules(user_operations_max=1)
+    )
     states = [
-        world.plan_one(Request(cause=cause, vms=(name,))).state
+        world.plan_one(MaintenanceRequest(cause=cause, vms=(name,))).state
         for cause, name in [
             ("live-migration", "web-0"),
             ("user-restart", "web-0"),
@@ -332,20 +346,20 @@ def test_neither_other_scopes_nor_the_platform_count_for_the_limit() -> None:
 def test_there_is_no_limit_of_user_operations_unless_one_is_set() -> None:
     """R88."""
     world = World(*(vm(f"web-{i}", scope="web") for i in range(20)), scopes=(availability_set(),))
-    made = world.plan(Request(cause="user-restart", vms=tuple(f"web-{i}" for i in range(20))))
+    made = world.plan(MaintenanceRequest(cause="user-restart", vms=tuple(f"web-{i}" for i in range(20))))
     assert {part.state for part in made} == {S.SCHEDULED}
 
 
 def test_a_hardware_failure_takes_no_notice() -> None:
     """R73: it has happened."""
     world = World(vm("a"))
-    with pytest.raises(InvalidRequest, match="has happened already"):
-        world.plan(Request(cause="hardware-failure", hosts=("host-1",), notice=minutes(15)))
+    with pytest.raises(InvalidRequest, match="has already happened"):
+        world.plan(MaintenanceRequest(cause="hardware-failure", hosts=("host-1",), notice=minutes(15)))
 
 
 def test_the_vms_of_a_standalone_scope_do_not_wait_for_each_other() -> None:
     """R58, R61: such a scope only says that there is none."""
     scope = Scope(name="alone", kind=ScopeKind.STANDALONE)
     world = World(vm("a", scope="alone"), vm("b", scope="alone", fault_domain=1), scopes=(scope,))
-    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    made = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     assert made.vms == ("a", "b")

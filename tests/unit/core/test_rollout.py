@@ -12,29 +12,29 @@ from forewarn.core.model import Host
 from forewarn.core.rollout import (
     ENDED_STATES,
     OVER_STATES,
-    Health,
-    HostState,
+    HealthResult,
     Rollout,
     RolloutHost,
+    RolloutHostState,
     RolloutSpec,
     RolloutState,
 )
-from forewarn.core.rollout_commands import abort, create, pause, resume, start
+from forewarn.core.rollout_commands import abort_rollout, create_rollout, pause_rollout, resume_rollout, start_rollout
 from forewarn.core.rollout_lifecycle import (
     HOST_TRANSITIONS,
     TRANSITIONS,
     HostTrigger,
     RolloutTrigger,
-    check,
+    apply_host_trigger,
+    apply_rollout_trigger,
     check_host,
-    step,
-    step_host,
+    check_rollout,
 )
-from forewarn.core.rollout_plan import plan
+from forewarn.core.rollout_plan import plan_rollout
 from forewarn.errors import Conflict, IllegalTransition
 from tests.support.world import NOW
 
-H = HostState
+H = RolloutHostState
 R = RolloutState
 LATER = NOW + timedelta(minutes=1)
 
@@ -43,7 +43,7 @@ INVENTORY = Inventory(hosts=tuple(Host(name=f"h-{n}") for n in range(4)))
 
 
 def planned() -> Rollout:
-    return create(plan(SPEC, INVENTORY, NOW), "r-1", NOW)
+    return create_rollout(plan_rollout(SPEC, INVENTORY, NOW), "r-1", NOW)
 
 
 def in_state(state: RolloutState) -> Rollout:
@@ -56,7 +56,7 @@ def in_state(state: RolloutState) -> Rollout:
     return replace(made, hosts=done, ended_at=NOW)
 
 
-def host_in_state(state: HostState) -> RolloutHost:
+def host_in_state(state: RolloutHostState) -> RolloutHost:
     return RolloutHost(
         name="h-0",
         batch=0,
@@ -80,10 +80,10 @@ def test_a_rollout_leads_from_planned_to_an_end_and_out_of_none() -> None:
 
 def test_a_host_leads_from_pending_to_an_end_and_out_of_none() -> None:
     assert {state for state, _ in HOST_TRANSITIONS if state in OVER_STATES} == set()
-    reached: set[HostState | None] = {None}
+    reached: set[RolloutHostState | None] = {None}
     for _ in HOST_TRANSITIONS:
         reached |= {target for (state, _), target in HOST_TRANSITIONS.items() if state in reached}
-    assert reached == {None, *HostState}
+    assert reached == {None, *RolloutHostState}
 
 
 @pytest.mark.parametrize("trigger", RolloutTrigger)
@@ -93,34 +93,34 @@ def test_only_arrows_of_the_table_are_taken(state: RolloutState, trigger: Rollou
     target = TRANSITIONS.get((state, trigger))
     if target is None:
         with pytest.raises((Conflict, IllegalTransition), match=f"rollout 'kernel' is {state}"):
-            step(before, trigger, LATER)
+            apply_rollout_trigger(before, trigger, LATER)
         return
     if target in ENDED_STATES:
         before = replace(before, hosts=in_state(R.COMPLETED).hosts)
-    assert step(before, trigger, LATER).state is target
+    assert apply_rollout_trigger(before, trigger, LATER).state is target
 
 
 @pytest.mark.parametrize("trigger", HostTrigger)
-@pytest.mark.parametrize("state", HostState)
-def test_only_arrows_of_the_table_are_taken_by_a_host(state: HostState, trigger: HostTrigger) -> None:
+@pytest.mark.parametrize("state", RolloutHostState)
+def test_only_arrows_of_the_table_are_taken_by_a_host(state: RolloutHostState, trigger: HostTrigger) -> None:
     before = host_in_state(state)
     target = HOST_TRANSITIONS.get((state, trigger))
     if target is None:
         with pytest.raises(IllegalTransition, match=f"host h-0 of a rollout is {state}: {trigger} is not possible"):
-            step_host(before, trigger, LATER)
+            apply_host_trigger(before, trigger, LATER)
         return
-    after = step_host(before, trigger, LATER, is_open=target in {H.WAITING, H.STARTED})
+    after = apply_host_trigger(before, trigger, LATER, is_open=target in {H.WAITING, H.STARTED})
     assert (after.state, after.ended_at) == (target, LATER if target in OVER_STATES else None)
     assert after.scheduled_at == (LATER if trigger is HostTrigger.SCHEDULE else before.scheduled_at)
 
 
 def test_a_step_sets_the_times_and_reasons_that_belong_to_its_state() -> None:
-    started = start(planned(), LATER)
+    started = start_rollout(planned(), LATER)
     assert (started.started_at, started.ended_at, started.reason) == (LATER, None, None)
-    paused = pause(started, LATER, reason="lunch")
+    paused = pause_rollout(started, LATER, reason="lunch")
     assert (paused.state, paused.reason) == (R.PAUSED, "lunch")
-    assert resume(paused, LATER).reason is None
-    assert step(in_state(R.PLANNED), RolloutTrigger.START, LATER).reason is None
+    assert resume_rollout(paused, LATER).reason is None
+    assert apply_rollout_trigger(in_state(R.PLANNED), RolloutTrigger.START, LATER).reason is None
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_step_sets_the_times_and_reasons_that_belong_to_its_state() -> None:
 )
 def test_a_rollout_that_contradicts_its_state_is_a_bug(wrong: Rollout) -> None:
     with pytest.raises(IllegalTransition, match="do not fit its state"):
-        check(wrong)
+        check_rollout(wrong)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ def test_a_new_rollout_is_planned_with_every_host_pending() -> None:
     rollout = planned()
     assert (rollout.id, rollout.state, rollout.created_at) == ("r-1", R.PLANNED, NOW)
     assert [(host.name, host.batch) for host in rollout.hosts] == [("h-0", 0), ("h-1", 1), ("h-2", 1), ("h-3", 2)]
-    assert rollout.counts == {state: 4 if state is H.PENDING else 0 for state in HostState}
-    assert (rollout.batch, rollout.batches, rollout.canaries, rollout.failures) == (0, 3, 1, 0)
-    assert (rollout.open_hosts, rollout.watched, rollout.is_ended) == ((), (), False)
+    assert rollout.host_counts == {state: 4 if state is H.PENDING else 0 for state in RolloutHostState}
+    assert (rollout.current_batch, rollout.batch_count, rollout.canary_count, rollout.failure_count) == (0, 3, 1, 0)
+    assert (rollout.open_hosts, rollout.watched_maintenance_ids, rollout.is_ended) == ((), (), False)
 
 
 def test_what_is_in_flight_is_what_is_open() -> None:
@@ -180,8 +180,8 @@ def test_what_is_in_flight_is_what_is_open() -> None:
     waiting = replace(second, state=H.WAITING, is_open=True, scheduled_at=NOW, maintenance_ids=("m-2", "m-3"))
     rollout = replace(planned(), hosts=(failed, waiting, *rest))
     assert [host.name for host in rollout.open_hosts] == ["h-0", "h-1"]
-    assert rollout.watched == ("m-1", "m-2", "m-3")
-    assert (rollout.batch, rollout.failures) == (1, 1)
+    assert rollout.watched_maintenance_ids == ("m-1", "m-2", "m-3")
+    assert (rollout.current_batch, rollout.failure_count) == (1, 1)
 
 
 # What an operator asks
@@ -190,13 +190,13 @@ def test_what_is_in_flight_is_what_is_open() -> None:
 @pytest.mark.parametrize(
     ("state", "command", "hint"),
     [
-        (R.RUNNING, start, "only a planned one can be started"),
-        (R.PLANNED, pause, "only a running one can be paused"),
-        (R.PAUSED, pause, "only a running one can be paused"),
-        (R.RUNNING, resume, "only a paused one can be resumed"),
-        (R.COMPLETED, resume, "only a paused one can be resumed"),
-        (R.ABORTING, abort, "only one that is not over can be aborted"),
-        (R.ABORTED, abort, "only one that is not over can be aborted"),
+        (R.RUNNING, start_rollout, "only a planned one can be started"),
+        (R.PLANNED, pause_rollout, "only a running one can be paused"),
+        (R.PAUSED, pause_rollout, "only a running one can be paused"),
+        (R.RUNNING, resume_rollout, "only a paused one can be resumed"),
+        (R.COMPLETED, resume_rollout, "only a paused one can be resumed"),
+        (R.ABORTING, abort_rollout, "it has ended or is being aborted already"),
+        (R.ABORTED, abort_rollout, "it has ended or is being aborted already"),
     ],
 )
 def test_a_command_at_the_wrong_time_is_a_conflict(state: RolloutState, command: object, hint: str) -> None:
@@ -208,7 +208,7 @@ def test_a_command_at_the_wrong_time_is_a_conflict(state: RolloutState, command:
 
 
 def test_what_is_aborted_before_it_began_is_over_at_once() -> None:
-    aborted = abort(planned(), LATER, reason="wrong kernel")
+    aborted = abort_rollout(planned(), LATER, reason="wrong kernel")
     assert (aborted.state, aborted.ended_at, aborted.started_at, aborted.reason) == (
         R.ABORTED,
         LATER,
@@ -223,7 +223,7 @@ def test_what_is_aborted_before_it_began_is_over_at_once() -> None:
 def test_an_abort_skips_what_is_pending_and_waits_for_the_rest() -> None:
     first, *rest = in_state(R.RUNNING).hosts
     waiting = replace(first, state=H.WAITING, is_open=True, scheduled_at=NOW)
-    aborting = abort(replace(in_state(R.RUNNING), hosts=(waiting, *rest)), LATER)
+    aborting = abort_rollout(replace(in_state(R.RUNNING), hosts=(waiting, *rest)), LATER)
     assert (aborting.state, aborting.ended_at) == (R.ABORTING, None)
     assert aborting.hosts[0] == waiting
     assert {(host.state, host.reason) for host in aborting.hosts[1:]} == {(H.SKIPPED, "the rollout was aborted")}
@@ -231,27 +231,27 @@ def test_an_abort_skips_what_is_pending_and_waits_for_the_rest() -> None:
 
 def test_the_reason_of_an_abort_stays_when_it_is_over() -> None:
     aborting = replace(in_state(R.ABORTING), hosts=in_state(R.ABORTED).hosts, reason="enough")
-    assert step(aborting, RolloutTrigger.END, LATER).reason == "enough"
+    assert apply_rollout_trigger(aborting, RolloutTrigger.END, LATER).reason == "enough"
 
 
 def test_a_resumption_accepts_the_failures_that_are_there() -> None:
     first, *rest = in_state(R.PAUSED).hosts
     failed = replace(first, state=H.FAILED, ended_at=NOW)
-    resumed = resume(replace(in_state(R.PAUSED), hosts=(failed, *rest)), LATER)
-    assert (resumed.state, resumed.failures_accepted, resumed.failures) == (R.RUNNING, 1, 1)
+    resumed = resume_rollout(replace(in_state(R.PAUSED), hosts=(failed, *rest)), LATER)
+    assert (resumed.state, resumed.failures_accepted, resumed.failure_count) == (R.RUNNING, 1, 1)
 
 
 @pytest.mark.parametrize("is_healthy", [False, True])
 def test_a_resumption_has_the_health_before_the_next_batch_checked_again(is_healthy: bool) -> None:
-    paused = replace(in_state(R.PAUSED), health=Health(number=3, batch=0, is_healthy=is_healthy), checks=3)
-    assert (resume(paused, LATER).health, resume(paused, LATER).checks) == (None, 3)
-    accepted = resume(paused, LATER, accept_health=True)
-    assert accepted.health == Health(number=3, batch=0, is_healthy=True)
+    paused = replace(in_state(R.PAUSED), health=HealthResult(number=3, batch=0, is_healthy=is_healthy), checks=3)
+    assert (resume_rollout(paused, LATER).health, resume_rollout(paused, LATER).checks) == (None, 3)
+    accepted = resume_rollout(paused, LATER, accept_health=True)
+    assert accepted.health == HealthResult(number=3, batch=0, is_healthy=True)
 
 
 def test_a_resumption_keeps_the_health_of_a_batch_that_has_begun() -> None:
     first, *rest = in_state(R.PAUSED).hosts
     begun = replace(first, state=H.WAITING, is_open=True, scheduled_at=NOW)
-    health = Health(number=1, batch=0, is_healthy=True)
+    health = HealthResult(number=1, batch=0, is_healthy=True)
     paused = replace(in_state(R.PAUSED), hosts=(begun, *rest), health=health, checks=1)
-    assert resume(paused, LATER).health == health
+    assert resume_rollout(paused, LATER).health == health

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from forewarn.core.decision import Rules
+from forewarn.core.decision import DecisionRules
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import EventType, Host, PowerState, Scope, ScopeKind, VirtualMachine
 from forewarn.core.policy import Policy
-from forewarn.core.rollout import HOSTS_MAX, Order, RolloutSpec
-from forewarn.core.rollout_plan import Plan, check_spec, pause_after, plan
+from forewarn.core.rollout import HOSTS_MAX, HostOrder, RolloutSpec
+from forewarn.core.rollout_plan import RolloutPlan, check_spec, pause_after, plan_rollout
 from forewarn.errors import (
     BelowMinimumNotice,
     CallerError,
@@ -36,11 +36,11 @@ def fleet(*vms: VirtualMachine, hosts: int = 4, scopes: tuple[Scope, ...] = ()) 
     )
 
 
-def made(inventory: Inventory, **changes: Any) -> Plan:  # noqa: ANN401 - fields of the specification
-    return plan(replace(SPEC, **changes), inventory, NOW)
+def made(inventory: Inventory, **changes: Any) -> RolloutPlan:  # noqa: ANN401 - fields of the specification
+    return plan_rollout(replace(SPEC, **changes), inventory, NOW)
 
 
-def batches(planned: Plan) -> list[tuple[str, ...]]:
+def batches(planned: RolloutPlan) -> list[tuple[str, ...]]:
     return [batch.hosts for batch in planned.batches]
 
 
@@ -60,7 +60,7 @@ def test_named_hosts_come_in_batches_as_listed() -> None:
 def test_numbers_in_names_are_ordered_by_value() -> None:
     hosts = ("rack-2-h10", "rack-10-h1", "rack-2-h9", "a", "10", "9")
     inventory = Inventory(hosts=tuple(Host(name=name) for name in hosts))
-    assert batches(made(inventory, order=Order.NAME, batch_size=6)) == [
+    assert batches(made(inventory, order=HostOrder.NAME, batch_size=6)) == [
         ("9", "10", "a", "rack-2-h9", "rack-2-h10", "rack-10-h1")
     ]
 
@@ -73,7 +73,7 @@ def test_the_smallest_come_first_and_equal_ones_as_listed() -> None:
         vm("c", host="h-2"),
         vm("d", host="h-1", power_state=PowerState.DELETED),
     )
-    assert batches(made(inventory, order=Order.SMALLEST_FIRST, batch_size=4)) == [("h-1", "h-3", "h-2", "h-0")]
+    assert batches(made(inventory, order=HostOrder.SMALLEST_FIRST, batch_size=4)) == [("h-1", "h-3", "h-2", "h-0")]
 
 
 def test_each_canary_is_a_batch_of_its_own_before_the_others() -> None:
@@ -177,15 +177,15 @@ def test_what_is_not_said_is_as_the_cause_has_it(changes: dict[str, Any], takes:
             ["type"],
         ),
         ({"notice": minutes(14)}, BelowMinimumNotice, "notice of 14m: a Reboot needs at least 15m", ["notice"]),
-        ({"hosts": ("h-0", "h-1", "h-0")}, InvalidRequest, "hosts: host 'h-0' stands twice", ["hosts", 2]),
-        ({"hosts": ()}, InvalidRequest, "no host is named: name some, or say all", ["hosts"]),
+        ({"hosts": ("h-0", "h-1", "h-0")}, InvalidRequest, "hosts: host 'h-0' is listed twice", ["hosts", 2]),
+        ({"hosts": ()}, InvalidRequest, "hosts is empty: list some, or use 'all'", ["hosts"]),
         (
             {"hosts": tuple(f"h-{n}" for n in range(HOSTS_MAX + 1))},
             LimitExceeded,
-            "20001 hosts are more than the 20000",
+            "20001 hosts exceed the maximum of 20000",
             ["hosts"],
         ),
-        ({"canary": ("h-0", "h-0")}, InvalidRequest, "canary: host 'h-0' stands twice", ["canary", "hosts", 1]),
+        ({"canary": ("h-0", "h-0")}, InvalidRequest, "canary: host 'h-0' is listed twice", ["canary", "hosts", 1]),
         (
             {"hosts": ("h-0",), "canary": ("h-1",)},
             InvalidRequest,
@@ -195,13 +195,13 @@ def test_what_is_not_said_is_as_the_cause_has_it(changes: dict[str, Any], takes:
         (
             {"hosts_at_once": 3, "batch_size": 2},
             InvalidRequest,
-            "3 hosts at once are more than the 2 of a batch",
+            "hosts_at_once of 3 exceeds batch_size of 2",
             ["hosts_at_once"],
         ),
         (
             {"deadline": minutes(20)},
             InvalidRequest,
-            "no host can be over within 20m: notice and duration take 20m",
+            "deadline of 20m is too short: notice and duration take 20m",
             ["deadline"],
         ),
     ],
@@ -214,7 +214,7 @@ def test_a_specification_that_contradicts_itself_is_refused(
         check_spec(spec)
     assert caught.value.details["at"] == place
     with pytest.raises(error, match=words):
-        plan(spec, fleet(), NOW)
+        plan_rollout(spec, fleet(), NOW)
 
 
 @pytest.mark.parametrize(
@@ -236,11 +236,11 @@ def test_what_does_not_fit_the_inventory_or_the_limits_is_refused(
 
 def test_the_limit_on_notice_is_that_of_the_rules() -> None:
     long = replace(SPEC, notice=timedelta(days=91), hosts=("h-0",))
-    assert plan(long, fleet(), NOW, rules=Rules(notice_max=timedelta(days=91))).ends_at > NOW
+    assert plan_rollout(long, fleet(), NOW, rules=DecisionRules(notice_max=timedelta(days=91))).ends_at > NOW
 
 
 def test_an_empty_or_a_huge_inventory_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="the inventory has no host"):
+    with pytest.raises(InvalidRequest, match="the inventory has no working host"):
         made(Inventory())
     with pytest.raises(LimitExceeded, match="the inventory has 20001 hosts, more than the 20000"):
         made(fleet(hosts=HOSTS_MAX + 1))
@@ -259,11 +259,11 @@ def test_a_host_that_lies_in_two_domains_by_itself_is_refused() -> None:
         vm("web-2", host="h-2", scope="web", fault_domain=0, update_domain=4),
         vm("web-3", host="h-2", scope="web", fault_domain=1, update_domain=4),
     )
-    with pytest.raises(Conflict, match="host 'h-1' holds fault domains 0 and 1 of scope 'web', and 1 more") as caught:
+    with pytest.raises(Conflict, match=r"'h-1' has VMs in fault domains 0 and 1 of scope 'web' \(and 1 more") as caught:
         made(split)
     assert "say one_fault_domain: false" in caught.value.message
     assert caught.value.details["hosts"] == ["h-1", "h-2"]
-    with pytest.raises(Conflict, match="holds update domains 3 and 4 of scope 'web': leave it out, move a VM, or say"):
+    with pytest.raises(Conflict, match="update domains 3 and 4 of scope 'web': leave it out, move a VM, or set"):
         made(split, one_fault_domain=False)
     assert made(split, hosts=("h-0", "h-3")).ends_at > NOW
     assert made(split, one_fault_domain=False, one_update_domain=False).batches[1].vms == 2
@@ -316,20 +316,20 @@ def test_what_cannot_be_put_off_is_not_moved() -> None:
     """R72."""
     lone = replace(vm("db", host="h-0"), policy=NIGHT)
     spec = RolloutSpec(name="old", cause="predicted-failure", notice=minutes(15), duration_s=0)
-    planned = plan(spec, fleet(lone, hosts=1), NOW)
+    planned = plan_rollout(spec, fleet(lone, hosts=1), NOW)
     assert (planned.ends_at, planned.batches[0].moves) == (NOW + minutes(15), ())
 
 
 def test_a_host_without_a_calm_moment_is_refused_when_it_is_planned() -> None:
     always = Policy(quiet_hours=(quiet_hours(ALL_DAYS, "00:00", "00:00", "UTC"),))
     lone = replace(vm("db", host="h-0"), policy=always)
-    with pytest.raises(QuietHoursConflict, match="host 'h-0': quiet hours of db leave no moment for it"):
+    with pytest.raises(QuietHoursConflict, match="host 'h-0': quiet hours of db leave no time for it"):
         made(fleet(lone, hosts=1))
 
 
 def test_the_vms_that_no_event_would_warn_are_named() -> None:
     """R70c."""
     inventory = fleet(vm("a", host="h-0"), vm("b", host="h-0"), vm("c", host="h-1"), hosts=2)
-    planned = plan(SPEC, inventory, NOW, would_warn=lambda name: name == "b")
+    planned = plan_rollout(SPEC, inventory, NOW, would_warn=lambda name: name == "b")
     assert [batch.unwarned_vms for batch in planned.batches] == [("a",), ("c",)]
     assert [batch.unwarned_vms for batch in made(inventory).batches] == [(), ()]

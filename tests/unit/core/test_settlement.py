@@ -4,19 +4,19 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.decision import Draft, Rules, State
+from forewarn.core.decision import DecisionRules, Draft, WorkingSet
+from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EntryKind, EventStatus, Maintenance, MaintenanceState
-from forewarn.core.request import Request
-from forewarn.core.settlement import is_approved_by_all, ready_at
+from forewarn.core.settlement import get_ready_time, is_approved_by_all
 from forewarn.errors import Conflict, IllegalTransition
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import an_event, availability_set, maintenance, scale_set, vm
 
 S = MaintenanceState
-RESTART = Request(cause="user-restart", vms=("a",))
+RESTART = MaintenanceRequest(cause="user-restart", vms=("a",))
 
 
-def shared_host(rules: Rules | None = None) -> World:
+def shared_host(rules: DecisionRules | None = None) -> World:
     return World(
         vm("web-0", scope="web"),
         vm("web-1", scope="web", host="host-2"),
@@ -74,8 +74,8 @@ def test_the_actuator_is_due_at_the_moment_of_the_start() -> None:
 
 def test_a_start_may_follow_the_last_approval_after_a_delay() -> None:
     """R57a, R83 (A24)."""
-    world = shared_host(Rules(start_delay=minutes(2)))
-    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    world = shared_host(DecisionRules(start_delay=minutes(2)))
+    made = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     first, last = world.events_of(made)
     world.approve(first.resources[0], first.id)
     world.advance(minutes(5))
@@ -87,7 +87,7 @@ def test_a_start_may_follow_the_last_approval_after_a_delay() -> None:
 
 def test_a_late_approval_does_not_move_the_start_past_not_before() -> None:
     """R84 (A24)."""
-    world = World(vm("a"), rules=Rules(start_delay=minutes(5)))
+    world = World(vm("a"), rules=DecisionRules(start_delay=minutes(5)))
     made = world.plan_one(RESTART)
     world.now += minutes(14)
     world.approve("a", world.event_of(made).id)
@@ -97,7 +97,7 @@ def test_a_late_approval_does_not_move_the_start_past_not_before() -> None:
 def test_tenants_that_do_not_approve_hold_the_others_until_not_before() -> None:
     """R83, R84."""
     world = shared_host()
-    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    made = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     world.approve("db", world.line("vm:db").event_id)
     world.advance(minutes(14))
     assert {world.line(key).status for key in ("scope:web", "vm:db")} == {EventStatus.SCHEDULED}
@@ -110,7 +110,7 @@ def test_a_tenant_without_the_service_has_no_vote() -> None:
     """R86."""
     world = shared_host()
     world.disable("scope:web")
-    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    made = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     assert [event.audience for event in world.events_of(made)] == ["vm:db"]
     approve_all(world, made)
     assert world.state_of(made) is S.STARTED
@@ -119,7 +119,7 @@ def test_a_tenant_without_the_service_has_no_vote() -> None:
 def test_a_tenant_that_falls_silent_loses_its_vote() -> None:
     """R70, R86."""
     world = shared_host()
-    made = world.plan_one(Request(cause="host-maintenance", hosts=("host-1",)))
+    made = world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     world.approve("db", world.line("vm:db").event_id)
     world.disable("scope:web")
     assert world.state_of(made) is S.STARTED
@@ -128,7 +128,9 @@ def test_a_tenant_that_falls_silent_loses_its_vote() -> None:
 def test_two_impacts_on_one_vm_come_one_after_the_other() -> None:
     """R82: the second waits at the gate, however late it gets, and shows its old NotBefore."""
     world = World(vm("a"))
-    restart, redeploy = (world.plan_one(Request(cause=f"user-{what}", vms=("a",))) for what in ("restart", "redeploy"))
+    restart, redeploy = (
+        world.plan_one(MaintenanceRequest(cause=f"user-{what}", vms=("a",))) for what in ("restart", "redeploy")
+    )
     world.advance(minutes(20))
     assert (world.state_of(redeploy), world.state_of(restart)) == (S.STARTED, S.SCHEDULED)
     assert world.get(restart).due_at is None
@@ -143,7 +145,7 @@ def test_a_hardware_failure_waits_for_nothing() -> None:
     world = World(vm("a"))
     restart = world.plan_one(RESTART)
     world.approve("a", world.event_of(restart).id)
-    failure = world.plan_one(Request(cause="hardware-failure", hosts=("host-1",)))
+    failure = world.plan_one(MaintenanceRequest(cause="hardware-failure", hosts=("host-1",)))
     assert (world.state_of(restart), failure.state) == (S.STARTED, S.STARTED)
     assert [line.event_id for line in world.lines("vm:a")] == [world.event_of(m).id for m in (restart, failure)]
 
@@ -159,7 +161,7 @@ def fleet(*, couples_deletes: bool) -> World:
 def test_an_approved_delete_waits_for_the_other_pending_deletes_of_a_coupled_scope() -> None:
     """R92."""
     world = fleet(couples_deletes=True)
-    first, second = world.plan(Request(cause="scale-set-delete", vms=("fleet_0", "fleet_1")))
+    first, second = world.plan(MaintenanceRequest(cause="scale-set-delete", vms=("fleet_0", "fleet_1")))
     world.approve("fleet_1", world.event_of(second).id)
     assert (world.state_of(second), world.get(second).due_at) == (S.SCHEDULED, NOW + minutes(5))
     world.approve("fleet_0", world.event_of(first).id)
@@ -169,7 +171,7 @@ def test_an_approved_delete_waits_for_the_other_pending_deletes_of_a_coupled_sco
 def test_a_coupled_delete_waits_no_longer_than_its_own_not_before() -> None:
     """R74, R92."""
     world = fleet(couples_deletes=True)
-    first, second = world.plan(Request(cause="scale-set-delete", vms=("fleet_0", "fleet_1")))
+    first, second = world.plan(MaintenanceRequest(cause="scale-set-delete", vms=("fleet_0", "fleet_1")))
     world.approve("fleet_0", world.event_of(first).id)
     world.advance(minutes(5))
     assert (world.state_of(first), world.state_of(second)) == (S.STARTED, S.SCHEDULED)
@@ -178,7 +180,7 @@ def test_a_coupled_delete_waits_no_longer_than_its_own_not_before() -> None:
 def test_a_timed_out_delete_frees_the_approved_one() -> None:
     """R92."""
     world = fleet(couples_deletes=True)
-    first, second = world.plan(Request(cause="scale-set-delete", vms=("fleet_0", "fleet_1")))
+    first, second = world.plan(MaintenanceRequest(cause="scale-set-delete", vms=("fleet_0", "fleet_1")))
     world.approve("fleet_1", world.event_of(second).id)
     world.advance(minutes(5))
     assert (world.state_of(first), world.state_of(second)) == (S.STARTED, S.STARTED)
@@ -187,7 +189,7 @@ def test_a_timed_out_delete_frees_the_approved_one() -> None:
 def test_deletes_are_not_coupled_by_default() -> None:
     """R92."""
     world = fleet(couples_deletes=False)
-    first, second = world.plan(Request(cause="scale-set-delete", vms=("fleet_0", "fleet_1")))
+    first, second = world.plan(MaintenanceRequest(cause="scale-set-delete", vms=("fleet_0", "fleet_1")))
     world.approve("fleet_1", world.event_of(second).id)
     assert (world.state_of(first), world.state_of(second)) == (S.SCHEDULED, S.STARTED)
 
@@ -196,7 +198,7 @@ def test_deletes_are_not_coupled_by_default() -> None:
 def test_a_delete_keeps_its_not_before_once_announced(wait: float) -> None:
     """R74."""
     world = fleet(couples_deletes=False)
-    made = world.plan_one(Request(cause="scale-set-delete", vms=("fleet_0",)))
+    made = world.plan_one(MaintenanceRequest(cause="scale-set-delete", vms=("fleet_0",)))
     world.advance(minutes(wait))
     assert world.get(made).not_before == NOW + minutes(5)
     world.advance(minutes(5 - wait))
@@ -206,7 +208,7 @@ def test_a_delete_keeps_its_not_before_once_announced(wait: float) -> None:
 def test_an_operator_may_start_before_not_before_and_the_reason_stands_in_the_audit_log() -> None:
     """Invariant 4 of the design; R84: for all tenants together."""
     world = shared_host()
-    made = world.force_start(world.plan_one(Request(cause="host-maintenance", hosts=("host-1",))))
+    made = world.force_start(world.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",))))
     assert (made.state, made.started_at, made.due_at) == (S.STARTED, NOW, NOW)
     assert {world.line(key).status for key in ("scope:web", "vm:db")} == {EventStatus.STARTED}
     assert [(entry.kind, entry.reason) for entry in world.changes.entries] == [(EntryKind.STARTED, "now or never")]
@@ -215,9 +217,11 @@ def test_an_operator_may_start_before_not_before_and_the_reason_stands_in_the_au
 def test_not_even_an_operator_may_start_what_another_holds() -> None:
     """R82."""
     world = World(vm("a"))
-    restart, redeploy = (world.plan_one(Request(cause=f"user-{what}", vms=("a",))) for what in ("restart", "redeploy"))
+    restart, redeploy = (
+        world.plan_one(MaintenanceRequest(cause=f"user-{what}", vms=("a",))) for what in ("restart", "redeploy")
+    )
     world.force_start(restart)
-    with pytest.raises(Conflict, match="shares a VM with a started one: wait until that is over"):
+    with pytest.raises(Conflict, match="cannot start: another one is in progress on one of its VMs; wait for it"):
         world.force_start(redeploy)
     world.complete(restart)
     assert world.force_start(redeploy).state is S.STARTED
@@ -226,7 +230,7 @@ def test_not_even_an_operator_may_start_what_another_holds() -> None:
 def test_a_queued_maintenance_cannot_be_forced_to_start() -> None:
     """R61, R75."""
     world = World(vm("web-0", scope="web"), vm("web-1", scope="web", fault_domain=1), scopes=(availability_set(),))
-    _, second = world.plan(Request(cause="host-maintenance", hosts=("host-1",)))
+    _, second = world.plan(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     with pytest.raises(Conflict, match="only a scheduled one can be started"):
         world.force_start(second)
 
@@ -234,8 +238,8 @@ def test_a_queued_maintenance_cannot_be_forced_to_start() -> None:
 def test_of_two_that_are_late_the_one_that_fell_due_first_starts_first() -> None:
     """R76."""
     world = World(vm("a"))
-    late = world.plan_one(Request(cause="user-restart", vms=("a",), notice=minutes(30)))
-    early = world.plan_one(Request(cause="user-redeploy", vms=("a",)))
+    late = world.plan_one(MaintenanceRequest(cause="user-restart", vms=("a",), notice=minutes(30)))
+    early = world.plan_one(MaintenanceRequest(cause="user-redeploy", vms=("a",)))
     world.advance(timedelta(days=1))
     assert (world.state_of(early), world.state_of(late)) == (S.STARTED, S.SCHEDULED)
 
@@ -243,13 +247,15 @@ def test_of_two_that_are_late_the_one_that_fell_due_first_starts_first() -> None
 def test_looking_again_changes_nothing() -> None:
     """R28, R43."""
     world = shared_host()
-    world.plan(Request(cause="host-maintenance", hosts=("host-1",)))
+    world.plan(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
     world.advance(minutes(1))
     assert world.changes.is_empty
     assert world.changes.documents == []
 
 
 def test_a_queued_maintenance_has_no_time_to_be_ready_at() -> None:
-    draft = Draft(State(), now=NOW, rules=Rules(), new_id=lambda kind: kind, new_sequence=lambda: 1, actor="forewarn")
+    draft = Draft(
+        WorkingSet(), now=NOW, rules=DecisionRules(), new_id=lambda kind: kind, new_sequence=lambda: 1, actor="forewarn"
+    )
     with pytest.raises(IllegalTransition, match="maintenance-a is queued and has no NotBefore"):
-        ready_at(draft, maintenance(state=S.QUEUED))
+        get_ready_time(draft, maintenance(state=S.QUEUED))

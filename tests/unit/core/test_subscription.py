@@ -7,24 +7,24 @@ from datetime import timedelta
 import pytest
 
 from forewarn.core.subscription import (
-    Backoff,
     Delivery,
+    DeliveryBackoff,
     DeliveryState,
     NotificationKind,
     Subscription,
-    delivery_id,
-    failed,
+    make_delivery_id,
+    record_failed_attempt,
 )
 from tests.support.world import NOW, minutes
 
-BACKOFF = Backoff(first=timedelta(seconds=4), longest=timedelta(seconds=60), age_max=minutes(30))
+BACKOFF = DeliveryBackoff(pause_first=timedelta(seconds=4), pause_max=timedelta(seconds=60), age_max=minutes(30))
 DELIVERY = Delivery(subscription_id="s", sequence=7, subject="E-1", kind=NotificationKind.SCHEDULED, at=NOW)
 
 
 def pause_s(attempts: int, rng: float, asked: timedelta | None = None) -> float:
     delivery = DELIVERY
     for _ in range(attempts):
-        delivery = failed(delivery, NOW, "answered 500", BACKOFF, rng, asked)
+        delivery = record_failed_attempt(delivery, NOW, "answered 500", BACKOFF, rng, asked)
     assert delivery.next_at is not None
     return (delivery.next_at - NOW).total_seconds()
 
@@ -41,14 +41,14 @@ def test_a_receiver_may_ask_for_a_longer_pause_but_not_for_any() -> None:
 
 
 def test_what_fails_when_it_is_old_is_given_up() -> None:
-    just_before = failed(DELIVERY, NOW + minutes(30) - timedelta(seconds=1), "no", BACKOFF, 1)
+    just_before = record_failed_attempt(DELIVERY, NOW + minutes(30) - timedelta(seconds=1), "no", BACKOFF, 1)
     assert just_before.state is DeliveryState.WAITING
-    dead = failed(just_before, NOW + minutes(30), "answered 503", BACKOFF, 1)
+    dead = record_failed_attempt(just_before, NOW + minutes(30), "answered 503", BACKOFF, 1)
     assert (dead.state, dead.next_at, dead.attempts, dead.last_error) == (DeliveryState.DEAD, None, 2, "answered 503")
 
 
 def test_the_id_is_made_of_what_never_changes() -> None:
-    assert DELIVERY.id == delivery_id(7, "E-1") == "7-E-1"
+    assert DELIVERY.id == make_delivery_id(7, "E-1") == "7-E-1"
 
 
 @pytest.mark.parametrize(("after", "expected"), [(0, ("new", "old")), (59, ("new", "old")), (60, ("new",))])
@@ -63,6 +63,6 @@ def test_a_former_secret_signs_until_it_is_over(after: int, expected: tuple[str,
         created_at=NOW,
         created_by="operator:ann",
     )
-    assert subscription.secrets(NOW + timedelta(seconds=after)) == expected
+    assert subscription.get_signing_secrets(NOW + timedelta(seconds=after)) == expected
     assert "new" not in repr(subscription)
     assert "old" not in repr(subscription)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.dashboard.render import STATIC, _data, moment, render, span, static_path
+from forewarn.dashboard.render import STATIC, _encode_json, format_duration, format_time, render_template, static_path
 from tests.support.documents import ROOT
 
 AT = datetime(2026, 11, 21, 10, 5, 7, 999_999, tzinfo=UTC)
@@ -28,17 +28,17 @@ AT = datetime(2026, 11, 21, 10, 5, 7, 999_999, tzinfo=UTC)
     ],
 )
 def test_spans_are_told_in_their_two_largest_units(length: timedelta | float | None, expected: str) -> None:
-    assert span(length) == expected
+    assert format_duration(length) == expected
 
 
 def test_moments_are_told_to_the_second_in_utc() -> None:
-    assert moment(AT) == "2026-11-21 10:05:07 UTC"
-    assert moment(None) == ""
+    assert format_time(AT) == "2026-11-21 10:05:07 UTC"
+    assert format_time(None) == ""
 
 
 def test_data_cannot_end_its_element() -> None:
     hostile = {"name": "</script><script>alert(1)</script>&<!--"}
-    text = str(_data(hostile))
+    text = str(_encode_json(hostile))
     assert not set("<>&") & set(text)
     assert json.loads(text) == hostile
 
@@ -48,7 +48,7 @@ def test_what_is_said_is_never_markup() -> None:
         message = "<b>bold</b>"
 
     values = {"title": "x", "error": _Error(), "status": 404, "is_virtual": False, "clock_jump": None}
-    assert b"&lt;b&gt;bold&lt;/b&gt;" in render("error.html", values, is_whole=False)
+    assert b"&lt;b&gt;bold&lt;/b&gt;" in render_template("error.html", values, is_whole=False)
 
 
 def test_the_address_of_a_file_changes_with_its_content() -> None:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from forewarn.core.access import FILE_OPERATOR, Principal, Revocation, Role, Token
-from forewarn.dashboard.session import Session, Sessions
+from forewarn.dashboard.session import DashboardSession, Sessions
 from forewarn.errors import Forbidden
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -29,14 +29,14 @@ class Kept(dict[str, Token]):
         self.revoked: dict[str, Revocation] = {}
         self.looks = 0
 
-    async def token_of(self, token_id: str) -> Token | None:
+    async def find_token(self, token_id: str) -> Token | None:
         return self.get(token_id)
 
     async def is_revoked(self, nonce: str) -> bool:
         self.looks += 1
         return nonce in self.revoked
 
-    async def revoke(self, revocation: Revocation) -> bool:
+    async def record_revocation(self, revocation: Revocation) -> bool:
         is_new = revocation.nonce not in self.revoked
         self.revoked[revocation.nonce] = revocation
         return is_new
@@ -59,19 +59,19 @@ def begun(made: Sessions, caller: Principal = FILE_OPERATOR) -> str:
     return response.headers["set-cookie"].partition("=")[2].partition(";")[0]
 
 
-def found(made: Sessions, word: str, now: datetime = NOW) -> Session | None:
+def found(made: Sessions, word: str, now: datetime = NOW) -> DashboardSession | None:
     return asyncio.run(made.find(request(word), now))
 
 
 @pytest.mark.parametrize("caller", [FILE_OPERATOR, SIGNED])
 def test_a_session_outlives_a_restart_and_holds_at_every_replica(caller: Principal) -> None:
-    assert found(sessions(), begun(sessions(), caller)) == Session(caller=caller, until=NOW + HOURS)
+    assert found(sessions(), begun(sessions(), caller)) == DashboardSession(caller=caller, until=NOW + HOURS)
 
 
 def test_one_of_a_token_ends_when_that_is_revoked_and_has_what_it_says_now() -> None:
     tokens = Kept(t1=TOKEN)
-    word = begun(sessions(), TOKEN.principal())
-    assert found(sessions(tokens=tokens), word) == Session(caller=TOKEN.principal(), until=NOW + HOURS)
+    word = begun(sessions(), TOKEN.to_principal())
+    assert found(sessions(tokens=tokens), word) == DashboardSession(caller=TOKEN.to_principal(), until=NOW + HOURS)
     tokens["t1"] = replace(TOKEN, revoked_at=NOW)
     assert found(sessions(tokens=tokens), word) is None
     assert found(sessions(), word) is None, "the token was forgotten"
@@ -80,7 +80,7 @@ def test_one_of_a_token_ends_when_that_is_revoked_and_has_what_it_says_now() -> 
 def test_none_outlives_its_token() -> None:
     until = NOW + timedelta(minutes=5)
     tokens = Kept(t1=replace(TOKEN, expires_at=until))
-    word = begun(sessions(), tokens["t1"].principal())
+    word = begun(sessions(), tokens["t1"].to_principal())
     assert found(sessions(tokens=tokens), word, until - timedelta(seconds=1)) is not None
     assert found(sessions(tokens=tokens), word, until) is None
     signed = begun(sessions(), replace(SIGNED, expires_at=until))
@@ -110,7 +110,7 @@ def test_whoever_has_logged_out_stays_out_with_the_same_cookie_and_others_stay_i
 def test_whoever_has_logged_out_is_out_at_every_replica_and_after_a_restart() -> None:
     tokens = Kept(t1=TOKEN)
     one = sessions(tokens=tokens)
-    for caller in (FILE_OPERATOR, SIGNED, TOKEN.principal()):
+    for caller in (FILE_OPERATOR, SIGNED, TOKEN.to_principal()):
         word = begun(one, caller)
         asyncio.run(one.end(request(word), Response(), NOW))
         assert found(sessions(tokens=tokens), word) is None

@@ -4,80 +4,80 @@ from dataclasses import replace
 
 import pytest
 
-from forewarn.demo.claims import ANNOUNCED, UNANNOUNCED, first_fault
-from forewarn.demo.record import Approved, DemoFailed, Entry, Record
+from forewarn.demo.act_record import ActRecord, DemoFailed, SentApproval, WatchedEntry
+from forewarn.demo.claims import ANNOUNCED, UNANNOUNCED, find_broken_claim
 from tests.unit.demo.builders import DB, WEST_0, WEST_1, after, event, id_of, migration, sighting
 
 
 def test_an_act_that_went_well_breaks_no_claim() -> None:
-    assert first_fault(ANNOUNCED, migration()) is None
+    assert find_broken_claim(ANNOUNCED, migration()) is None
 
 
 def test_a_start_before_the_last_approval_in_the_audit_log_is_a_fault() -> None:
-    record = Record()
-    record.add(Entry(at=after(0), sequence=1, kind="scheduled"))
-    record.add(Entry(at=after(1), sequence=2, kind="approved", vm="WestNO_0"))
-    record.add(Entry(at=after(1), sequence=3, kind="started"))
-    assert first_fault(ANNOUNCED, record) == "the maintenance started when 1 of 3 had approved"
+    record = ActRecord()
+    record.add_observation(WatchedEntry(at=after(0), sequence=1, kind="scheduled"))
+    record.add_observation(WatchedEntry(at=after(1), sequence=2, kind="approved", vm="WestNO_0"))
+    record.add_observation(WatchedEntry(at=after(1), sequence=3, kind="started"))
+    assert find_broken_claim(ANNOUNCED, record) == "the maintenance started when 1 of 3 had approved"
 
 
 def test_a_started_event_before_the_last_approval_was_sent_is_a_fault() -> None:
-    record = Record()
-    record.add(Approved(at=after(1), vm=WEST_0, event_id=id_of(WEST_0)))
-    record.add(sighting(DB, 1.1, 3, "Started"))
-    assert first_fault(ANNOUNCED, record) == "db saw its event Started when 1 of 3 had approved"
+    record = ActRecord()
+    record.add_observation(SentApproval(at=after(1), vm=WEST_0, event_id=id_of(WEST_0)))
+    record.add_observation(sighting(DB, 1.1, 3, "Started"))
+    assert find_broken_claim(ANNOUNCED, record) == "db saw its event Started when 1 of 3 had approved"
 
 
 def test_a_start_only_at_notbefore_is_a_fault() -> None:
     record = migration()
     record.entries = [replace(e, at=after(901)) if e.kind == "started" else e for e in record.entries]
-    assert first_fault(ANNOUNCED, record) == "the maintenance waited for NotBefore, although all had approved"
+    assert find_broken_claim(ANNOUNCED, record) == "the maintenance waited for NotBefore, although all had approved"
 
 
 @pytest.mark.parametrize("not_before", ["", "soon"])
 def test_a_scheduled_event_needs_a_notbefore(not_before: str) -> None:
     seen = sighting(DB, 0, 2, "Scheduled")
-    record = Record()
-    record.add(replace(seen, events=(replace(seen.events[0], not_before=not_before),)))
-    assert first_fault(ANNOUNCED, record) == f"db saw a Scheduled event whose NotBefore is {not_before!r}"
+    record = ActRecord()
+    record.add_observation(replace(seen, events=(replace(seen.events[0], not_before=not_before),)))
+    assert find_broken_claim(ANNOUNCED, record) == f"db saw a Scheduled event whose NotBefore is {not_before!r}"
 
 
 @pytest.mark.parametrize("foreign", ["WestNO_0", id_of(WEST_1)])
 def test_a_trace_of_the_other_tenant_is_a_fault(foreign: str) -> None:
-    record = Record()
-    record.add(sighting(WEST_0, 0, 2, "Scheduled"))
+    record = ActRecord()
+    record.add_observation(sighting(WEST_0, 0, 2, "Scheduled"))
     seen = sighting(DB, 0, 2, "Scheduled")
-    record.add(replace(seen, body=seen.body + foreign))
-    assert first_fault(ANNOUNCED, record) == f"db was shown {foreign} of the other tenant"
+    record.add_observation(replace(seen, body=seen.body + foreign))
+    assert find_broken_claim(ANNOUNCED, record) == f"db was shown {foreign} of the other tenant"
 
 
 def test_a_vm_that_does_not_see_all_of_its_scope_is_a_fault() -> None:
-    record = Record()
-    record.add(replace(sighting(WEST_0, 0, 2, "Scheduled"), events=(event(WEST_0),)))
-    assert first_fault(ANNOUNCED, record) == "WestNO_0 was not shown the event of WestNO_1 in its own scope"
+    record = ActRecord()
+    record.add_observation(replace(sighting(WEST_0, 0, 2, "Scheduled"), events=(event(WEST_0),)))
+    assert find_broken_claim(ANNOUNCED, record) == "WestNO_0 was not shown the event of WestNO_1 in its own scope"
 
 
 def test_a_started_event_with_a_notbefore_is_a_fault() -> None:
     seen = sighting(DB, 0, 5, "Started", "Reboot")
-    record = Record()
-    record.add(replace(seen, events=(replace(seen.events[0], not_before="later"),)))
-    assert first_fault(UNANNOUNCED, record) == "db saw a Started event that still had a NotBefore"
+    record = ActRecord()
+    record.add_observation(replace(seen, events=(replace(seen.events[0], not_before="later"),)))
+    assert find_broken_claim(UNANNOUNCED, record) == "db saw a Started event that still had a NotBefore"
 
 
 def test_a_skipped_incarnation_is_a_fault() -> None:
-    record = Record()
-    record.add(sighting(WEST_1, 0, 5, "Started", "Reboot"))
-    record.add(sighting(WEST_1, 3, 7))
-    assert first_fault(UNANNOUNCED, record) == "WestNO_1 saw incarnation 7 after 5"
+    record = ActRecord()
+    record.add_observation(sighting(WEST_1, 0, 5, "Started", "Reboot"))
+    record.add_observation(sighting(WEST_1, 3, 7))
+    assert find_broken_claim(UNANNOUNCED, record) == "WestNO_1 saw incarnation 7 after 5"
 
 
 def test_a_failure_that_is_announced_is_a_fault() -> None:
-    record = Record()
-    record.add(sighting(DB, 0, 5, "Scheduled", "Reboot"))
-    assert first_fault(UNANNOUNCED, record) == "db saw an event of the failed host that had not started"
+    record = ActRecord()
+    record.add_observation(sighting(DB, 0, 5, "Scheduled", "Reboot"))
+    assert find_broken_claim(UNANNOUNCED, record) == "db saw an event of the failed host that had not started"
 
 
 def test_a_record_raises_as_soon_as_a_claim_is_broken() -> None:
-    record = Record(check=lambda r: first_fault(UNANNOUNCED, r))
+    record = ActRecord(check=lambda r: find_broken_claim(UNANNOUNCED, r))
     with pytest.raises(DemoFailed, match="had not started"):
-        record.add(sighting(DB, 0, 5, "Scheduled", "Reboot"))
+        record.add_observation(sighting(DB, 0, 5, "Scheduled", "Reboot"))

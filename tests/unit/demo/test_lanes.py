@@ -8,20 +8,20 @@ from forewarn.demo.lanes import ASCII, UNICODE, Glyphs, Lanes, LaneState, Mark
 
 def test_each_lane_shows_its_state() -> None:
     lanes = Lanes(("a", "b", "c", "d"), UNICODE)
-    lanes.enter("b", LaneState.PREPARING)
-    lanes.enter("c", LaneState.APPROVED)
-    lanes.enter("d", LaneState.STARTED)
-    assert lanes.draw().plain.split() == ["·", "┆", "│", "┃"]
+    lanes.set_state("b", LaneState.PREPARING)
+    lanes.set_state("c", LaneState.APPROVED)
+    lanes.set_state("d", LaneState.STARTED)
+    assert lanes.draw_row().plain.split() == ["·", "┆", "│", "┃"]
 
 
 @pytest.mark.parametrize(("mark", "glyph"), [(Mark.ACTS, "●"), (Mark.APPROVES, "✓"), (Mark.FAILS, "✗")])
 def test_who_acts_gets_a_mark(mark: Mark, glyph: str) -> None:
-    assert Lanes(("a", "b"), UNICODE).draw("b", mark).plain.split() == ["·", glyph]
+    assert Lanes(("a", "b"), UNICODE).draw_row("b", mark).plain.split() == ["·", glyph]
 
 
 def test_a_row_is_as_wide_as_the_lanes() -> None:
     lanes = Lanes(("a", "b", "c"), UNICODE)
-    assert lanes.draw("a").cell_len == lanes.width
+    assert lanes.draw_row("a").cell_len == lanes.width
 
 
 def test_heads_lead_from_each_lane_to_the_same_column() -> None:

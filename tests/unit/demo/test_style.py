@@ -4,9 +4,9 @@ import io
 
 import pytest
 
-from forewarn.demo.cast import LANES
 from forewarn.demo.lanes import LaneState, Mark
-from forewarn.demo.style import THEME, DemoConsole, Words, make_console
+from forewarn.demo.style import THEME, DemoConsole, ProtocolHighlighter, make_console
+from forewarn.demo.vms import LANES
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
 
@@ -20,7 +20,7 @@ class Unread(io.StringIO):
 
 def printed(environment: dict[str, str]) -> str:
     file = io.StringIO()
-    make_console(environment, file).print(Words()("WestNO_0 approves"))
+    make_console(environment, file).print(ProtocolHighlighter()("WestNO_0 approves"))
     return file.getvalue()
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from forewarn.core.approval import Approval, Approver
-from forewarn.core.decision import Document
-from forewarn.core.limit_log import Guest, LimitsMet
+from forewarn.core.approval import ApprovalResult, Approver
+from forewarn.core.decision import AudienceDocument
+from forewarn.core.limit_log import CallerKind, CallerLimitHits
 from forewarn.core.model import Audience, EventType, MaintenanceState, NotificationProfile, Scope
 from forewarn.core.policy import Policy
 from forewarn.endpoint import messages
-from forewarn.endpoint.request_journal import Journal
+from forewarn.endpoint.request_journal import RequestJournal
 from forewarn.wire.imds import Dialect, encode_documents
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import an_event, availability_set, maintenance, vm
@@ -30,30 +30,30 @@ def told(message: messages.FromService) -> messages.FromService:
 
 def test_a_document_arrives_with_the_bytes_that_every_version_shows() -> None:
     documents = [
-        Document(audience=AUDIENCE),
-        Document(audience=AUDIENCE, items=((an_event(), SCHEDULED), (an_event(sequence=2), STARTED))),
-        Document(audience=replace(AUDIENCE, enabled_at=None)),
+        AudienceDocument(audience=AUDIENCE),
+        AudienceDocument(audience=AUDIENCE, items=((an_event(), SCHEDULED), (an_event(sequence=2), STARTED))),
+        AudienceDocument(audience=replace(AUDIENCE, enabled_at=None)),
     ]
-    arrived = told(messages.show(documents))
-    assert isinstance(arrived, messages.Show)
+    arrived = told(messages.build_document_update(documents))
+    assert isinstance(arrived, messages.DocumentUpdate)
     dialect = Dialect()
     for sent, shown in zip(documents, arrived.documents, strict=True):
         assert shown.audience == sent.audience
-        assert encode_documents(shown, dialect.versions(), dialect) == encode_documents(
-            sent, dialect.versions(), dialect
+        assert encode_documents(shown, dialect.list_versions(), dialect) == encode_documents(
+            sent, dialect.list_versions(), dialect
         )
 
 
 def test_the_vms_that_a_maintenance_holds_are_not_sent() -> None:
     """A host's maintenance holds thousands, and is shown to each of them."""
-    [(_, maintenance_shown)] = _arrived(Document(audience=AUDIENCE, items=((an_event(), SCHEDULED),))).items
+    [(_, maintenance_shown)] = _arrived(AudienceDocument(audience=AUDIENCE, items=((an_event(), SCHEDULED),))).items
     assert SCHEDULED.claims
     assert maintenance_shown == replace(SCHEDULED, claims=(), hosts=())
 
 
-def _arrived(document: Document) -> Document:
-    arrived = told(messages.show([document]))
-    assert isinstance(arrived, messages.Show)
+def _arrived(document: AudienceDocument) -> AudienceDocument:
+    arrived = told(messages.build_document_update([document]))
+    assert isinstance(arrived, messages.DocumentUpdate)
     return arrived.documents[0]
 
 
@@ -64,11 +64,14 @@ def test_vms_and_scopes_arrive_as_they_are_declared_but_for_what_only_the_servic
     )
     scope: Scope = replace(availability_set("web"), policy=Policy(approves_user_operations=True))
     arrived = told(
-        messages.Declare(
-            vms=[messages.sparse(one)], scopes=[messages.sparse(scope)], removed_vms=["gone"], is_last=True
+        messages.InventoryPart(
+            vms=[messages.encode_sparse(one)],
+            scopes=[messages.encode_sparse(scope)],
+            removed_vms=["gone"],
+            is_last=True,
         )
     )
-    assert isinstance(arrived, messages.Declare)
+    assert isinstance(arrived, messages.InventoryPart)
     assert arrived.vms == [replace(one, terminate_notification=NotificationProfile())]
     assert arrived.scopes == [availability_set("web")]
     assert (arrived.removed_vms, arrived.removed_scopes, arrived.is_last) == (["gone"], [], True)
@@ -78,29 +81,29 @@ def test_calls_and_their_answers_arrive_as_they_were_said() -> None:
     approver = Approver(
         actor="vm:web-0", audience="scope:web", vm="web-0", source_address="10.9.0.1", api_version="2020-07-01"
     )
-    met = LimitsMet(guest=Guest.VM, name="web-0", limited={"body_bytes_max": 4}, limited_at=NOW)
+    met = CallerLimitHits(guest=CallerKind.VM, name="web-0", limited={"body_bytes_max": 4}, limited_at=NOW)
     asked: list[messages.FromEndpoint] = [
-        messages.Approve(1, ("A", "B"), approver),
-        messages.Enable(2, "vm:db", None),
-        messages.Asked({"scope:web": NOW}),
-        messages.Counted(3, [1, 2], [("2020-07-01", "GET", 200, 5)], 1, 2, 3, {"body_bytes_max": 4}, [met]),
-        messages.Synced(4),
+        messages.ApproveCall(1, ("A", "B"), approver),
+        messages.EnableCall(2, "vm:db", None),
+        messages.LastRequestTimes({"scope:web": NOW}),
+        messages.CounterReport(3, [1, 2], [("2020-07-01", "GET", 200, 5)], 1, 2, 3, {"body_bytes_max": 4}, [met]),
+        messages.SyncReply(4),
     ]
     assert [messages.decode_from_endpoint(messages.encode(each)) for each in asked] == asked
     answered: list[messages.FromService] = [
-        messages.Answer(1, Approval(approved=("A",), refused=("B",))),
-        messages.Answer(2, None, messages.Failure(503, "the database is locked")),
-        messages.Sync(5),
-        messages.Report(6, 100),
-        messages.Stop(2.0),
+        messages.CallResult(1, ApprovalResult(approved=("A",), refused=("B",))),
+        messages.CallResult(2, None, messages.CallFailure(503, "the database is locked")),
+        messages.SyncRequest(5),
+        messages.CounterRequest(6, 100),
+        messages.StopRequest(2.0),
     ]
     assert [told(each) for each in answered] == answered
 
 
 def test_requests_of_the_hot_path_and_of_the_app_arrive_as_they_were_written_down() -> None:
-    written, read = Journal(lambda: NOW, 10, before=41), Journal(lambda: NOW, 10)
-    written.hit("vm-1", "127.0.0.1", b"GET /x?api-version=1 HTTP/1.1\r\nMetadata: true\r\n\r\n", b"{}")
-    written.note(
+    written, read = RequestJournal(lambda: NOW, 10, numbered_after=41), RequestJournal(lambda: NOW, 10)
+    written.record_fast_request("vm-1", "127.0.0.1", b"GET /x?api-version=1 HTTP/1.1\r\nMetadata: true\r\n\r\n", b"{}")
+    written.record_request(
         vm="vm-1",
         source_address="127.0.0.1",
         method="POST",
@@ -111,10 +114,10 @@ def test_requests_of_the_hot_path_and_of_the_app_arrive_as_they_were_written_dow
         answer=b"{}",
         took_s=0.5,
     )
-    arrived = messages.decode_from_endpoint(messages.encode(messages.Told(written.since(0))))
-    assert isinstance(arrived, messages.Told)
-    read.take_over(arrived.requests)
-    read.take_over(arrived.requests)
-    assert read.exchanges() == written.exchanges()
-    assert [each.number for each in read.exchanges()] == [42, 43]
-    assert (read.newest, [each.number for each in written.since(42)]) == (43, [43])
+    arrived = messages.decode_from_endpoint(messages.encode(messages.JournalEntries(written.list_entries_after(0))))
+    assert isinstance(arrived, messages.JournalEntries)
+    read.add_entries(arrived.requests)
+    read.add_entries(arrived.requests)
+    assert read.list_exchanges() == written.list_exchanges()
+    assert [each.number for each in read.list_exchanges()] == [42, 43]
+    assert (read.newest_number, [each.number for each in written.list_entries_after(42)]) == (43, [43])

@@ -9,16 +9,16 @@ from typing import NoReturn, cast
 import pytest
 
 from forewarn.clock import VirtualClock
-from forewarn.core.approval import Approval
-from forewarn.core.decision import Document
+from forewarn.core.approval import ApprovalResult
+from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience
-from forewarn.endpoint.fault_registry import Faults
-from forewarn.endpoint.messages import Answer, Synced, encode
-from forewarn.endpoint.parent import MetadataProcess, ProcessTerms
+from forewarn.endpoint.fault_registry import FaultRegistry
+from forewarn.endpoint.messages import CallResult, SyncReply, encode
+from forewarn.endpoint.parent import MetadataProcess, ProcessSettings
 from forewarn.endpoint.pipe import Pipe
-from forewarn.endpoint.request_journal import Journal
-from forewarn.endpoint.traffic import Limits, Traffic
+from forewarn.endpoint.request_journal import RequestJournal
+from forewarn.endpoint.traffic import EndpointLimits, Traffic
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity
 from forewarn.wire.imds import Dialect
@@ -38,25 +38,25 @@ def process() -> MetadataProcess:
     """Told of everything, and taking nothing: nobody empties its queue."""
     feed = Feed(Dialect())
     identity = Identity(feed)
-    traffic = Traffic(Limits(), len(feed.versions), Faults(VirtualClock(NOW)))
-    journal = Journal(lambda: NOW)
+    traffic = Traffic(EndpointLimits(), len(feed.versions), FaultRegistry(VirtualClock(NOW)))
+    journal = RequestJournal(lambda: NOW)
     made = MetadataProcess(
-        ProcessTerms(), feed=feed, identity=identity, enable=_never, approve=_never, traffic=traffic, journal=journal
+        ProcessSettings(), feed=feed, identity=identity, enable=_never, approve=_never, traffic=traffic, journal=journal
     )
     made._pipe = cast("Pipe", object())
-    made._told = ({"vm-0": vm("vm-0")}, {})
-    feed.listeners.append(made._tell_document)
-    identity.listeners.append(made._tell_inventory)
+    made._sent_inventory = ({"vm-0": vm("vm-0")}, {})
+    feed.listeners.append(made._queue_document)
+    identity.listeners.append(made._queue_inventory)
     return made
 
 
-def document(number: int) -> Document:
+def document(number: int) -> AudienceDocument:
     key = AUDIENCES[number % len(AUDIENCES)]
-    return Document(audience=Audience(key=key, enabled_at=NOW, epoch=1, incarnation=number))
+    return AudienceDocument(audience=Audience(key=key, enabled_at=NOW, epoch=1, incarnation=number))
 
 
 def answer(number: int) -> bytes:
-    return encode(Answer(number, Approval(approved=("A",))))
+    return encode(CallResult(number, ApprovalResult(approved=("A",))))
 
 
 def waiting(process: MetadataProcess) -> list[object]:
@@ -64,7 +64,7 @@ def waiting(process: MetadataProcess) -> list[object]:
 
 
 def test_of_the_documents_of_one_audience_only_the_newest_waits(process: MetadataProcess) -> None:
-    process._feed.publish(document(number) for number in range(1, 10_001))
+    process._feed.publish_documents(document(number) for number in range(1, 10_001))
     assert waiting(process) == [set(AUDIENCES)]
     newest = process._queue[0]
     assert isinstance(newest, dict)
@@ -73,16 +73,16 @@ def test_of_the_documents_of_one_audience_only_the_newest_waits(process: Metadat
 
 def test_an_answer_waits_behind_the_documents_that_it_implies(process: MetadataProcess) -> None:
     """Invariant 9: what is published before an answer arrives before it, and what comes later does not overtake it."""
-    process._feed.publish([document(1)])
-    process._put(answer(1))
-    process._feed.publish([document(2)])
+    process._feed.publish_documents([document(1)])
+    process._enqueue(answer(1))
+    process._feed.publish_documents([document(2)])
     assert waiting(process) == [{AUDIENCES[1]}, answer(1), {AUDIENCES[2]}]
 
 
 def test_documents_do_not_overtake_an_inventory(process: MetadataProcess) -> None:
-    process._feed.publish([document(1)])
-    process._identity.load(Inventory(vms=(vm("vm-0"), vm("vm-1"))))
-    process._feed.publish([document(4)])
+    process._feed.publish_documents([document(1)])
+    process._identity.load_inventory(Inventory(vms=(vm("vm-0"), vm("vm-1"))))
+    process._feed.publish_documents([document(4)])
     first, declared, last = process._queue
     assert isinstance(first, dict)
     assert isinstance(last, dict)
@@ -93,11 +93,11 @@ def test_documents_do_not_overtake_an_inventory(process: MetadataProcess) -> Non
 def test_many_inventories_wait_as_the_newest_with_every_document_and_answers_after_them(
     process: MetadataProcess,
 ) -> None:
-    process._feed.publish([document(1)])
-    process._put(answer(1))
+    process._feed.publish_documents([document(1)])
+    process._enqueue(answer(1))
     for count in range(100):
-        process._identity.load(Inventory(vms=tuple(vm(f"vm-{n}") for n in range(count))))
-        process._feed.publish([document(3 * count + 2)])
+        process._identity.load_inventory(Inventory(vms=tuple(vm(f"vm-{n}") for n in range(count))))
+        process._feed.publish_documents([document(3 * count + 2)])
     assert len(process._queue) < 10
     declared = [each for each in process._queue if isinstance(each, tuple)]
     assert len(declared) <= 2
@@ -107,8 +107,8 @@ def test_many_inventories_wait_as_the_newest_with_every_document_and_answers_aft
 
 def test_however_answers_and_documents_alternate_the_queue_does_not_grow_without_end(process: MetadataProcess) -> None:
     for number in range(1, 5_001):
-        process._feed.publish([document(number)])
-        process._put(answer(number))
+        process._feed.publish_documents([document(number)])
+        process._enqueue(answer(number))
     groups = [each for each in process._queue if not isinstance(each, bytes)]
     answers = [each for each in process._queue if isinstance(each, bytes)]
     assert len(groups) <= 1001
@@ -117,8 +117,8 @@ def test_however_answers_and_documents_alternate_the_queue_does_not_grow_without
 
 def test_a_process_that_is_away_is_told_nothing_until_it_is_told_everything(process: MetadataProcess) -> None:
     process._pipe = None
-    process._feed.publish([document(1)])
-    process._identity.load(Inventory(vms=(replace(vm("vm-0"), addresses=("10.0.0.1",)),)))
+    process._feed.publish_documents([document(1)])
+    process._identity.load_inventory(Inventory(vms=(replace(vm("vm-0"), addresses=("10.0.0.1",)),)))
     assert not process._queue
 
 
@@ -136,7 +136,7 @@ class Line:
     def send(self, frame: bytes) -> None:
         self.asked += 1
         if self._answers:
-            self._frames.put_nowait(encode(Synced(self.asked)))
+            self._frames.put_nowait(encode(SyncReply(self.asked)))
 
     async def receive(self) -> list[bytes]:
         return [await self._frames.get()]
@@ -150,8 +150,8 @@ def test_only_a_process_that_sends_nothing_is_given_up(process: MetadataProcess,
         knows_all = asyncio.get_running_loop().create_future()
         knows_all.set_result(True)
         pipe = cast("Pipe", line)
-        listening = asyncio.create_task(process._listen(pipe))
-        watching = asyncio.create_task(process._until_silent(pipe, knows_all))
+        listening = asyncio.create_task(process._handle_messages(pipe))
+        watching = asyncio.create_task(process._wait_until_silent(pipe, knows_all))
         await asyncio.sleep(600)
         is_given_up = watching.done()
         for task in (listening, watching):

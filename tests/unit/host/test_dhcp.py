@@ -13,12 +13,12 @@ from forewarn.errors import ConfigError
 from forewarn.host.dhcp import (
     LEASE_MAX_S,
     PACKET_BYTES_MAX,
-    Kind,
-    Lease,
-    Question,
-    Responder,
-    decide,
-    decode_question,
+    DhcpLease,
+    DhcpMessageType,
+    DhcpRequest,
+    DhcpResponder,
+    decide_answer,
+    decode_request,
     encode_answer,
 )
 
@@ -27,7 +27,7 @@ MAC = bytes.fromhex("525400112233")
 NONE = IPv4Address(0)
 ENDPOINT = IPv4Address("168.63.129.16")
 SERVER = IPv4Address("10.0.0.1")
-LEASE = Lease(address=IPv4Address("10.0.0.2"), prefix=24, gateway=SERVER, duration_s=600)
+LEASE = DhcpLease(address=IPv4Address("10.0.0.2"), prefix=24, gateway=SERVER, duration_s=600)
 ASKS = bytes([55, 2, 3, 245])
 
 
@@ -40,20 +40,22 @@ def packet(options: bytes, at: int = 0, value: bytes = b"", address: IPv4Address
 
 
 def question(
-    kind: Kind,
+    kind: DhcpMessageType,
     address: IPv4Address = NONE,
     wanted: IPv4Address = NONE,
     server: IPv4Address = NONE,
     *,
     is_bare: bool = False,
-) -> Question:
+) -> DhcpRequest:
     xid = int.from_bytes(XID)
-    return Question(kind=kind, xid=xid, mac=MAC, address=address, wanted=wanted, server=server, is_bare=is_bare)
+    return DhcpRequest(
+        kind=kind, xid=xid, mac=MAC, address=address, requested_address=wanted, server=server, is_bare=is_bare
+    )
 
 
-def answer_to(asked: Question, lease: Lease | None = None) -> tuple[bytes, dict[int, bytes]]:
+def answer_to(asked: DhcpRequest, lease: DhcpLease | None = None) -> tuple[bytes, dict[int, bytes]]:
     """The whole answer, and its options."""
-    decision = decide(asked, lease, SERVER)
+    decision = decide_answer(asked, lease, SERVER)
     assert decision is not None
     made = encode_answer(asked, *decision, endpoint=ENDPOINT, server=SERVER)
     options: dict[int, bytes] = {}
@@ -69,13 +71,13 @@ def answer_to(asked: Question, lease: Lease | None = None) -> tuple[bytes, dict[
 
 def test_the_sample_of_the_protocol_asks() -> None:
     """R94: it lists no options, and means this one."""
-    assert decode_question(encode_discover(XID, MAC)) == question(Kind.DISCOVER, is_bare=True)
+    assert decode_request(encode_discover(XID, MAC)) == question(DhcpMessageType.DISCOVER, is_bare=True)
 
 
 def test_a_client_that_lists_the_option_asks() -> None:
     """R94."""
-    found = decode_question(packet(bytes([53, 1, 8, 0]) + ASKS + b"\xff", address=LEASE.address))
-    assert found == question(Kind.INFORM, address=LEASE.address)
+    found = decode_request(packet(bytes([53, 1, 8, 0]) + ASKS + b"\xff", address=LEASE.address))
+    assert found == question(DhcpMessageType.INFORM, address=LEASE.address)
 
 
 @pytest.mark.parametrize(
@@ -91,18 +93,18 @@ def test_a_client_that_lists_the_option_asks() -> None:
 )
 def test_who_says_anything_of_itself_may_want_an_address(options: list[int], is_bare: bool) -> None:
     """R94."""
-    found = decode_question(packet(bytes([53, 1, 1, *options, 255])))
+    found = decode_request(packet(bytes([53, 1, 1, *options, 255])))
     assert found is not None
     assert found.is_bare is is_bare
 
 
 def test_what_a_client_says_of_addresses_is_read() -> None:
     options = bytes([53, 1, 3, 50, 4, 10, 0, 0, 2, 54, 4, 10, 0, 0, 1]) + ASKS + b"\xff"
-    assert decode_question(packet(options)) == question(Kind.REQUEST, wanted=LEASE.address, server=SERVER)
+    assert decode_request(packet(options)) == question(DhcpMessageType.REQUEST, wanted=LEASE.address, server=SERVER)
 
 
 def test_a_long_option_may_come_in_pieces() -> None:
-    assert decode_question(packet(bytes([53, 1, 1, 55, 1, 3, 55, 1, 245, 255]))) == question(Kind.DISCOVER)
+    assert decode_request(packet(bytes([53, 1, 1, 55, 1, 3, 55, 1, 245, 255]))) == question(DhcpMessageType.DISCOVER)
 
 
 @pytest.mark.parametrize(
@@ -134,12 +136,12 @@ def test_a_long_option_may_come_in_pieces() -> None:
 )
 def test_what_is_damaged_or_no_question_to_us_is_dropped(damaged: bytes) -> None:
     """R94."""
-    assert decode_question(damaged) is None
+    assert decode_request(damaged) is None
 
 
 def test_who_asks_for_other_options_is_left_to_the_network_s_own_server() -> None:
     """R94."""
-    assert decode_question(packet(bytes([53, 1, 1, 55, 3, 1, 3, 6, 255]))) is None
+    assert decode_request(packet(bytes([53, 1, 1, 55, 3, 1, 3, 6, 255]))) is None
 
 
 @given(st.binary(max_size=400))
@@ -147,8 +149,8 @@ def test_who_asks_for_other_options_is_left_to_the_network_s_own_server() -> Non
 def test_any_packet_is_a_question_or_none(content: bytes) -> None:
     """R94."""
     for whole in (content, packet(content)):
-        found = decode_question(whole)
-        assert found is None or found.kind in set(Kind)
+        found = decode_request(whole)
+        assert found is None or found.kind in set(DhcpMessageType)
 
 
 # What is answered
@@ -156,7 +158,7 @@ def test_any_packet_is_a_question_or_none(content: bytes) -> None:
 
 def test_the_client_reads_the_endpoint_out_of_the_answer() -> None:
     """R94, R95: the two halves of Forewarn, byte by byte."""
-    asked = decode_question(encode_discover(XID, MAC))
+    asked = decode_request(encode_discover(XID, MAC))
     assert asked is not None
     made, options = answer_to(asked)
     assert decode_offer(made, XID) == str(ENDPOINT)
@@ -170,39 +172,39 @@ def test_the_client_reads_the_endpoint_out_of_the_answer() -> None:
 
 def test_without_a_lease_no_address_is_offered_and_only_to_who_wants_none() -> None:
     """R95: real clients take an offer of 0.0.0.0, and have no address for long."""
-    made, options = answer_to(question(Kind.DISCOVER, is_bare=True))
+    made, options = answer_to(question(DhcpMessageType.DISCOVER, is_bare=True))
     assert made[16:20] == bytes(4)
     assert options == {53: b"\x02", 245: ENDPOINT.packed}
-    assert decide(question(Kind.DISCOVER), None, SERVER) is None
+    assert decide_answer(question(DhcpMessageType.DISCOVER), None, SERVER) is None
 
 
 def test_who_has_an_address_is_told_the_endpoint_alone() -> None:
     """R95."""
-    made, options = answer_to(question(Kind.INFORM, address=LEASE.address), LEASE)
+    made, options = answer_to(question(DhcpMessageType.INFORM, address=LEASE.address), LEASE)
     assert made[12:20] == LEASE.address.packed + bytes(4)
     assert options == {53: b"\x05", 54: SERVER.packed, 245: ENDPOINT.packed}
 
 
 @pytest.mark.parametrize("lease", [None, LEASE])
-def test_a_request_to_another_server_is_none_of_our_business(lease: Lease | None) -> None:
-    asked = question(Kind.REQUEST, wanted=LEASE.address, server=IPv4Address("10.0.0.254"))
-    assert decide(asked, lease, SERVER) is None
+def test_a_request_to_another_server_is_none_of_our_business(lease: DhcpLease | None) -> None:
+    asked = question(DhcpMessageType.REQUEST, wanted=LEASE.address, server=IPv4Address("10.0.0.254"))
+    assert decide_answer(asked, lease, SERVER) is None
 
 
 def test_a_request_is_not_answered_where_no_lease_was_told() -> None:
-    assert decide(question(Kind.REQUEST, wanted=LEASE.address, server=SERVER), None, SERVER) is None
+    assert decide_answer(question(DhcpMessageType.REQUEST, wanted=LEASE.address, server=SERVER), None, SERVER) is None
 
 
 @pytest.mark.parametrize(
     ("asked", "kind"),
     [
-        (question(Kind.DISCOVER), Kind.OFFER),
-        (question(Kind.REQUEST, wanted=LEASE.address, server=SERVER), Kind.ACK),
-        (question(Kind.REQUEST, wanted=LEASE.address), Kind.ACK),
-        (question(Kind.REQUEST, address=LEASE.address), Kind.ACK),
+        (question(DhcpMessageType.DISCOVER), DhcpMessageType.OFFER),
+        (question(DhcpMessageType.REQUEST, wanted=LEASE.address, server=SERVER), DhcpMessageType.ACK),
+        (question(DhcpMessageType.REQUEST, wanted=LEASE.address), DhcpMessageType.ACK),
+        (question(DhcpMessageType.REQUEST, address=LEASE.address), DhcpMessageType.ACK),
     ],
 )
-def test_where_a_lease_was_told_it_is_offered_and_given(asked: Question, kind: Kind) -> None:
+def test_where_a_lease_was_told_it_is_offered_and_given(asked: DhcpRequest, kind: DhcpMessageType) -> None:
     """R95."""
     made, options = answer_to(asked, LEASE)
     assert made[16:20] == LEASE.address.packed
@@ -218,14 +220,14 @@ def test_where_a_lease_was_told_it_is_offered_and_given(asked: Question, kind: K
 
 @pytest.mark.parametrize(("wanted", "address"), [(SERVER, NONE), (NONE, SERVER), (NONE, NONE)])
 def test_another_address_than_the_lease_s_is_refused(wanted: IPv4Address, address: IPv4Address) -> None:
-    made, options = answer_to(question(Kind.REQUEST, wanted=wanted, address=address), LEASE)
+    made, options = answer_to(question(DhcpMessageType.REQUEST, wanted=wanted, address=address), LEASE)
     assert made[12:20] == bytes(8)
     assert options == {53: b"\x06", 54: SERVER.packed}
 
 
-@pytest.mark.parametrize("kind", [Kind.OFFER, Kind.ACK, Kind.NAK])
-def test_an_answer_is_no_question(kind: Kind) -> None:
-    assert decide(question(kind), LEASE, SERVER) is None
+@pytest.mark.parametrize("kind", [DhcpMessageType.OFFER, DhcpMessageType.ACK, DhcpMessageType.NAK])
+def test_an_answer_is_no_question(kind: DhcpMessageType) -> None:
+    assert decide_answer(question(kind), LEASE, SERVER) is None
 
 
 # What may be said
@@ -234,11 +236,11 @@ def test_an_answer_is_no_question(kind: Kind) -> None:
 @pytest.mark.parametrize("address", ["", "metadata", "fd00::1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "127.0.0.1"])
 def test_an_endpoint_that_no_guest_could_reach_is_refused(address: str) -> None:
     """R95."""
-    with pytest.raises(ConfigError, match="cannot be told to guests as the endpoint's address: expected for example"):
-        Responder(address, frozenset)
+    with pytest.raises(ConfigError, match=r"cannot announce .* as the endpoint's address: expected for example"):
+        DhcpResponder(address, frozenset)
 
 
 @pytest.mark.parametrize(("prefix", "duration_s"), [(0, 600), (33, 600), (24, 59), (24, LEASE_MAX_S + 1)])
 def test_a_lease_out_of_range_is_refused(prefix: int, duration_s: int) -> None:
-    with pytest.raises(ConfigError, match=r"^a lease of 10\.0\.0\.2/\d+ for \d+ s cannot be given: expected a mask of"):
-        Lease(address=LEASE.address, prefix=prefix, duration_s=duration_s)
+    with pytest.raises(ConfigError, match=r"^invalid lease of 10\.0\.0\.2/\d+ for \d+ s: expected a prefix of"):
+        DhcpLease(address=LEASE.address, prefix=prefix, duration_s=duration_s)

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from forewarn.errors import ConfigError
 from forewarn.host.listeners import (
     INTERFACES_FILE_BYTES_MAX,
-    Interface,
-    Place,
-    Trouble,
-    Way,
-    Ways,
-    _explain,
-    assign,
-    read_interfaces,
+    IdentificationMethod,
+    ListenAddress,
+    ListenerProblem,
+    ListenerSettings,
+    NetworkInterface,
+    _explain_error,
+    assign_interfaces,
+    read_interface_file,
 )
 from tests.unit.core.builders import vm
 
-BY_NAME = Ways(by=(Way.INTERFACE,), pattern="tap-{vm}")
-BY_MAC = Ways(by=(Way.INTERFACE,), by_mac=True)
+BY_NAME = ListenerSettings(identify_by=(IdentificationMethod.INTERFACE,), interface_pattern="tap-{vm}")
+BY_MAC = ListenerSettings(identify_by=(IdentificationMethod.INTERFACE,), by_mac=True)
 FILE = Path("interfaces.yaml")
 
 
@@ -37,56 +37,93 @@ FILE = Path("interfaces.yaml")
 @pytest.mark.parametrize(
     "said",
     [
-        {"by": (Way.ADDRESS,)},
-        {"by": (Way.ADDRESS,), "listen": ("127.0.0.1:0", "[fd00::1]:80")},
-        {"by": (Way.INTERFACE,), "pattern": "tap-{vm}"},
-        {"by": (Way.INTERFACE,), "pattern": "{vm}"},
-        {"by": (Way.INTERFACE,), "pattern": "{vm}.0"},
-        {"by": (Way.INTERFACE,), "file": FILE},
-        {"by": (Way.INTERFACE,), "by_mac": True, "pattern": "tap-{vm}", "file": FILE},
-        {"by": (Way.SOCKET,), "folder": Path("sockets"), "listen": ()},
-        {"by": (Way.SOCKET, Way.INTERFACE), "folder": Path("sockets"), "by_mac": True},
-        {"by": (Way.SOCKET, Way.ADDRESS), "folder": Path("sockets"), "group": "root"},
+        {"by": (IdentificationMethod.ADDRESS,)},
+        {"by": (IdentificationMethod.ADDRESS,), "listen": ("127.0.0.1:0", "[fd00::1]:80")},
+        {"by": (IdentificationMethod.INTERFACE,), "pattern": "tap-{vm}"},
+        {"by": (IdentificationMethod.INTERFACE,), "pattern": "{vm}"},
+        {"by": (IdentificationMethod.INTERFACE,), "pattern": "{vm}.0"},
+        {"by": (IdentificationMethod.INTERFACE,), "file": FILE},
+        {"by": (IdentificationMethod.INTERFACE,), "by_mac": True, "pattern": "tap-{vm}", "file": FILE},
+        {"by": (IdentificationMethod.SOCKET,), "folder": Path("sockets"), "listen": ()},
+        {
+            "by": (IdentificationMethod.SOCKET, IdentificationMethod.INTERFACE),
+            "folder": Path("sockets"),
+            "by_mac": True,
+        },
+        {"by": (IdentificationMethod.SOCKET, IdentificationMethod.ADDRESS), "folder": Path("sockets"), "group": "root"},
     ],
 )
 def test_ways_that_go_together_are_taken(said: dict[str, Any]) -> None:
     """R2."""
-    assert Ways(**said).by == said["by"]
+    assert ListenerSettings(**said).identify_by == said["by"]
 
 
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"by": ()}, "say how VMs are told apart: by address, interface or socket"),
-        ({"by": (Way.ADDRESS, Way.INTERFACE)}, "VMs cannot be told apart by address and by interface at once"),
-        ({"by": (Way.ADDRESS,), "listen": ()}, "say where to listen, for example 169.254.169.254:80"),
-        ({"by": (Way.ADDRESS,), "listen": ("metadata:80",)}, "cannot listen on 'metadata:80': expected an address"),
-        ({"by": (Way.ADDRESS,), "pattern": "tap-{vm}"}, "a pattern, a file or MACs of interfaces are of use only"),
-        ({"by": (Way.INTERFACE,)}, "say which interface is whose: by a pattern such as tap-{vm}, by a file, or by MAC"),
-        ({"by": (Way.INTERFACE,), "pattern": "tap"}, "interface pattern 'tap': expected {vm} once"),
-        ({"by": (Way.INTERFACE,), "pattern": "{vm}-{vm}"}, "interface pattern '{vm}-{vm}': expected {vm} once"),
-        ({"by": (Way.INTERFACE,), "pattern": "{host}-{vm}"}, "interface pattern '{host}-{vm}': expected {vm} once"),
-        ({"by": (Way.INTERFACE,), "pattern": "tap/{vm}"}, "interface pattern 'tap/{vm}': expected {vm} once"),
-        ({"by": (Way.INTERFACE,), "pattern": "tap {vm}"}, "interface pattern 'tap {vm}': expected {vm} once"),
+        ({"by": ()}, "no way to identify VMs is set: choose address, interface or socket"),
         (
-            {"by": (Way.INTERFACE,), "pattern": "interface-of-a-{vm}"},
-            "interface pattern 'interface-of-a-{vm}': an interface's name has at most 15 characters",
+            {"by": (IdentificationMethod.ADDRESS, IdentificationMethod.INTERFACE)},
+            "cannot identify VMs by both address and interface",
         ),
-        ({"by": (Way.SOCKET,)}, "say in which folder the Unix sockets of the VMs are to be"),
-        ({"by": (Way.ADDRESS,), "folder": FILE}, "a folder or a group for sockets is of use only"),
-        ({"by": (Way.ADDRESS,), "group": "root"}, "a folder or a group for sockets is of use only"),
         (
-            {"by": (Way.SOCKET,), "folder": FILE, "group": "no-such"},
-            "group 'no-such', which is to use the Unix sockets",
+            {"by": (IdentificationMethod.ADDRESS,), "listen": ()},
+            "no address to listen on is set: expected for example 169.254.169.254:80",
         ),
-        ({"by": (Way.ADDRESS,), "poll_interval_s": 0.0}, "the pause between two looks is expected from 0.1 to 3600 s"),
-        ({"by": (Way.ADDRESS,), "poll_interval_s": 3601.0}, "the pause between two looks is expected from 0.1 to 36"),
+        (
+            {"by": (IdentificationMethod.ADDRESS,), "listen": ("metadata:80",)},
+            "cannot listen on 'metadata:80': expected an address",
+        ),
+        (
+            {"by": (IdentificationMethod.ADDRESS,), "pattern": "tap-{vm}"},
+            "an interface pattern, an interface file and matching by MAC require",
+        ),
+        (
+            {"by": (IdentificationMethod.INTERFACE,)},
+            "cannot assign interfaces to VMs: set a pattern such as tap-{vm}, a file, or matching by",
+        ),
+        ({"by": (IdentificationMethod.INTERFACE,), "pattern": "tap"}, "interface pattern 'tap': expected {vm} once"),
+        (
+            {"by": (IdentificationMethod.INTERFACE,), "pattern": "{vm}-{vm}"},
+            "interface pattern '{vm}-{vm}': expected {vm} once",
+        ),
+        (
+            {"by": (IdentificationMethod.INTERFACE,), "pattern": "{host}-{vm}"},
+            "interface pattern '{host}-{vm}': expected {vm} once",
+        ),
+        (
+            {"by": (IdentificationMethod.INTERFACE,), "pattern": "tap/{vm}"},
+            "interface pattern 'tap/{vm}': expected {vm} once",
+        ),
+        (
+            {"by": (IdentificationMethod.INTERFACE,), "pattern": "tap {vm}"},
+            "interface pattern 'tap {vm}': expected {vm} once",
+        ),
+        (
+            {"by": (IdentificationMethod.INTERFACE,), "pattern": "interface-of-a-{vm}"},
+            "interface pattern 'interface-of-a-{vm}': an interface name has at most 15 characters",
+        ),
+        ({"by": (IdentificationMethod.SOCKET,)}, "no folder is set for the Unix sockets of the VMs"),
+        ({"by": (IdentificationMethod.ADDRESS,), "folder": FILE}, "a folder and a group for sockets require"),
+        ({"by": (IdentificationMethod.ADDRESS,), "group": "root"}, "a folder and a group for sockets require"),
+        (
+            {"by": (IdentificationMethod.SOCKET,), "folder": FILE, "group": "no-such"},
+            "group 'no-such' for the Unix sockets",
+        ),
+        (
+            {"by": (IdentificationMethod.ADDRESS,), "poll_interval_s": 0.0},
+            "poll interval is 0 s: expected 0.1 to 3600 s",
+        ),
+        (
+            {"by": (IdentificationMethod.ADDRESS,), "poll_interval_s": 3601.0},
+            "poll interval is 3601 s: expected 0.1 to 3600 s",
+        ),
     ],
 )
 def test_ways_that_make_no_sense_are_named(said: dict[str, Any], words: str) -> None:
     """R2."""
     with pytest.raises(ConfigError) as caught:
-        Ways(**said)
+        ListenerSettings(**said)
     assert str(caught.value).startswith(words)
 
 
@@ -97,32 +134,32 @@ def test_a_file_says_which_interface_is_whose(tmp_path: Path) -> None:
     """R2."""
     path = tmp_path / "interfaces.yaml"
     path.write_text("interfaces:\n  vnet0: web-0\n  vnet1: '1'\n")
-    assert read_interfaces(path) == {"vnet0": "web-0", "vnet1": "1"}
+    assert read_interface_file(path) == {"vnet0": "web-0", "vnet1": "1"}
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "1: expected the VM of each interface, as in 'interfaces: {vnet0: web-0}'"),
-        ("vnet0: web-0", "1: 'vnet0' is not known here"),
-        ("interfaces:\n  vnet0: web-0\n  vnet0: web-1\n", "3: 'vnet0' stands twice"),
+        ("", "1: expected a VM for each interface, as in 'interfaces: {vnet0: web-0}'"),
+        ("vnet0: web-0", "1: unknown key 'vnet0'"),
+        ("interfaces:\n  vnet0: web-0\n  vnet0: web-1\n", "3: duplicate key 'vnet0'"),
         ("interfaces:\n  vnet0: [web-0]\n", "2: interfaces.vnet0: input should be a valid string"),
         ("interfaces: {a-name-of-16-chr: web-0}", "1: interfaces.a-name-of-16-chr: string should have at most 15"),
-        ("interfaces: ]", "1: this is no YAML"),
-        ("#" * (INTERFACES_FILE_BYTES_MAX + 1), " 1048577 bytes are more than the 1048576 that a mapping may have"),
+        ("interfaces: ]", "1: not valid YAML"),
+        ("#" * (INTERFACES_FILE_BYTES_MAX + 1), " 1048577 bytes exceed the limit of 1048576 for a mapping"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named_with_its_line(tmp_path: Path, content: str, words: str) -> None:
     path = tmp_path / "interfaces.yaml"
     path.write_text(content)
     with pytest.raises(ConfigError) as caught:
-        read_interfaces(path)
+        read_interface_file(path)
     assert str(caught.value).startswith(f"{path}:{words}")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read: no such file or directory$"):
-        read_interfaces(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match=r"^cannot read .*none\.yaml: no such file or directory$"):
+        read_interface_file(tmp_path / "none.yaml")
 
 
 # Whose an interface is
@@ -130,47 +167,53 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_by_the_pattern_each_vm_has_the_interface_of_its_name() -> None:
     """R2."""
-    lo, web, other = Interface("lo", 1), Interface("tap-web-0", 2), Interface("tap-web-00", 3)
-    owners, troubles = assign(BY_NAME, [vm("web-0"), vm("db")], [lo, web, other], {})
+    lo, web, other = NetworkInterface("lo", 1), NetworkInterface("tap-web-0", 2), NetworkInterface("tap-web-00", 3)
+    owners, troubles = assign_interfaces(BY_NAME, [vm("web-0"), vm("db")], [lo, web, other], {})
     assert owners == {web: "web-0"}
     assert troubles == []
 
 
 def test_a_vm_whose_interface_cannot_have_its_name_is_told_of() -> None:
     long = vm("a-name-of-a-database")
-    owners, troubles = assign(BY_NAME, [long], [Interface("tap-a-name-of-a", 2)], {})
+    owners, troubles = assign_interfaces(BY_NAME, [long], [NetworkInterface("tap-a-name-of-a", 2)], {})
     assert owners == {}
     assert troubles == [
-        Trouble(
+        ListenerProblem(
             long.name,
-            "by the pattern tap-{vm} its interface's name is longer than 15 characters: name it in a file",
+            "pattern tap-{vm} gives an interface name of more than 15 characters: assign the interface in a file",
         )
     ]
 
 
 def test_the_file_names_what_the_pattern_cannot_and_goes_before_it() -> None:
     """R2."""
-    both = replace(BY_NAME, file=FILE)
-    taps = [Interface("tap-web-0", 2), Interface("vnet0", 3)]
-    owners, troubles = assign(both, [vm("web-0"), vm("a-name-of-a-database")], taps, {"vnet0": "a-name-of-a-database"})
+    both = replace(BY_NAME, interface_file=FILE)
+    taps = [NetworkInterface("tap-web-0", 2), NetworkInterface("vnet0", 3)]
+    owners, troubles = assign_interfaces(
+        both, [vm("web-0"), vm("a-name-of-a-database")], taps, {"vnet0": "a-name-of-a-database"}
+    )
     assert owners == {taps[0]: "web-0", taps[1]: "a-name-of-a-database"}
     assert troubles == []
-    owners, _ = assign(both, [vm("web-0"), vm("db")], taps, {"tap-web-0": "db"})
+    owners, _ = assign_interfaces(both, [vm("web-0"), vm("db")], taps, {"tap-web-0": "db"})
     assert owners == {taps[0]: "db"}
 
 
 def test_a_vm_that_only_the_file_knows_gets_nothing() -> None:
     """R2."""
-    owners, troubles = assign(replace(BY_NAME, file=FILE), [vm("db")], [Interface("vnet0", 2)], {"vnet0": "web-0"})
+    owners, troubles = assign_interfaces(
+        replace(BY_NAME, interface_file=FILE), [vm("db")], [NetworkInterface("vnet0", 2)], {"vnet0": "web-0"}
+    )
     assert owners == {}
-    assert troubles == [Trouble("web-0", "interfaces.yaml names it, the inventory of this host does not")]
+    assert troubles == [
+        ListenerProblem("web-0", "interfaces.yaml names it, but it is not in the inventory of this host")
+    ]
 
 
 @pytest.mark.parametrize("said", ["52:54:00:AB:cd:01", "525400abcd01", "52-54-00-ab-cd-01", "5254.00ab.cd01"])
 def test_by_mac_a_tap_is_known_by_all_but_its_first_byte(said: str) -> None:
     """R2: as libvirt names taps."""
-    tap, guest = Interface("vnet0", 2, "fe5400abcd01"), Interface("vnet1", 3, "525400abcd01")
-    owners, troubles = assign(BY_MAC, [replace(vm("web-0"), mac_address=said)], [tap, guest], {})
+    tap, guest = NetworkInterface("vnet0", 2, "fe5400abcd01"), NetworkInterface("vnet1", 3, "525400abcd01")
+    owners, troubles = assign_interfaces(BY_MAC, [replace(vm("web-0"), mac_address=said)], [tap, guest], {})
     assert owners == {tap: "web-0"}
     assert troubles == []
 
@@ -182,27 +225,32 @@ def test_without_a_mac_or_with_that_of_another_a_vm_has_no_interface() -> None:
         replace(vm("web-1"), mac_address="02:54:00:ab:cd:01"),
         vm("db"),
     ]
-    owners, troubles = assign(BY_MAC, vms, [Interface("vnet0", 2, "fe5400abcd01"), Interface("lo", 1)], {})
+    owners, troubles = assign_interfaces(
+        BY_MAC, vms, [NetworkInterface("vnet0", 2, "fe5400abcd01"), NetworkInterface("lo", 1)], {}
+    )
     assert owners == {}
-    same = "its mac_address differs from that of another VM in the first byte at most: give it another"
+    same = "its mac_address equals that of another VM, except perhaps in the first byte: change it"
     assert troubles == [
-        Trouble("db", "the inventory says no mac_address by which to know its interface"),
-        Trouble("web-0", same),
-        Trouble("web-1", same),
+        ListenerProblem("db", "its interface is unknown: set its mac_address in the inventory"),
+        ListenerProblem("web-0", same),
+        ListenerProblem("web-1", same),
     ]
 
 
 def test_a_vm_without_a_mac_may_be_named_otherwise() -> None:
-    tap = Interface("vnet7", 2, "fe5400abcd01")
-    assert assign(replace(BY_MAC, file=FILE), [vm("db")], [tap], {"vnet7": "db"}) == ({tap: "db"}, [])
+    tap = NetworkInterface("vnet7", 2, "fe5400abcd01")
+    assert assign_interfaces(replace(BY_MAC, interface_file=FILE), [vm("db")], [tap], {"vnet7": "db"}) == (
+        {tap: "db"},
+        [],
+    )
 
 
 def test_a_port_of_a_bridge_is_told_of() -> None:
-    tap = Interface("tap-db", 2, is_bridge_port=True)
-    owners, troubles = assign(BY_NAME, [vm("db")], [tap], {})
+    tap = NetworkInterface("tap-db", 2, is_bridge_port=True)
+    owners, troubles = assign_interfaces(BY_NAME, [vm("db")], [tap], {})
     assert owners == {tap: "db"}
     assert troubles[0].vm == "db"
-    assert troubles[0].reason.startswith("its interface is a port of a bridge")
+    assert troubles[0].reason.startswith("its interface is a bridge port")
 
 
 names = st.text("ab-.0", min_size=1, max_size=4).map(lambda rest: f"v{rest}")
@@ -214,9 +262,11 @@ def test_an_interface_is_only_given_to_a_vm_that_is_named_for_it(
     vms: set[str], taps: set[str], named: dict[str, str]
 ) -> None:
     """R2: whatever there is, what an interface gets is what the file says, or else its own name."""
-    ways = Ways(by=(Way.INTERFACE,), pattern="{vm}", file=FILE)
-    interfaces = [Interface(name, index) for index, name in enumerate(sorted(taps), 1)]
-    owners, _ = assign(ways, [vm(name) for name in vms], interfaces, named)
+    ways = ListenerSettings(
+        identify_by=(IdentificationMethod.INTERFACE,), interface_pattern="{vm}", interface_file=FILE
+    )
+    interfaces = [NetworkInterface(name, index) for index, name in enumerate(sorted(taps), 1)]
+    owners, _ = assign_interfaces(ways, [vm(name) for name in vms], interfaces, named)
     for interface in interfaces:
         told = named.get(interface.name)
         expected = told if told in vms else interface.name
@@ -230,41 +280,41 @@ def test_an_interface_is_only_given_to_a_vm_that_is_named_for_it(
     ("place", "number", "words"),
     [
         (
-            Place(vm="db", host="169.254.169.254", port=80),
+            ListenAddress(vm="db", host="169.254.169.254", port=80),
             errno.EACCES,
-            "169.254.169.254:80: permission denied; run this as root, or give it CAP_NET_BIND_SERVICE",
+            "169.254.169.254:80: permission denied; run as root or with CAP_NET_BIND_SERVICE",
         ),
         (
-            Place(host="169.254.169.254", port=80),
+            ListenAddress(host="169.254.169.254", port=80),
             errno.EADDRNOTAVAIL,
             (
                 "169.254.169.254:80: cannot assign requested address; "
-                "give it to this host, for example with 'ip address add 169.254.169.254/32 dev lo'"
+                "add it to this host, for example with 'ip address add 169.254.169.254/32 dev lo'"
             ),
         ),
         (
-            Place(host="fd00::10", port=80),
+            ListenAddress(host="fd00::10", port=80),
             errno.EADDRNOTAVAIL,
             (
                 "[fd00::10]:80: cannot assign requested address; "
-                "give it to this host, for example with 'ip address add fd00::10/128 dev lo'"
+                "add it to this host, for example with 'ip address add fd00::10/128 dev lo'"
             ),
         ),
         (
-            Place(host="127.0.0.1", port=80, interface="tap-db", index=2),
+            ListenAddress(host="127.0.0.1", port=80, interface="tap-db", index=2),
             errno.EADDRINUSE,
-            "127.0.0.1:80: address already in use; find out with 'ss -ltnp' what listens there",
+            "127.0.0.1:80: address already in use; run 'ss -ltnp' to find the process that listens there",
         ),
-        (Place(host="127.0.0.1", port=80), errno.EIO, "127.0.0.1:80: input/output error; see to the address"),
+        (ListenAddress(host="127.0.0.1", port=80), errno.EIO, "127.0.0.1:80: input/output error; check the address"),
         (
-            Place(vm="db", path=Path("/run/vms/db.sock")),
+            ListenAddress(vm="db", path=Path("/run/vms/db.sock")),
             errno.EADDRINUSE,
             (
                 "/run/vms: address already in use; "
-                "another process answers at its socket: stop that, or choose another folder"
+                "another process listens on its socket: stop it or choose another folder"
             ),
         ),
     ],
 )
-def test_why_a_vm_cannot_be_answered_is_told_with_what_to_do(place: Place, number: int, words: str) -> None:
-    assert _explain(place, OSError(number, os.strerror(number))) == words
+def test_why_a_vm_cannot_be_answered_is_told_with_what_to_do(place: ListenAddress, number: int, words: str) -> None:
+    assert _explain_error(place, OSError(number, os.strerror(number))) == words

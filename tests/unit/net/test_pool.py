@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.net.pool import Pool, PoolLimit, PoolLimits, Slot, counted_address, parse_networks
+from forewarn.net.pool import Pool, PoolLimit, PoolLimits, Slot, get_counting_key, parse_networks
 
 
 def pool(**limits: int) -> Pool:
@@ -18,7 +18,7 @@ def pool(**limits: int) -> Pool:
 
 
 def entered(kept: Pool, address: str, closed: list[Slot] | None = None) -> Slot:
-    slot = kept.enter(address)
+    slot = kept.admit(address)
     assert isinstance(slot, Slot)
     if closed is not None:
         slot.close = lambda: closed.append(slot)
@@ -41,14 +41,14 @@ def addresses() -> Iterator[str]:
     ],
 )
 def test_what_one_customer_has_counts_as_one_address(one: str, other: str, is_same: bool) -> None:
-    assert (counted_address(one) == counted_address(other)) is is_same
+    assert (get_counting_key(one) == get_counting_key(other)) is is_same
 
 
 def test_an_address_has_so_many_and_one_that_speaks_for_many_more() -> None:
     kept = pool()
     for _ in range(2):
         entered(kept, "10.0.0.1")
-    assert kept.enter("10.0.0.1") is PoolLimit.ADDRESS
+    assert kept.admit("10.0.0.1") is PoolLimit.ADDRESS
     for _ in range(3):
         entered(kept, "127.0.0.1")
     assert kept.refused[PoolLimit.ADDRESS] == 1
@@ -58,7 +58,7 @@ def test_whoever_is_known_counts_no_more_to_their_address() -> None:
     kept = pool()
     for _ in range(5):
         entered(kept, "10.0.0.1").make_known()
-    assert (len(kept), kept.unknown) == (5, 0)
+    assert (len(kept), kept.unknown_count) == (5, 0)
 
 
 def test_the_unknown_one_that_has_waited_longest_makes_room() -> None:
@@ -68,7 +68,7 @@ def test_the_unknown_one_that_has_waited_longest_makes_room() -> None:
     entered(kept, next(names), closed)
     entered(kept, next(names), closed)
     assert closed == [slots[1]]
-    assert (len(kept), kept.unknown) == (5, 4)
+    assert (len(kept), kept.unknown_count) == (5, 4)
 
 
 def test_over_the_limit_of_all_strangers_make_room_and_the_known_do_not() -> None:
@@ -78,17 +78,17 @@ def test_over_the_limit_of_all_strangers_make_room_and_the_known_do_not() -> Non
     stranger = entered(kept, next(names), closed)
     entered(kept, next(names), closed).make_known()
     assert closed == [stranger]
-    assert kept.enter(next(names)) is PoolLimit.ALL
+    assert kept.admit(next(names)) is PoolLimit.ALL
 
 
 def test_bytes_of_strangers_are_bounded_together() -> None:
     kept, closed, names = pool(), list[Slot](), addresses()
     first, second = (entered(kept, next(names), closed) for _ in range(2))
-    first.hold(60)
-    first.hold(50)
-    second.hold(50)
+    first.set_held_bytes(60)
+    first.set_held_bytes(50)
+    second.set_held_bytes(50)
     assert (kept.unknown_size_bytes, closed) == (100, [])
-    second.hold(51)
+    second.set_held_bytes(51)
     assert (kept.unknown_size_bytes, closed) == (51, [first])
     second.make_known()
     assert kept.unknown_size_bytes == 0
@@ -97,10 +97,10 @@ def test_bytes_of_strangers_are_bounded_together() -> None:
 def test_the_oldest_makes_room_also_where_it_holds_too_little() -> None:
     kept, closed, names = pool(), list[Slot](), addresses()
     silent, small, large = (entered(kept, next(names), closed) for _ in range(3))
-    small.hold(10)
-    large.hold(95)
+    small.set_held_bytes(10)
+    large.set_held_bytes(95)
     assert (kept.unknown_size_bytes, closed) == (95, [silent, small])
-    large.hold(101)
+    large.set_held_bytes(101)
     assert (len(kept), kept.unknown_size_bytes, closed) == (0, 0, [silent, small, large])
 
 
@@ -109,15 +109,19 @@ def test_whatever_happens_limits_hold_and_nothing_is_left_behind(steps: list[tup
     kept, slots = pool(), list[Slot]()
     for what, number in steps:
         if what <= 1:
-            slot = kept.enter(f"10.0.0.{number}")
+            slot = kept.admit(f"10.0.0.{number}")
             slots += [slot] if isinstance(slot, Slot) else []
         elif slots:
             slot = slots[number % len(slots)]
-            steps_of: list[Callable[[], None]] = [slot.make_known, slot.release, partial(slot.hold, number * 10)]
+            steps_of: list[Callable[[], None]] = [
+                slot.make_known,
+                slot.release,
+                partial(slot.set_held_bytes, number * 10),
+            ]
             steps_of[what - 2]()
         assert len(kept) <= 6
-        assert kept.unknown <= 4
+        assert kept.unknown_count <= 4
         assert 0 <= kept.unknown_size_bytes <= 100
     for slot in slots:
         slot.release()
-    assert (len(kept), kept.unknown, kept.unknown_size_bytes, len(kept._by_address)) == (0, 0, 0, 0)
+    assert (len(kept), kept.unknown_count, kept.unknown_size_bytes, len(kept._by_address)) == (0, 0, 0, 0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import structlog
 
-from forewarn.observability.logs import RateLimit
+from forewarn.observability.logs import LogRateLimit
 
 
 class Log:
@@ -16,7 +16,7 @@ class Log:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.lines: list[dict[str, Any]] = []
-        self.limit = RateLimit(lambda: self.now_s)
+        self.limit = LogRateLimit(lambda: self.now_s)
 
     def say(self, event: str, level: str = "warning", **facts: object) -> bool:
         try:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from forewarn.core.decision import Changes, Document
-from forewarn.core.model import Audience, Entry, EntryKind, MaintenanceState
+from forewarn.core.decision import AudienceDocument, ChangeSet
+from forewarn.core.model import Audience, AuditEntry, EntryKind, MaintenanceState
 from forewarn.observability.metrics import Metrics
 from forewarn.publishing.feed import Feed
 from forewarn.wire.imds import Dialect
@@ -20,7 +20,7 @@ from tests.support.world import NOW
 class Counted:
     """What an endpoint counts."""
 
-    fast: list[int]
+    fast_path_counts: list[int]
     outcomes: dict[tuple[str, str, int], int] = field(default_factory=dict)
     unknown_callers: int = 0
     connections_refused: int = 0
@@ -29,7 +29,7 @@ class Counted:
 
 @pytest.fixture
 def counted() -> Counted:
-    return Counted(fast=[0] * len(Dialect().versions()))
+    return Counted(fast_path_counts=[0] * len(Dialect().list_versions()))
 
 
 @pytest.fixture
@@ -43,12 +43,12 @@ def metrics(counted: Counted, feed: Feed) -> Metrics:
 
 
 def samples(metrics: Metrics) -> Mapping[tuple[str, tuple[str, ...]], float]:
-    families = text_string_to_metric_families(metrics.render().decode())
+    families = text_string_to_metric_families(metrics.render_text().decode())
     return {(s.name, tuple(sorted(s.labels.values()))): s.value for family in families for s in family.samples}
 
 
 def test_requests_of_the_hot_path_and_of_the_app_are_one_figure(metrics: Metrics, counted: Counted) -> None:
-    counted.fast[-1] = 5
+    counted.fast_path_counts[-1] = 5
     counted.outcomes[("2020-07-01", "GET", 200)] = 2
     counted.outcomes[("other", "POST", 400)] = 1
     shown = samples(metrics)
@@ -59,7 +59,7 @@ def test_requests_of_the_hot_path_and_of_the_app_are_one_figure(metrics: Metrics
 def test_documents_connections_and_strangers_are_shown(metrics: Metrics, counted: Counted, feed: Feed) -> None:
     counted.unknown_callers, counted.connections_refused = 4, 2
     counted.over_limit["approvals_at_work_per_vm_max"] = 7
-    feed.publish([Document(audience=Audience(key="vm:db", enabled_at=NOW, epoch=1, incarnation=1))])
+    feed.publish_documents([AudienceDocument(audience=Audience(key="vm:db", enabled_at=NOW, epoch=1, incarnation=1))])
     shown = samples(metrics)
     assert shown["forewarn_documents", ()] == 1
     assert shown["forewarn_documents_published_total", ()] == 1
@@ -71,7 +71,9 @@ def test_documents_connections_and_strangers_are_shown(metrics: Metrics, counted
 
 def test_approvals_are_counted_by_who_gave_them(metrics: Metrics) -> None:
     actors = ["vm:db", "vm:web", "operator:ann", "policy"]
-    metrics.notice(Changes(entries=[Entry(kind=EntryKind.APPROVED, at=NOW, actor=actor) for actor in actors]))
+    metrics.count_changes(
+        ChangeSet(entries=[AuditEntry(kind=EntryKind.APPROVED, at=NOW, actor=actor) for actor in actors])
+    )
     shown = samples(metrics)
     assert [shown["forewarn_approvals_total", (who,)] for who in ("vm", "operator", "policy")] == [2, 1, 1]
     assert shown["forewarn_audit_log_entries_total", ("approved",)] == 4

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from forewarn.core.decision import Document
+from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience, Host
 from forewarn.errors import LimitExceeded, NotFound
 from forewarn.publishing.feed import Feed
-from forewarn.publishing.host_watch import Hub, Watch
+from forewarn.publishing.host_watch import HostWatch, HostWatches
 from forewarn.publishing.identity import Identity
 from forewarn.wire.hostfeed import parse_line
 from forewarn.wire.imds import Dialect
@@ -37,22 +37,22 @@ class Place:
     def __init__(self, watches_max: int = 10) -> None:
         self.feed = Feed(Dialect())
         self.identity = Identity(self.feed)
-        self.hub = Hub(self.feed, self.identity, 0.0, lambda: 7, watches_max)
-        self.identity.load(INVENTORY)
+        self.hub = HostWatches(self.feed, self.identity, 0.0, lambda: 7, watches_max)
+        self.identity.load_inventory(INVENTORY)
 
     def publish(self, key: str, incarnation: int) -> None:
         audience = Audience(key=key, enabled_at=NOW, epoch=1, incarnation=incarnation)
-        self.feed.publish([Document(audience=audience)])
+        self.feed.publish_documents([AudienceDocument(audience=audience)])
 
-    def watch(self, host: str) -> Watch:
+    def watch(self, host: str) -> HostWatch:
         """One that has heard everything up to now."""
-        watch = self.hub.watch(host)
-        assert watch.take() is None
+        watch = self.hub.begin_watch(host)
+        assert watch.take_changes() is None
         return watch
 
 
-def heard(watch: Watch) -> dict[str, int] | None:
-    changes = watch.take()
+def heard(watch: HostWatch) -> dict[str, int] | None:
+    changes = watch.take_changes()
     if changes is None:
         return None
     return {change.document.audience.key: change.document.audience.incarnation for change in changes}
@@ -80,11 +80,11 @@ def test_a_state_holds_what_concerns_the_host() -> None:
     place.publish("scope:web", 3)
     place.publish("vm:db", 5)
     two = place.watch("two")
-    state = place.hub.state(two)
+    state = place.hub.build_state(two)
     assert (state.host, state.position, [v.name for v in state.inventory.vms]) == ("two", 7, ["web-1"])
     assert [(d.audience.key, d.audience.incarnation) for d in state.documents] == [("scope:web", 3)]
     assert [scope.name for scope in state.inventory.scopes] == ["web"]
-    nothing = place.hub.state(place.watch("empty"))
+    nothing = place.hub.build_state(place.watch("empty"))
     assert (nothing.inventory.vms, nothing.documents) == ((), ())
 
 
@@ -92,7 +92,7 @@ def test_another_inventory_is_heard_from_the_beginning_and_by_those_whom_it_conc
     place = Place()
     one, two = place.watch("one"), place.watch("two")
     moved = tuple(replace(each, host="two") if each.name == "db" else each for each in INVENTORY.vms)
-    place.identity.load(replace(INVENTORY, vms=moved))
+    place.identity.load_inventory(replace(INVENTORY, vms=moved))
     assert (heard(one), heard(two)) == (None, None)
     place.publish("vm:db", 2)
     assert (heard(one), heard(two)) == ({}, {"vm:db": 2})
@@ -103,16 +103,16 @@ def test_another_inventory_leaves_alone_those_of_whom_it_says_the_same() -> None
     one, two, empty = (place.watch(host) for host in ("one", "two", "empty"))
     place.publish("vm:db", 2)
     more = replace(INVENTORY, vms=(*(replace(each) for each in INVENTORY.vms), replace(vm("new"), host="two")))
-    place.identity.load(more)
+    place.identity.load_inventory(more)
     assert (heard(one), heard(two), heard(empty)) == ({"vm:db": 2}, None, {})
-    assert [each.name for each in place.hub.state(two).inventory.vms] == ["web-1", "new"]
+    assert [each.name for each in place.hub.build_state(two).inventory.vms] == ["web-1", "new"]
     assert one.declared[0][0] is more.vms[0]  # nothing of the inventory before is held on to
 
 
 def test_a_scope_that_changes_is_heard_by_all_its_hosts() -> None:
     place = Place()
     one, two, empty = (place.watch(host) for host in ("one", "two", "empty"))
-    place.identity.load(replace(INVENTORY, scopes=(replace(availability_set("web"), fault_domain_count=3),)))
+    place.identity.load_inventory(replace(INVENTORY, scopes=(replace(availability_set("web"), fault_domain_count=3),)))
     assert (heard(one), heard(two), heard(empty)) == (None, None, {})
 
 
@@ -120,11 +120,11 @@ def test_the_line_of_a_change_is_made_once_for_all() -> None:
     place = Place()
     one, two = place.watch("one"), place.watch("two")
     place.publish("scope:web", 1)
-    [told_one], [told_two] = one.take() or [], two.take() or []
+    [told_one], [told_two] = one.take_changes() or [], two.take_changes() or []
     assert told_one is told_two
-    assert told_one.line is told_two.line
-    told = parse_line(told_one.line)
-    assert isinstance(told, Document)
+    assert told_one.encoded_line is told_two.encoded_line
+    told = parse_line(told_one.encoded_line)
+    assert isinstance(told, AudienceDocument)
     assert (told.audience.key, told.audience.incarnation) == ("scope:web", 1)
 
 
@@ -133,8 +133,8 @@ def test_one_that_is_disabled_is_told_of() -> None:
     one = place.watch("one")
     place.publish("vm:db", 1)
     assert heard(one) == {"vm:db": 1}
-    place.feed.reload([])
-    [gone] = one.take() or []
+    place.feed.replace_documents([])
+    [gone] = one.take_changes() or []
     assert (gone.document.audience.key, gone.document.audience.enabled_at) == ("vm:db", None)
 
 
@@ -142,14 +142,14 @@ def test_who_has_gone_is_forgotten() -> None:
     place = Place(watches_max=1)
     one = place.watch("one")
     with pytest.raises(LimitExceeded, match="watches_max"):
-        place.hub.watch("two")
-    place.hub.forget(one)
-    place.hub.forget(one)
+        place.hub.begin_watch("two")
+    place.hub.end_watch(one)
+    place.hub.end_watch(one)
     place.publish("vm:db", 1)
-    assert (len(place.hub), one.take()) == (0, [])
+    assert (len(place.hub), one.take_changes()) == (0, [])
     assert place.watch("two") is not None
     with pytest.raises(NotFound, match="host 'three' does not exist"):
-        place.hub.watch("three")
+        place.hub.begin_watch("three")
 
 
 @pytest.mark.anyio
@@ -172,7 +172,7 @@ async def test_one_that_is_woken_for_nothing_hears_nothing() -> None:
     one.wake()
     one.wake()
     assert await waiting
-    assert one.take() == []
+    assert one.take_changes() == []
     waiting = asyncio.create_task(one.wait(GUARD_S))
     await asyncio.sleep(0)
     waiting.cancel()

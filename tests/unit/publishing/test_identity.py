@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.core.decision import Document
-from forewarn.core.inventory import Inventory, only_changes
+from forewarn.core.decision import AudienceDocument
+from forewarn.core.inventory import Inventory, extract_changes
 from forewarn.core.model import Audience, Host
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity, InventoryDelta
@@ -27,12 +27,12 @@ INVENTORY = Inventory(scopes=(availability_set("web"), scale_set("gpu", fault_do
 @pytest.fixture
 def identity() -> Identity:
     made = Identity(Feed(Dialect()))
-    made.load(INVENTORY)
+    made.load_inventory(INVENTORY)
     return made
 
 
 def key(identity: Identity, peer: str, local: str = HERE) -> str | None:
-    caller = identity.resolve(peer, local)
+    caller = identity.resolve_caller(peer, local)
     return None if caller is None else caller.channel.key
 
 
@@ -45,9 +45,9 @@ def test_vms_of_a_scope_share_a_channel_and_the_others_have_their_own(identity: 
 
 
 def test_a_caller_is_the_same_object_until_the_inventory_changes(identity: Identity) -> None:
-    caller = identity.resolve("10.9.0.0", HERE)
+    caller = identity.resolve_caller("10.9.0.0", HERE)
     assert caller is not None
-    assert caller is identity.resolve("10.9.0.0", HERE)
+    assert caller is identity.resolve_caller("10.9.0.0", HERE)
     assert (caller.vm, caller.scope) == (WEB[0], availability_set("web"))
 
 
@@ -65,11 +65,11 @@ def test_after_a_new_inventory_nothing_is_answered_from_what_was_known_before(id
     """R85: an address may belong to another tenant now."""
     feed = identity.feed
     enabled = Audience(key="scope:web", enabled_at=NOW, epoch=1, incarnation=1, active_until=NOW)
-    feed.publish([Document(audience=enabled)])
-    before = identity.resolve("10.9.0.0", HERE)
+    feed.publish_documents([AudienceDocument(audience=enabled)])
+    before = identity.resolve_caller("10.9.0.0", HERE)
     assert before is not None
     assert before.channel.replies
-    identity.load(Inventory(vms=(replace(DB, addresses=("10.9.0.0",)),)))
+    identity.load_inventory(Inventory(vms=(replace(DB, addresses=("10.9.0.0",)),)))
     assert not before.is_current
     assert before.channel.replies == ()
     assert not before.channel.is_enabled
@@ -89,21 +89,21 @@ def test_after_a_new_inventory_nothing_is_answered_from_what_was_known_before(id
 )
 def test_a_single_vm_without_addresses_answers_every_caller_on_this_machine(peer: str, local: str) -> None:
     identity = Identity(Feed(Dialect()))
-    identity.load(Inventory(vms=(vm("vm-1"),)))
+    identity.load_inventory(Inventory(vms=(vm("vm-1"),)))
     assert key(identity, peer, local) == "vm:vm-1"
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.2", "fe80::1", ""])
 def test_a_single_vm_without_addresses_answers_nobody_else(peer: str) -> None:
     identity = Identity(Feed(Dialect()))
-    identity.load(Inventory(vms=(vm("vm-1"),)))
+    identity.load_inventory(Inventory(vms=(vm("vm-1"),)))
     assert key(identity, peer, "10.0.0.1") is None
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.2", "172.17.0.1", "fe80::1", "127.0.0.1"])
 def test_any_caller_may_be_said_to_be_one_vm(peer: str) -> None:
     identity = Identity(Feed(Dialect()), any_caller_is="a")
-    identity.load(Inventory(vms=(vm("a"), replace(vm("b"), addresses=("192.0.2.7",)))))
+    identity.load_inventory(Inventory(vms=(vm("a"), replace(vm("b"), addresses=("192.0.2.7",)))))
     assert key(identity, peer, "10.0.0.1") == "vm:a"
     assert key(identity, "192.0.2.7", "10.0.0.1") == "vm:b"
 
@@ -111,7 +111,7 @@ def test_any_caller_may_be_said_to_be_one_vm(peer: str) -> None:
 def test_one_of_several_vms_or_one_with_an_address_answers_its_own_callers_only() -> None:
     for inventory in (Inventory(vms=(vm("a"), vm("b"))), Inventory(vms=(DB,)), Inventory()):
         identity = Identity(Feed(Dialect()))
-        identity.load(inventory)
+        identity.load_inventory(inventory)
         assert key(identity, "127.0.0.1") is None
 
 
@@ -139,47 +139,47 @@ def test_a_change_leads_to_what_loading_the_whole_leads_to(
     """Invariant 12: a change costs what it changes."""
     first, second = declared(old, before), declared(new, after)
     changed, loaded = Identity(Feed(Dialect())), Identity(Feed(Dialect()))
-    changed.load(first)
-    callers = {name: changed.named(name) for name in old}
-    changed.change(*only_changes(first, second))
-    loaded.load(second)
+    changed.load_inventory(first)
+    callers = {name: changed.find_caller(name) for name in old}
+    changed.replace_part(*extract_changes(first, second))
+    loaded.load_inventory(second)
     assert {each.name: each for each in changed.vms} == {each.name: each for each in loaded.vms}
     assert changed.hosts == loaded.hosts
     for host in ("host-1", "host-2", "host-3"):
         assert sorted(each.name for each in changed.vms_of(host)) == sorted(each.name for each in loaded.vms_of(host))
     for one in second.vms:
         assert key(changed, one.addresses[0]) == key(loaded, one.addresses[0])
-        caller, was = changed.named(one.name), callers.get(one.name)
+        caller, was = changed.find_caller(one.name), callers.get(one.name)
         assert caller is not None
-        assert (caller.vm, caller.scope) == (one, None if one.scope is None else changed.scope(one.scope))
+        assert (caller.vm, caller.scope) == (one, None if one.scope is None else changed.get_scope(one.scope))
         assert was is None or was.is_current is (was is caller)
     gone = {address for one in first.vms for address in one.addresses}
     for address in gone - {address for one in second.vms for address in one.addresses}:
-        assert changed.resolve(address, HERE) is None
+        assert changed.resolve_caller(address, HERE) is None
 
 
 def test_a_change_of_one_vm_leaves_the_connections_of_others_alone(identity: Identity) -> None:
-    other, own = identity.resolve("10.9.0.0", HERE), identity.resolve("10.9.0.9", HERE)
+    other, own = identity.resolve_caller("10.9.0.0", HERE), identity.resolve_caller("10.9.0.9", HERE)
     assert other is not None
     assert own is not None
     heard: list[InventoryDelta | None] = []
     identity.listeners.append(heard.append)
-    identity.change(Inventory(vms=(DB,)), Inventory(vms=(replace(DB, size="D4"),)))
+    identity.replace_part(Inventory(vms=(DB,)), Inventory(vms=(replace(DB, size="D4"),)))
     assert (other.is_current, own.is_current) == (True, False)
     assert [delta and delta.hosts for delta in heard] == [frozenset({DB.host})]
 
 
 def test_a_revision_changes_what_it_names_and_leaves_other_callers_alone(identity: Identity) -> None:
     """R2: connections of VMs that are declared as before go on as they are."""
-    web, db = identity.resolve("10.9.0.0", HERE), identity.resolve("10.9.0.9", HERE)
+    web, db = identity.resolve_caller("10.9.0.0", HERE), identity.resolve_caller("10.9.0.9", HERE)
     assert web is not None
     assert db is not None
-    revision = identity.revise()
-    revision.remove("gpu-0")
-    revision.put(replace(DB, addresses=("10.9.0.10",)))
-    revision.put(replace(vm("new"), addresses=("10.9.0.9",)))
-    assert identity.resolve("10.9.0.9", HERE) is db, "nothing changes before it is taken over"
-    identity.take_over(revision)
+    revision = identity.begin_revision()
+    revision.remove_vm("gpu-0")
+    revision.put_vm(replace(DB, addresses=("10.9.0.10",)))
+    revision.put_vm(replace(vm("new"), addresses=("10.9.0.9",)))
+    assert identity.resolve_caller("10.9.0.9", HERE) is db, "nothing changes before it is taken over"
+    identity.apply_revision(revision)
     assert (web.is_current, db.is_current) == (True, False)
     assert db.channel.replies == ()
     assert key(identity, "10.9.0.9") == "vm:new"
@@ -194,53 +194,53 @@ def test_an_address_that_moves_between_vms_is_the_new_owners_in_whichever_order_
 ) -> None:
     without, taker = replace(DB, addresses=()), replace(vm("taker"), addresses=DB.addresses)
     for order in ((without, taker), (taker, without)):
-        identity.load(INVENTORY)
-        revision = identity.revise()
+        identity.load_inventory(INVENTORY)
+        revision = identity.begin_revision()
         for each in order:
-            revision.put(each)
-        identity.take_over(revision)
+            revision.put_vm(each)
+        identity.apply_revision(revision)
         assert {key(identity, address) for address in DB.addresses} == {"vm:taker"}
 
 
 def test_a_scope_that_is_declared_otherwise_moves_all_its_vms(identity: Identity) -> None:
     """R58: whether VMs share a document may depend on their scope alone."""
-    before = identity.resolve("10.9.1.0", HERE)
-    web = identity.resolve("10.9.0.0", HERE)
+    before = identity.resolve_caller("10.9.1.0", HERE)
+    web = identity.resolve_caller("10.9.0.0", HERE)
     assert before is not None
     assert web is not None
-    revision = identity.revise()
+    revision = identity.begin_revision()
     revision.put_scope(scale_set("gpu", fault_domain_count=2))
-    identity.take_over(revision)
+    identity.apply_revision(revision)
     assert (before.is_current, web.is_current) == (False, True)
     assert key(identity, "10.9.1.0") == "scope:gpu"
 
 
 def test_a_second_vm_ends_that_the_first_answers_every_caller() -> None:
     identity = Identity(Feed(Dialect()))
-    identity.load(Inventory(vms=(vm("a"),)))
-    alone = identity.resolve("127.0.0.1", HERE)
+    identity.load_inventory(Inventory(vms=(vm("a"),)))
+    alone = identity.resolve_caller("127.0.0.1", HERE)
     assert alone is not None
-    revision = identity.revise()
-    revision.put(vm("b"))
-    identity.take_over(revision)
+    revision = identity.begin_revision()
+    revision.put_vm(vm("b"))
+    identity.apply_revision(revision)
     assert not alone.is_current
     assert key(identity, "127.0.0.1") is None
-    revision = identity.revise()
-    revision.remove("b")
-    identity.take_over(revision)
+    revision = identity.begin_revision()
+    revision.remove_vm("b")
+    identity.apply_revision(revision)
     assert key(identity, "127.0.0.1") == "vm:a"
 
 
 def test_a_revision_is_the_inventory_that_it_was_made_from() -> None:
     """However an inventory is told, in whole or in parts, the same callers are the same VMs."""
     told, whole = Identity(Feed(Dialect())), Identity(Feed(Dialect()))
-    revision = told.revise()
+    revision = told.begin_revision()
     for scope in INVENTORY.scopes:
         revision.put_scope(scope)
     for each in INVENTORY.vms:
-        revision.put(each)
-    told.take_over(revision)
-    whole.load(INVENTORY)
+        revision.put_vm(each)
+    told.apply_revision(revision)
+    whole.load_inventory(INVENTORY)
     assert told.snapshot() == whole.snapshot()
     for address in (address for each in INVENTORY.vms for address in each.addresses):
         assert key(told, address) == key(whole, address)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from forewarn.config import Settings, said_settings
+from forewarn.config import Settings, make_settings
 from forewarn.server.service import fit_descriptors
 
 
 def settings() -> Settings:
-    return said_settings(connections_max=1000, control_connections_max=2000, control_unknown_connections_max=900)
+    return make_settings(connections_max=1000, control_connections_max=2000, control_unknown_connections_max=900)
 
 
 @pytest.mark.parametrize("descriptors", [-1, 3512, 100_000])
@@ -36,6 +36,6 @@ def test_with_too_few_the_control_address_gets_what_vms_do_not_need_or_half(desc
 @pytest.mark.parametrize(("descriptors", "lines"), [(20_000, 0), (4096, 0), (4095, 1), (1024, 1)])
 def test_limits_that_nobody_has_set_are_as_large_as_there_is_room_for(descriptors: int, lines: int) -> None:
     with capture_logs() as logs:
-        fitted = fit_descriptors(said_settings(), descriptors)
+        fitted = fit_descriptors(make_settings(), descriptors)
     assert fitted.control_connections_max < descriptors // 2
     assert len(logs) == lines

@@ -16,16 +16,17 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from forewarn.core.chain import LinkPage
-from forewarn.core.decision import Changes, State
+from forewarn.core.alert_schedule import AlertCheck
+from forewarn.core.audit_chain import ChainPage
+from forewarn.core.decision import ChangeSet, WorkingSet
 from forewarn.core.inventory import Inventory
-from forewarn.core.look import Look
 from forewarn.core.model import (
     Audience,
+    AuditEntry,
     Claim,
-    Entry,
     EntryKind,
     Event,
+    EventSource,
     EventType,
     Host,
     Maintenance,
@@ -33,16 +34,15 @@ from forewarn.core.model import (
     NotificationProfile,
     Scope,
     ScopeKind,
-    Source,
     VirtualMachine,
 )
 from forewarn.core.selection import Selection
 from forewarn.core.subscription import Delivery, DeliveryState, NotificationKind, Subscription, SubscriptionState
 from forewarn.errors import Conflict, ForewarnError, StoreUnavailable
 from forewarn.store import MemoryStore, SqlStore, Store
-from forewarn.store.contract import Outcome, Reader, Transaction
-from forewarn.store.memory_writing import MUTABLE
-from forewarn.store.writing import _MUTABLE
+from forewarn.store.contract import IdempotencyRecord, Reader, Transaction
+from forewarn.store.memory_transaction import MUTABLE
+from forewarn.store.sql_transaction import _MUTABLE
 from tests.support.databases import save
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import an_event, maintenance, vm
@@ -107,7 +107,7 @@ maintenances = st.builds(
     cause=st.just("host-maintenance"),
     type=st.sampled_from(EventType),
     impact=st.just(EventType.FREEZE),
-    source=st.sampled_from(Source),
+    source=st.sampled_from(EventSource),
     description=st.sampled_from(["one", "another"]),
     force_reason=st.sampled_from([None, "One more"]),
     duration_s=st.just(9),
@@ -132,7 +132,7 @@ events = st.builds(
     approved_at=st.none() | moments,
 )
 entries = st.builds(
-    Entry,
+    AuditEntry,
     kind=st.sampled_from(EntryKind),
     at=moments,
     actor=st.sampled_from(["forewarn", "operator:ann"]),
@@ -144,7 +144,8 @@ entries = st.builds(
 
 
 looks = st.dictionaries(
-    st.sampled_from(MAINTENANCES), st.none() | moments.map(lambda at: Look(maintenance_id="", announced_at=NOW, at=at))
+    st.sampled_from(MAINTENANCES),
+    st.none() | moments.map(lambda at: AlertCheck(maintenance_id="", announced_at=NOW, at=at)),
 ).map(lambda drawn: {key: look and replace(look, maintenance_id=key) for key, look in drawn.items()})
 subscriptions = st.builds(
     Subscription,
@@ -183,27 +184,27 @@ class Operation:
         return getattr(tx, self.name)(*self.args)
 
 
-def calls(name: str, *args: st.SearchStrategy[Any]) -> st.SearchStrategy[Operation]:
-    return st.tuples(*args).map(lambda drawn: Operation(name, drawn))
+def calls(method: Callable[..., object], *args: st.SearchStrategy[Any]) -> st.SearchStrategy[Operation]:
+    return st.tuples(*args).map(lambda drawn: Operation(method.__name__, drawn))
 
 
 @st.composite
-def changes(draw: st.DrawFn) -> Changes:
+def changes(draw: st.DrawFn) -> ChangeSet:
     """What a decision may have changed, and more: nothing here keeps to the rules of the core."""
-    made = Changes(
+    made = ChangeSet(
         vms={v.name: v for v in draw(st.lists(vms, max_size=1))},
         audiences={a.key: a for a in draw(st.lists(audiences, max_size=2))},
         maintenances={m.id: m for m in draw(st.lists(maintenances, max_size=2))},
         events={e.id: e for e in draw(st.lists(events, max_size=2))},
         entries=draw(st.lists(entries, max_size=3)),
-        looks=draw(looks),
+        alert_checks=draw(looks),
     )
     made.created.update(key for key in (*made.maintenances, *made.events) if draw(st.booleans()))
     return made
 
 
 outcomes = st.builds(
-    Outcome,
+    IdempotencyRecord,
     key=st.sampled_from(["k", "l"]),
     fingerprint=st.just("f"),
     content=st.just({"maintenances": ["m-1"], "n": None}),
@@ -211,25 +212,27 @@ outcomes = st.builds(
 )
 touched = st.dictionaries(st.sampled_from([*KEYS, "vm:unknown"]), moments, min_size=1, max_size=2)
 operations = st.one_of(
-    calls("save", changes()),
-    calls("save", changes()),
-    calls("save", changes()),
-    calls("replace_inventory", inventories, st.just("f")),
-    calls("touch", touched),
-    calls("keep_outcome", outcomes),
-    calls("keep_clock", st.sampled_from(["real", "virtual"])),
-    calls("next_sequence"),
-    calls("keep_subscription", subscriptions),
-    calls("forget_subscription", st.sampled_from(["s-1", "s-2"])),
-    calls("keep_deliveries", st.lists(deliveries, max_size=3, unique_by=lambda d: (d.subscription_id, *d.key))),
-    calls("forget_deliveries", st.just("s-1"), st.just([(1, "a"), (2, "B"), (9, "z")])),
-    calls("prune", moments, moments, st.integers(1, 3)),
+    calls(Transaction.save, changes()),
+    calls(Transaction.save, changes()),
+    calls(Transaction.save, changes()),
+    calls(Transaction.replace_inventory, inventories, st.just("f")),
+    calls(Transaction.extend_active_until, touched),
+    calls(Transaction.save_idempotency_record, outcomes),
+    calls(Transaction.save_clock_kind, st.sampled_from(["real", "virtual"])),
+    calls(Transaction.next_sequence),
+    calls(Transaction.save_subscription, subscriptions),
+    calls(Transaction.delete_subscription, st.sampled_from(["s-1", "s-2"])),
+    calls(
+        Transaction.save_deliveries, st.lists(deliveries, max_size=3, unique_by=lambda d: (d.subscription_id, *d.key))
+    ),
+    calls(Transaction.delete_deliveries, st.just("s-1"), st.just([(1, "a"), (2, "B"), (9, "z")])),
+    calls(Transaction.prune_history, moments, moments, st.integers(1, 3)),
 )
 transactions = st.tuples(st.lists(operations, min_size=1, max_size=4), st.integers(0, 4).map(lambda n: n == 0))
 """Operations, and whether the transaction fails at its end."""
 
 
-WORLD = Changes(
+WORLD = ChangeSet(
     audiences={key: Audience(key=key, enabled_at=NOW, epoch=1, active_until=NOW + minutes(1)) for key in KEYS[:3]},
     maintenances={
         "m-1": maintenance(vm("a", scope="web"), id="m-1", sequence=1, not_before=NOW),
@@ -242,8 +245,8 @@ WORLD = Changes(
     },
     created={"m-1", "m-2", "m-3", "E-1", "E-2", "E-3"},
     entries=[
-        *(Entry(kind=EntryKind.QUEUED, at=NOW, actor="forewarn", maintenance_id=i) for i in (None, "m-1", "m-3")),
-        Entry(kind=EntryKind.CANCELED, at=NOW, actor="tenant:ann", maintenance_id="m-3"),
+        *(AuditEntry(kind=EntryKind.QUEUED, at=NOW, actor="forewarn", maintenance_id=i) for i in (None, "m-1", "m-3")),
+        AuditEntry(kind=EntryKind.CANCELED, at=NOW, actor="tenant:ann", maintenance_id="m-3"),
     ],
 )
 """What there is at first, so that nearly everything that is drawn finds something to change."""
@@ -263,8 +266,8 @@ def carry_out(store: Store, works: Sequence[Operation], *, fails: bool) -> list[
     return answers
 
 
-def loaded(state: State) -> dict[str, object]:
-    return {f.name: getattr(state, f.name) for f in fields(State)}
+def loaded(state: WorkingSet) -> dict[str, object]:
+    return {f.name: getattr(state, f.name) for f in fields(WorkingSet)}
 
 
 def answered(ask: Callable[[], object]) -> object:
@@ -299,17 +302,17 @@ def _follow(ask: Callable[[int | None], Any]) -> Iterator[Any]:
 
 
 def forwards(reader: Reader, selection: Selection) -> Iterator[Any]:
-    for items in _follow(lambda after: reader.entries(after=after or 0, limit=2, selection=selection)):
+    for items in _follow(lambda after: reader.list_entries(after=after or 0, limit=2, selection=selection)):
         yield from items
 
 
 def backwards(reader: Reader, selection: Selection) -> Iterator[Any]:
-    for items in _follow(lambda before: reader.entries(before=before, limit=2, newest=True, selection=selection)):
+    for items in _follow(lambda before: reader.list_entries(before=before, limit=2, newest=True, selection=selection)):
         yield from reversed(items)
 
 
 def newest_first(reader: Reader, selection: Selection) -> Iterator[Any]:
-    for items in _follow(lambda before: reader.maintenances(before=before, limit=2, selection=selection)):
+    for items in _follow(lambda before: reader.list_maintenances(before=before, limit=2, selection=selection)):
         yield from items
 
 
@@ -325,16 +328,16 @@ SELECTIONS = [
     Selection(maintenance_id="m-1"),
     Selection(maintenance_id="m-1", vm="a", text="A"),
     Selection(kinds=(EntryKind.QUEUED,)),
-    Selection(actor="forewarn", look_max=20),
-    Selection(actor="operator:ann", look_max=20),
-    Selection(actor="forewarn", kinds=(EntryKind.QUEUED,), look_max=20),
+    Selection(actor="forewarn", scan_max=20),
+    Selection(actor="operator:ann", scan_max=20),
+    Selection(actor="forewarn", kinds=(EntryKind.QUEUED,), scan_max=20),
     Selection(states=(S.COMPLETED,)),
-    Selection(states=(S.COMPLETED, S.STARTED), look_max=20),
-    Selection(type=EventType.FREEZE, look_max=20),
-    Selection(source=Source.USER, look_max=50),
-    Selection(text="ONE", look_max=20),
-    Selection(text="a", look_max=7),
-    Selection(text="\u00c4%_", look_max=20),
+    Selection(states=(S.COMPLETED, S.STARTED), scan_max=20),
+    Selection(type=EventType.FREEZE, scan_max=20),
+    Selection(source=EventSource.USER, scan_max=50),
+    Selection(text="ONE", scan_max=20),
+    Selection(text="a", scan_max=7),
+    Selection(text="\u00c4%_", scan_max=20),
 ]
 """What is asked for in the history; few numbers are looked at in one go, so that pages end early."""
 
@@ -344,10 +347,10 @@ def chosen(reader: Reader, selection: Selection) -> list[list[Any]]:
     return [list(ask(reader, selection)) for ask in (forwards, backwards, newest_first)]
 
 
-def all_links(reader: Reader) -> list[LinkPage]:
-    found = [reader.links(None, 2)]
+def all_links(reader: Reader) -> list[ChainPage]:
+    found = [reader.get_link_page(None, 2)]
     while (after := found[-1].next) is not None:
-        found.append(reader.links(after, 2))
+        found.append(reader.get_link_page(after, 2))
     return found
 
 
@@ -355,54 +358,62 @@ def told(reader: Reader) -> Mapping[str, object]:
     """Everything that a reader tells."""
     ids = [*reversed(MAINTENANCES), "unknown"]
     asked: dict[str, Callable[[], object]] = {
-        "inventory": reader.inventory,
-        "vms of hosts": lambda: [reader.vms(host=host) for host in HOSTS],
-        "vms of names": lambda: [reader.vms(name=name) for name in VMS],
-        "vms of both": lambda: reader.vms(host=HOSTS[0], name=VMS[0]),
-        "vm pages": lambda: [reader.vm_page(after, 2) for after in (None, "B", "a", "z")],
-        "host pages": lambda: [list(reader.host_page(after, 2).items()) for after in (None, "Host-3", "host-1")],
-        "scopes": lambda: reader.scopes(iter([*SCOPES, "unknown"])),
-        "documents": lambda: {document.audience.key: document for document in reader.documents()},
-        "audiences": lambda: reader.audiences(iter([*KEYS, "unknown"])),
-        "all maintenances": lambda: list(pages(lambda before: reader.maintenances(before=before, limit=2))),
+        "inventory": reader.get_inventory,
+        "vms of hosts": lambda: [reader.list_vms(host=host) for host in HOSTS],
+        "vms of names": lambda: [reader.list_vms(name=name) for name in VMS],
+        "vms of both": lambda: reader.list_vms(host=HOSTS[0], name=VMS[0]),
+        "vm pages": lambda: [reader.get_vm_page(after, 2) for after in (None, "B", "a", "z")],
+        "host pages": lambda: [list(reader.get_host_page(after, 2).items()) for after in (None, "Host-3", "host-1")],
+        "scopes": lambda: reader.find_scopes(iter([*SCOPES, "unknown"])),
+        "documents": lambda: {document.audience.key: document for document in reader.iter_documents()},
+        "audiences": lambda: reader.find_audiences(iter([*KEYS, "unknown"])),
+        "all maintenances": lambda: list(pages(lambda before: reader.list_maintenances(before=before, limit=2))),
         "some maintenances": lambda: list(
-            pages(lambda before: reader.maintenances(states=[S.QUEUED, S.STARTED, S.QUEUED], before=before, limit=1))
+            pages(
+                lambda before: reader.list_maintenances(states=[S.QUEUED, S.STARTED, S.QUEUED], before=before, limit=1)
+            )
         ),
-        "maintenance": lambda: [reader.maintenance(i) for i in ids],
-        "events": lambda: reader.events_of(iter(ids)),
-        "audit_log": lambda: list(pages(lambda after: reader.entries(after=after or 0, limit=3))),
+        "maintenance": lambda: [reader.get_maintenance(i) for i in ids],
+        "events": lambda: reader.find_events_of(iter(ids)),
+        "audit_log": lambda: list(pages(lambda after: reader.list_entries(after=after or 0, limit=3))),
         "audit-log of one": lambda: list(
-            pages(lambda after: reader.entries(after=after or 0, limit=1, selection=Selection(maintenance_id="m-1")))
+            pages(
+                lambda after: reader.list_entries(after=after or 0, limit=1, selection=Selection(maintenance_id="m-1"))
+            )
         ),
         "end of the audit log": lambda: [
-            [(e.sequence, e) for e in reader.entries(after=after, limit=2, newest=True).items] for after in (0, 1, 4)
+            [(e.sequence, e) for e in reader.list_entries(after=after, limit=2, newest=True).items]
+            for after in (0, 1, 4)
         ],
         "links": lambda: all_links(reader),
         "nth newest of a tenant": lambda: [
-            reader.nth_newest_of_tenant(key, NOW + minutes(since), n)
+            reader.find_nth_newest_of_tenant(key, NOW + minutes(since), n)
             for key in ("red", "blue")
             for since in (0, 1)
             for n in (1, 2)
         ],
-        "excess": lambda: [reader.excess_until(count) for count in (0, 1, 3, 50)],
-        "counts": lambda: dict(reader.counts()),
+        "excess": lambda: [reader.get_newest_excess_at(count) for count in (0, 1, 3, 50)],
+        "counts": lambda: dict(reader.count_by_state()),
         "next due": lambda: [reader.next_due_at(), reader.next_due_at(iter(["m-1", "m-2"]))],
-        "next silent": reader.next_silent_at,
-        "due": lambda: [reader.due(NOW + minutes(n), 2) for n in range(LATEST + 1)],
-        "silent": lambda: [reader.silent(NOW + minutes(n), 2) for n in range(LATEST + 1)],
-        "outcomes": lambda: [reader.outcome(key) for key in ("k", "l", "m")],
-        "maintenances by id": lambda: reader.maintenances_by_id(iter(ids)),
-        "looks": lambda: [reader.next_look_at(), *(reader.looks(NOW + minutes(n), 2) for n in range(LATEST + 1))],
-        "subscriptions": reader.subscriptions,
+        "next silent": reader.next_inactive_at,
+        "due": lambda: [reader.list_due(NOW + minutes(n), 2) for n in range(LATEST + 1)],
+        "silent": lambda: [reader.list_inactive(NOW + minutes(n), 2) for n in range(LATEST + 1)],
+        "outcomes": lambda: [reader.get_idempotency_record(key) for key in ("k", "l", "m")],
+        "maintenances by id": lambda: reader.find_maintenances(iter(ids)),
+        "looks": lambda: [
+            reader.next_alert_check_at(),
+            *(reader.list_due_alert_checks(NOW + minutes(n), 2) for n in range(LATEST + 1)),
+        ],
+        "subscriptions": reader.list_subscriptions,
         "deliveries": lambda: [
-            reader.deliveries(i, state, after=after, limit=2)
+            reader.list_deliveries(i, state, after=after, limit=2)
             for i in ("s-1", "s-2")
             for state in DeliveryState
             for after in ((0, ""), (1, "B"), (2, "a"))
         ],
-        "delivery counts": lambda: dict(reader.delivery_counts()),
-        "fingerprint": reader.fingerprint,
-        "clock": reader.clock,
+        "delivery counts": lambda: dict(reader.count_deliveries()),
+        "fingerprint": reader.get_inventory_fingerprint,
+        "clock": reader.get_clock_kind,
     }
     return {name: answered(ask) for name, ask in asked.items()}
 
@@ -410,9 +421,9 @@ def told(reader: Reader) -> Mapping[str, object]:
 def working_sets(tx: Transaction) -> Mapping[str, object]:
     """Everything that a transaction loads, and the next number."""
     asked: dict[str, Callable[[], object]] = {
-        "active": lambda: sorted(tx.active_ids()),
-        "of hosts": lambda: loaded(tx.load_request(iter(HOSTS[:2]), ())),
-        "of vms": lambda: loaded(tx.load_request((), iter(["a", "unknown"]))),
+        "active": lambda: sorted(tx.list_active_ids()),
+        "of hosts": lambda: loaded(tx.load_targets(iter(HOSTS[:2]), ())),
+        "of vms": lambda: loaded(tx.load_targets((), iter(["a", "unknown"]))),
         "of one": lambda: loaded(tx.load_maintenances(iter(["m-1", "unknown"]))),
         "of neighbours": lambda: loaded(tx.load_maintenances(["m-2"], with_neighbours=True)),
         "of two": lambda: loaded(tx.load_maintenances(["m-3"], into=tx.load_maintenances(["m-1"]))),
@@ -456,7 +467,7 @@ def test_the_store_in_memory_tells_what_the_store_on_sql_tells(
     blank: Callable[[], SqlStore], played: list[tuple[list[Operation], bool]], selections: list[Selection]
 ) -> None:
     sql, memory = blank(), MemoryStore()
-    played = [([Operation("save", (WORLD,))], False), *played]
+    played = [([Operation(Transaction.save.__name__, (WORLD,))], False), *played]
     for works, fails in played:
         assert carry_out(memory, works, fails=fails) == carry_out(sql, works, fails=fails)
     compare(sql, memory)
@@ -473,13 +484,13 @@ def test_what_the_store_handed_out_and_what_it_was_given_can_be_changed_without_
     store = MemoryStore()
     given_in: dict[str, Any] = {"maintenances": ["m"]}
     with store.write() as tx:
-        tx.keep_outcome(Outcome(key="k", fingerprint="f", content=given_in, at=NOW))
+        tx.save_idempotency_record(IdempotencyRecord(key="k", fingerprint="f", content=given_in, at=NOW))
     given_in["maintenances"].append("later")
     with store.read() as reader:
-        found = reader.outcome("k")
+        found = reader.get_idempotency_record("k")
         assert found is not None
         found.content["maintenances"].clear()
-        again = reader.outcome("k")
+        again = reader.get_idempotency_record("k")
     assert again is not None
     assert again.content == {"maintenances": ["m"]}
 
@@ -494,10 +505,10 @@ def test_a_block_that_raises_whatever_leaves_everything_as_it_was(error: BaseExc
 
     def work() -> None:
         with store.write() as tx:
-            tx.save(Changes(maintenances={"first": replace(first, state=S.CANCELED, ended_at=NOW, due_at=None)}))
+            tx.save(ChangeSet(maintenances={"first": replace(first, state=S.CANCELED, ended_at=NOW, due_at=None)}))
             tx.replace_inventory(Inventory(vms=(vm("a"),)), "f")
-            tx.touch({"vm:a": NOW + minutes(1)})
-            tx.prune(NOW + minutes(1), NOW, 9)
+            tx.extend_active_until({"vm:a": NOW + minutes(1)})
+            tx.prune_history(NOW + minutes(1), NOW, 9)
             raise error
 
     with pytest.raises(type(error)):
@@ -510,14 +521,14 @@ def test_a_key_or_number_that_is_there_already_is_refused_in_words_that_name_it(
     store = MemoryStore()
     save(store, maintenance(id="m"))
     for second in (maintenance(id="m", sequence=2), maintenance(id="n")):
-        with pytest.raises(StoreUnavailable, match=f"maintenance '{second.id}' cannot be kept"):
+        with pytest.raises(StoreUnavailable, match=f"cannot store maintenance '{second.id}'"):
             save(store, second)
 
 
 def test_both_refuse_an_address_of_two_vms(blank: Callable[[], SqlStore]) -> None:
     twice = Inventory(vms=tuple(replace(vm(name), addresses=("10.0.0.1",)) for name in ("a", "b")))
     for store in (blank(), MemoryStore()):
-        works = [Operation("replace_inventory", (twice, "f"))]
+        works = [Operation(Transaction.replace_inventory.__name__, (twice, "f"))]
         assert carry_out(store, works, fails=False) == [StoreUnavailable]
 
 
@@ -526,9 +537,12 @@ def test_both_forget_entries_of_no_maintenance_only_with_the_last_old_maintenanc
 ) -> None:
     ended = [maintenance(id=f"m-{n}", sequence=n, state=S.CANCELED, ended_at=NOW) for n in (1, 2)]
     for store in (blank(), MemoryStore()):
-        save(store, *ended, Entry(kind=EntryKind.CLOCK_ADVANCED, at=NOW, actor="forewarn"))
+        save(store, *ended, AuditEntry(kind=EntryKind.CLOCK_ADVANCED, at=NOW, actor="forewarn"))
         with store.write() as tx:
-            left = [(tx.prune(NOW + minutes(1), NOW, 1).maintenances, len(tx.entries().items)) for _ in range(3)]
+            left = [
+                (tx.prune_history(NOW + minutes(1), NOW, 1).maintenances, len(tx.list_entries().items))
+                for _ in range(3)
+            ]
         assert left == [(1, 1), (1, 1), (0, 0)]
 
 
@@ -537,7 +551,7 @@ def test_closing_forgets_everything() -> None:
     save(store, maintenance(id="m"))
     store.close()
     with store.read() as reader:
-        assert reader.maintenance("m") is None
+        assert reader.get_maintenance("m") is None
 
 
 def test_a_read_waits_until_a_transaction_is_over() -> None:
@@ -546,10 +560,10 @@ def test_a_read_waits_until_a_transaction_is_over() -> None:
 
     def read() -> None:
         with store.read() as reader:
-            found.append(len(reader.maintenances().items))
+            found.append(len(reader.list_maintenances().items))
 
     with store.write() as tx:
-        tx.save(Changes(maintenances={"m": maintenance(id="m")}, created={"m"}))
+        tx.save(ChangeSet(maintenances={"m": maintenance(id="m")}, created={"m"}))
         thread = threading.Thread(target=read)
         thread.start()
         thread.join(0.05)

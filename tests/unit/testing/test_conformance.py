@@ -7,14 +7,31 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from forewarn.errors import ConfigError
-from forewarn.testing.conformance import CHECKS, SUITE_VERSION, Finding, Phase, Report, choose, numbers
+from forewarn.testing.conformance import (
+    CHECKS,
+    SUITE_VERSION,
+    CheckPhase,
+    CheckResult,
+    ConformanceReport,
+    list_requirements,
+    select_checks,
+)
 from forewarn.testing.conformance.checks.transport import is_rfc1123
-from forewarn.testing.conformance.outcome import Outcome, Verdict, breaks, excerpt, holds, inconclusive, judge, note
-from forewarn.testing.conformance.reply import Reply
-from forewarn.testing.conformance.request import Request, approval, get, post
+from forewarn.testing.conformance.outcome import (
+    CheckOutcome,
+    CheckVerdict,
+    breaks,
+    excerpt_body,
+    holds,
+    inconclusive,
+    judge,
+    note_difference,
+)
+from forewarn.testing.conformance.raw_reply import RawReply
+from forewarn.testing.conformance.raw_request import RawRequest, build_get, build_post, encode_approval
 from forewarn.testing.conformance.run import parse_address
-from forewarn.testing.conformance.sources import SOURCES, sources_of
-from forewarn.testing.conformance.table import METADATA_MISSING, NEWEST, VERSIONS
+from forewarn.testing.conformance.sources import SOURCES, get_sources
+from forewarn.testing.conformance.version_table import METADATA_MISSING, NEWEST, VERSIONS
 from forewarn.wire import imds
 
 SEEN_FROM_OUTSIDE = {
@@ -28,17 +45,17 @@ SEEN_FROM_OUTSIDE = {
 }
 
 
-def report(*outcomes: tuple[str, Outcome]) -> Report:
+def report(*outcomes: tuple[str, CheckOutcome]) -> ConformanceReport:
     found = {check.code: check for check in CHECKS}
-    findings = tuple(Finding(found[code], outcome) for code, outcome in outcomes)
-    return Report(url="http://endpoint", findings=findings, allow_approve=False)
+    findings = tuple(CheckResult(found[code], outcome) for code, outcome in outcomes)
+    return ConformanceReport(url="http://endpoint", findings=findings, allow_approve=False)
 
 
 # The catalogue
 
 
 def test_every_requirement_that_can_be_seen_from_outside_has_a_check() -> None:
-    assert set(numbers(CHECKS)) >= SEEN_FROM_OUTSIDE
+    assert set(list_requirements(CHECKS)) >= SEEN_FROM_OUTSIDE
 
 
 def test_codes_are_unique_and_titles_begin_with_a_word() -> None:
@@ -62,17 +79,17 @@ def test_the_second_table_of_versions_agrees_with_the_first() -> None:
 
 
 def test_checks_are_chosen_by_requirement_and_by_code_in_any_case() -> None:
-    assert {check.code for check in choose(["r63", "etag"])} == {"metadata-body", "etag"}
-    assert choose([]) == CHECKS
+    assert {check.code for check in select_checks(["r63", "etag"])} == {"metadata-body", "etag"}
+    assert select_checks([]) == CHECKS
 
 
 def test_what_is_neither_a_requirement_nor_a_check_is_refused() -> None:
     with pytest.raises(ConfigError, match="'R999' is neither"):
-        choose(["R10", "R999"])
+        select_checks(["R10", "R999"])
 
 
 def test_numbers_come_in_the_order_of_the_specification() -> None:
-    found = numbers(CHECKS)
+    found = list_requirements(CHECKS)
     assert found[:3] == ["R1", "R3", "R4"]
     assert found.index("R9") < found.index("R10") < found.index("W1") < found.index("X1")
 
@@ -87,9 +104,9 @@ def test_what_is_wrong_is_named_once_and_not_without_end() -> None:
 
 
 def test_a_long_body_is_cut_and_put_on_one_line() -> None:
-    assert excerpt(b"") == "an empty body"
-    assert excerpt(b"a\r\n  b") == "a b"
-    assert excerpt(b"x" * 1000).endswith("...")
+    assert excerpt_body(b"") == "an empty body"
+    assert excerpt_body(b"a\r\n  b") == "a b"
+    assert excerpt_body(b"x" * 1000).endswith("...")
 
 
 def test_a_moment_needs_the_right_day_of_the_week() -> None:
@@ -106,7 +123,11 @@ def test_a_requirement_is_broken_by_one_of_its_checks_and_held_by_one() -> None:
     found = report(
         ("path-case", holds("")), ("path-slash", breaks("")), ("etag", inconclusive("")), ("rate", holds(""))
     )
-    assert found.requirements() == {"R3": Verdict.BREAKS, "R9": Verdict.HOLDS, "R14": Verdict.INCONCLUSIVE}
+    assert found.judge_requirements() == {
+        "R3": CheckVerdict.BREAKS,
+        "R9": CheckVerdict.HOLDS,
+        "R14": CheckVerdict.INCONCLUSIVE,
+    }
     assert not found.is_conformant
 
 
@@ -138,14 +159,17 @@ def test_the_report_as_junit_counts_and_survives_what_xml_cannot_hold() -> None:
 
 def test_a_note_stands_above_what_holds_and_below_what_is_broken() -> None:
     """R112: and fails no run."""
-    noted = report(("event-id-case", note("lower")), ("event-id", holds("")))
-    assert noted.requirements() == {"R30": Verdict.NOTE, "R112": Verdict.NOTE}
+    noted = report(("event-id-case", note_difference("lower")), ("event-id", holds("")))
+    assert noted.judge_requirements() == {"R30": CheckVerdict.NOTE, "R112": CheckVerdict.NOTE}
     assert noted.is_conformant
-    assert report(("event-id-case", note("")), ("event-id", breaks(""))).requirements()["R30"] is Verdict.BREAKS
+    assert (
+        report(("event-id-case", note_difference("")), ("event-id", breaks(""))).judge_requirements()["R30"]
+        is CheckVerdict.BREAKS
+    )
 
 
 def test_the_suite_says_its_version_in_every_form() -> None:
-    found = report(("methods", note("a")))
+    found = report(("methods", note_difference("a")))
     assert found.as_json()["suite_version"] == SUITE_VERSION
     assert f'name="suite_version" value="{SUITE_VERSION}"'.encode() in found.as_junit()
     assert b"<system-out>note: a</system-out>" in found.as_junit()
@@ -157,13 +181,13 @@ def test_what_a_wrong_endpoint_would_answer_as_well_leaves_a_check_inconclusive(
 
 
 def test_every_requirement_of_a_check_has_a_source_and_no_other_has() -> None:
-    assert SOURCES.keys() == set(numbers(CHECKS))
+    assert SOURCES.keys() == set(list_requirements(CHECKS))
     assert all(source.bases for source in SOURCES.values())
-    assert all(sources_of(check) for check in CHECKS)
+    assert all(get_sources(check) for check in CHECKS)
 
 
 def test_a_request_is_exactly_what_was_said() -> None:
-    request = post(approval(["A"]), "2020-07-01").without("content-type")
+    request = build_post(encode_approval(["A"]), "2020-07-01").without_header("content-type")
     assert request.encode_head("h:1", "/p") == (
         b"POST /p/metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\n"
         b"Host: h:1\r\nMetadata: true\r\nContent-Length: 37\r\n\r\n"
@@ -172,17 +196,17 @@ def test_a_request_is_exactly_what_was_said() -> None:
 
 
 def test_a_body_goes_out_in_chunks() -> None:
-    request = Request(method="POST", body=b"0123456789", is_chunked=True)
+    request = RawRequest(method="POST", body=b"0123456789", is_chunked=True)
     assert b"Transfer-Encoding: chunked" in request.encode_head("h", "")
     assert request.encode_body() == b"7\r\n0123456\r\n3\r\n789\r\n0\r\n\r\n"
 
 
 def test_a_header_takes_the_place_of_one_with_its_name() -> None:
-    assert get("x").having(("METADATA", "no")).headers == (("METADATA", "no"),)
+    assert build_get("x").with_headers(("METADATA", "no")).headers == (("METADATA", "no"),)
 
 
 def test_an_answer_that_is_no_json_has_no_content() -> None:
-    assert Reply(status=200, http_version="1.1", headers=(), body=b"[" * 100_000).content is None
+    assert RawReply(status=200, http_version="1.1", headers=(), body=b"[" * 100_000).content is None
 
 
 def test_an_address_is_read_from_a_url() -> None:
@@ -193,5 +217,5 @@ def test_an_address_is_read_from_a_url() -> None:
 
 
 def test_what_lets_something_start_has_its_turn_after_all_that_only_looks() -> None:
-    assert {check.phase for check in CHECKS} == set(Phase)
-    assert all(check.code.startswith("approve") for check in CHECKS if check.phase is Phase.APPROVE)
+    assert {check.phase for check in CHECKS} == set(CheckPhase)
+    assert all(check.code.startswith("approve") for check in CHECKS if check.phase is CheckPhase.APPROVE)

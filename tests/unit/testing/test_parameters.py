@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from forewarn.errors import ConfigError
-from forewarn.testing.loading import Scenario, check_scenario, load_scenario, parse_scenario
-from forewarn.testing.scenario import At, Schedule
+from forewarn.testing.scenario_loader import Scenario, check_scenario, load_scenario, parse_scenario
+from forewarn.testing.scenario_model import ScheduleStep, StepTime
 
 HEAD = """\
 title: A test
@@ -36,7 +36,7 @@ def refused(content: str, **given: str) -> str:
     return caught.value.message
 
 
-def schedule_of(scenario: Scenario) -> Schedule:
+def schedule_of(scenario: Scenario) -> ScheduleStep:
     return next(step.schedule for step in scenario.steps if step.schedule is not None)
 
 
@@ -59,9 +59,12 @@ def test_given_values_take_the_place_of_defaults_and_have_their_types() -> None:
             PARAMETERS + TIMELINE, {"notise": "1s"}, "no parameter 'notise': did you mean 'notice'?", id="given"
         ),
         pytest.param(
-            PARAMETERS + TIMELINE, {"seconds": "long"}, "'long' is not a whole number, as its default 9 is", id="type"
+            PARAMETERS + TIMELINE,
+            {"seconds": "long"},
+            "expected a whole number, like its default 9, not 'long'",
+            id="type",
         ),
-        pytest.param("timeline: [{poll: web-0}]\n", {"a": "1"}, "no parameter 'a': it has none", id="none"),
+        pytest.param("timeline: [{poll: web-0}]\n", {"a": "1"}, "no parameter 'a': it declares none", id="none"),
         pytest.param(
             PARAMETERS.replace("vm:", "mv:") + TIMELINE,
             {},
@@ -76,15 +79,13 @@ def test_given_values_take_the_place_of_defaults_and_have_their_types() -> None:
         ),
         pytest.param("timeline:\n- poll: ${vm\n", {}, "a.yaml:6: '${vm' has no closing brace", id="open"),
         pytest.param(
-            "parameters: {a: []}\ntimeline: []\n", {}, "a.yaml:5: parameters.a: a parameter is text", id="list"
+            "parameters: {a: []}\ntimeline: []\n", {}, "a.yaml:5: parameters.a: a parameter must be text", id="list"
         ),
-        pytest.param("parameters: {a: '${b}'}\ntimeline: []\n", {}, "does not hold another one", id="nested"),
+        pytest.param("parameters: {a: '${b}'}\ntimeline: []\n", {}, "cannot contain another parameter", id="nested"),
         pytest.param(
-            f"parameters: {{a: {'x' * 1001}}}\ntimeline: []\n", {}, "1001 characters are more than", id="long"
+            f"parameters: {{a: {'x' * 1001}}}\ntimeline: []\n", {}, "at most 1000 characters, not 1001", id="long"
         ),
-        pytest.param(
-            PARAMETERS + TIMELINE, {"vm": "x" * 1001}, "1001 characters are more than the 1000", id="long given"
-        ),
+        pytest.param(PARAMETERS + TIMELINE, {"vm": "x" * 1001}, "at most 1000 characters, not 1001", id="long given"),
         pytest.param(
             "parameters: {" + ", ".join(f"a{n}: 1" for n in range(101)) + "}\ntimeline: []\n",
             {},
@@ -94,7 +95,7 @@ def test_given_values_take_the_place_of_defaults_and_have_their_types() -> None:
         pytest.param(
             f"parameters: {{a: {'x' * 1000}}}\ntimeline:\n- note: {'${a}' * 1100}\n  poll: web-0\n",
             {},
-            "a.yaml:7: parameters make this longer than 1048576 characters",
+            "a.yaml:7: the parameters expand to more than 1048576 characters",
             id="bomb",
         ),
     ],
@@ -126,16 +127,18 @@ def test_the_steps_of_included_timelines_come_in_their_place(tmp_path: Path) -> 
     top = tmp_path / "top.yaml"
     top.write_text(HEAD + "timeline:\n- poll: web-0\n- include: sub/twice.yaml\n- poll: web-1\n")
     scenario = load_scenario(str(top))
-    assert [step.verb for step in scenario.steps] == ["poll", "restart", "cancel", "restart", "cancel", "poll"]
-    assert [step.makes for step in scenario.steps if step.makes] == ["first", "second"]
-    assert scenario.steps[2].at == At(timedelta(minutes=1), is_relative=True)
+    assert [step.action_name for step in scenario.steps] == ["poll", "restart", "cancel", "restart", "cancel", "poll"]
+    assert [step.operation_begun for step in scenario.steps if step.operation_begun] == ["first", "second"]
+    assert scenario.steps[2].at == StepTime(timedelta(minutes=1), is_relative=True)
     assert scenario.lines == (6, 5, 6, 5, 6, 8)
     assert [Path(file).name for file in scenario.files] == ["", *["restarted.yaml"] * 4, ""]
 
 
 def test_a_shipped_scenario_is_included_by_its_name() -> None:
     scenario = parsed(HEAD + "timeline:\n- include: short-freeze\n")
-    assert [step.verb for step in scenario.steps] == [step.verb for step in load_scenario("short-freeze").steps]
+    assert [step.action_name for step in scenario.steps] == [
+        step.action_name for step in load_scenario("short-freeze").steps
+    ]
     assert set(scenario.files) == {"short-freeze"}
 
 
@@ -146,17 +149,19 @@ def test_a_shipped_scenario_is_included_by_its_name() -> None:
             "include: short-freze", "", "top.yaml:6: include: there is no scenario 'short-freze': did you", id="name"
         ),
         pytest.param("include: inn.yaml", INCLUDED, "did you mean 'in.yaml'?", id="file"),
-        pytest.param("include: /in.yaml", INCLUDED, "is expected to be relative", id="absolute"),
+        pytest.param("include: /in.yaml", INCLUDED, "must be relative to the file", id="absolute"),
         pytest.param("include: top.yaml", "", "top.yaml:6: include: ", id="itself"),
         pytest.param("include: in.yaml", INCLUDED + "- include: in.yaml\n", "in.yaml:8: include: ", id="cycle"),
         pytest.param("include: in.yaml", INCLUDED, "in.yaml:5: there is no VM 'a' in the inventory", id="VM"),
-        pytest.param("include: in.yaml", INCLUDED.replace("+1m", "1m"), "in.yaml:6: at: in an included", id="moment"),
+        pytest.param(
+            "include: in.yaml", INCLUDED.replace("+1m", "1m"), "in.yaml:6: at: a time in an included", id="moment"
+        ),
         pytest.param("include: in.yaml", INCLUDED.replace("cancel", "cancle"), "in.yaml:7: 'cancle' is not", id="key"),
         pytest.param(
             "{include: in.yaml, set: {nme: x}}", INCLUDED, "no parameter 'nme': did you mean 'name'?", id="set"
         ),
-        pytest.param("{include: in.yaml, at: 5s}", INCLUDED, "has nothing but 'include' and 'set'", id="moment beside"),
-        pytest.param("{poll: web-0, set: {vm: x}}", INCLUDED, "'set' belongs to 'include'", id="set beside"),
+        pytest.param("{include: in.yaml, at: 5s}", INCLUDED, "may only have 'set' beside it", id="moment beside"),
+        pytest.param("{poll: web-0, set: {vm: x}}", INCLUDED, "'set' needs 'include'", id="set beside"),
     ],
 )
 def test_what_cannot_be_included_is_refused_with_file_and_line(
@@ -173,11 +178,15 @@ def test_what_cannot_be_included_is_refused_with_file_and_line(
 def test_included_timelines_are_limited_in_depth_and_in_number(tmp_path: Path) -> None:
     for number in range(8):
         (tmp_path / f"{number}.yaml").write_text(HEAD + f"timeline:\n- poll: web-0\n- include: {number + 1}.yaml\n")
-    with pytest.raises(ConfigError, match=r"5\.yaml:7: include: at most 100 timelines are included, at most 5 deep"):
+    with pytest.raises(
+        ConfigError, match=r"5\.yaml:7: include: too many: at most 100 timelines, nested at most 5 deep"
+    ):
         load_scenario(str(tmp_path / "0.yaml"))
     (tmp_path / "many.yaml").write_text(HEAD + "timeline:\n" + "- poll: web-0\n" * 300)
     (tmp_path / "top.yaml").write_text(HEAD + "timeline:\n" + "- include: many.yaml\n" * 4)
-    with pytest.raises(ConfigError, match=r"many\.yaml:106: with included timelines these are more than 1000 steps"):
+    with pytest.raises(
+        ConfigError, match=r"many\.yaml:106: more than 1000 steps, including those of included timelines"
+    ):
         load_scenario(str(tmp_path / "top.yaml"))
 
 
@@ -188,7 +197,7 @@ def test_a_check_finds_every_fault_of_a_form_or_of_what_steps_name(tmp_path: Pat
     path = tmp_path / "a.yaml"
     path.write_text(HEAD + "timeline:\n- pol: web-0\n- fault: sloww-body\n- schedule: {vms: web-0, type: Frieze}\n")
     form = [error.message for error in check_scenario(str(path))]
-    assert any("a.yaml:6: 'pol' is not known here: did you mean 'poll'?" in each for each in form)
+    assert any("a.yaml:6: unknown key 'pol': did you mean 'poll'?" in each for each in form)
     assert any("a.yaml:7" in each and "did you mean 'slow-body'?" in each for each in form)
     assert any("a.yaml:8" in each and "did you mean 'Freeze'?" in each for each in form)
     path.write_text(HEAD + "timeline:\n- poll: web0\n- restart: web-1\n- cancel: restrat\n- fail_host: host1\n")
@@ -202,6 +211,6 @@ def test_a_check_finds_every_fault_of_a_form_or_of_what_steps_name(tmp_path: Pat
     assert "a.yaml:7" in check_scenario(str(path))[0].message
     assert "did you mean 'announce_delay'?" in check_scenario(str(path))[0].message
     path.write_text(HEAD.replace("hosts", "hostz") + "timeline:\n- poll: web-0\n")
-    assert "a.yaml:3: 'hostz' is not known here: did you mean 'hosts'?" in check_scenario(str(path))[0].message
+    assert "a.yaml:3: unknown key 'hostz': did you mean 'hosts'?" in check_scenario(str(path))[0].message
     assert "did you mean 'short-freeze'?" in check_scenario("short-freez")[0].message
     assert check_scenario("short-freeze") == []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.testing import companion, preparation, trial
+from forewarn.testing import handler_coordinator, preparation, trial
 from forewarn.wire.advice import ADVICE
 from tests.handlers.page import PAGE, planted_faults_page
 from tests.handlers.planted import CORRECT, PlantedFault, correct_source, planted_faults
@@ -32,7 +32,7 @@ ELSEWHERE = {
 
 def codes_of_the_grader() -> Iterator[str]:
     """Every code with which a trial makes a finding of its own."""
-    for module in (companion, preparation, trial):
+    for module in (handler_coordinator, preparation, trial):
         assert module.__file__ is not None
         for node in ast.walk(ast.parse(Path(module.__file__).read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not node.args or not isinstance(node.args[0], ast.Constant):

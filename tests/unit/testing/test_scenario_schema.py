@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 
 from forewarn.errors import ConfigError
-from forewarn.testing.loading import parse_scenario
-from forewarn.testing.scenario import SCHEMA_LINE
+from forewarn.testing.scenario_loader import parse_scenario
+from forewarn.testing.scenario_model import SCHEMA_LINE
 from forewarn.testing.scenario_schema import scenario_schema
 from forewarn.wire.yaml_source import YamlSource
 
@@ -26,7 +26,7 @@ inventory:
 
 
 def _read(content: bytes) -> Any:  # noqa: ANN401 - whatever YAML holds
-    return YamlSource("a.yaml", size_bytes_max=1 << 20, kind="scenario", fault=ConfigError).read(content)
+    return YamlSource("a.yaml", size_bytes_max=1 << 20, kind="scenario", error_class=ConfigError).read(content)
 
 
 def test_the_schema_is_one() -> None:

@@ -7,31 +7,31 @@ from datetime import timedelta
 
 from hypothesis import given
 
-from forewarn.testing.converting import to_scenario
-from forewarn.testing.loading import Scenario, parse_scenario
-from forewarn.testing.scenario import At, Expect, FaultStep, Schedule, Step
-from forewarn.testing.transcript import Entry, Failure, Transcript
+from forewarn.testing.scenario_loader import Scenario, parse_scenario
+from forewarn.testing.scenario_model import ExpectStep, FaultStep, ScheduleStep, StepTime, TimelineStep
+from forewarn.testing.transcript import RequestFailure, Transcript, TranscriptEntry
+from forewarn.testing.transcript_conversion import convert_transcript
 from tests.support.showings import ID, event, shown, transcript, transcripts
 
 
-def convert(*entries: Entry, end_s: float = 3600.0) -> Scenario:
-    return parse_scenario(to_scenario(transcript(*entries, end_s=end_s)).encode(), "recorded")
+def convert(*entries: TranscriptEntry, end_s: float = 3600.0) -> Scenario:
+    return parse_scenario(convert_transcript(transcript(*entries, end_s=end_s)).encode(), "recorded")
 
 
-def omissions(*entries: Entry) -> list[str]:
-    lines = to_scenario(transcript(*entries)).splitlines()
+def omissions(*entries: TranscriptEntry) -> list[str]:
+    lines = convert_transcript(transcript(*entries)).splitlines()
     return [line.removeprefix("# Left out: ") for line in lines if line.startswith("# Left out")]
 
 
 def verbs(scenario: Scenario) -> list[str]:
-    return [step.verb for step in scenario.steps if step.verb not in {"expect", "poll"}]
+    return [step.action_name for step in scenario.steps if step.action_name not in {"expect", "poll"}]
 
 
-def step_of(scenario: Scenario, verb: str) -> Step:
-    return next(step for step in scenario.steps if step.verb == verb)
+def step_of(scenario: Scenario, verb: str) -> TimelineStep:
+    return next(step for step in scenario.steps if step.action_name == verb)
 
 
-def expectations(scenario: Scenario) -> list[Expect]:
+def expectations(scenario: Scenario) -> list[ExpectStep]:
     return [step.expect for step in scenario.steps if step.expect is not None]
 
 
@@ -41,8 +41,8 @@ def expectations(scenario: Scenario) -> list[Expect]:
 def test_an_event_that_appears_is_scheduled_when_it_was_first_seen() -> None:
     scenario = convert(shown(0, 57), shown(30.5, 58, event()))
     step = step_of(scenario, "schedule")
-    assert step.at == At(timedelta(seconds=30.5), is_relative=False)
-    assert isinstance(step.action, Schedule)
+    assert step.at == StepTime(timedelta(seconds=30.5), is_relative=False)
+    assert isinstance(step.action, ScheduleStep)
     assert step.action.vms == ("vm-1",)
     assert (step.action.type, step.action.source) == ("Freeze", "Platform")
     assert step.action.duration == 9
@@ -73,13 +73,15 @@ def test_one_that_goes_after_its_notbefore_was_not_seen_to_start_and_is_complete
 def test_a_vm_that_goes_takes_its_other_events_with_it() -> None:
     preempt, freeze = event(0, EventType="Preempt", start_s=None), event(1)
     together = convert(shown(0, 1, preempt, freeze), shown(100, 2))
-    assert [(step.verb, step.action) for step in together.steps if step.verb in {"cancel", "complete"}] == [
+    assert [
+        (step.action_name, step.action) for step in together.steps if step.action_name in {"cancel", "complete"}
+    ] == [
         ("cancel", "freeze-1"),
         ("complete", "preempt-1"),
     ]
     alone = (shown(0, 1, preempt, freeze), shown(100, 2, freeze))
     assert verbs(convert(*alone)) == ["schedule", "schedule", "complete"]
-    assert omissions(*alone) == [f"the Freeze {ID.format(1)} from 100 s on: vm-1 was taken away by then"]
+    assert omissions(*alone) == [f"the Freeze {ID.format(1)} from 100 s on: vm-1 was gone by then"]
 
 
 def test_two_that_take_the_same_vm_away_end_with_the_first() -> None:
@@ -87,14 +89,14 @@ def test_two_that_take_the_same_vm_away_end_with_the_first() -> None:
     preempts = [event(number, EventType="Preempt", start_s=30, EventSource=source) for number, source in by_both]
     both = (shown(0, 1, *preempts), shown(100, 2))
     assert verbs(convert(*both)) == ["schedule", "schedule", "complete"]
-    assert omissions(*both) == [f"the Preempt {ID.format(1)} from 100 s on: vm-1 was taken away by then"]
+    assert omissions(*both) == [f"the Preempt {ID.format(1)} from 100 s on: vm-1 was gone by then"]
     assert [e.events for e in expectations(convert(*both)) if e.events is not None] == [2, 0]
 
 
 def test_one_that_is_first_seen_started_has_no_notice() -> None:
     scenario = convert(shown(0, 1), shown(5, 2, event(start_s=None, EventType="Preempt", Description="")))
     action = step_of(scenario, "schedule").action
-    assert isinstance(action, Schedule)
+    assert isinstance(action, ScheduleStep)
     assert action.notice == timedelta(0)
     assert [e.status for e in expectations(scenario) if e.status] == ["Started"]
 
@@ -103,23 +105,23 @@ def test_each_change_happens_when_it_was_seen_to_the_millisecond() -> None:
     """Also one that is first seen started: an operation without notice starts at once, in the middle of a second."""
     sudden = event(EventType="Preempt", start_s=None)
     scenario = convert(shown(0, 1), shown(7.085, 2, sudden), shown(9.123, 3))
-    moments = {step.verb: step.at.span.total_seconds() for step in scenario.steps if step.at is not None}
+    moments = {step.action_name: step.at.span.total_seconds() for step in scenario.steps if step.at is not None}
     assert moments == {"poll": 0.0, "schedule": 7.085, "complete": 9.123}
 
 
 def test_failures_become_faults_for_as_long_as_they_stood() -> None:
     entries = [
         shown(0, 1),
-        Entry(at_s=10, status=410),
-        Entry(at_s=20, status=502),
-        Entry(at_s=30, failure=Failure.NO_CONNECTION),
-        Entry(at_s=40, failure=Failure.BROKEN),
-        Entry(at_s=50, took_s=9, failure=Failure.TIME_OUT),
-        Entry(at_s=60, status=200),
-        Entry(at_s=70, status=200, body=b'{"Even'),
-        Entry(at_s=80, status=200, body=b"{}"),
+        TranscriptEntry(at_s=10, status=410),
+        TranscriptEntry(at_s=20, status=502),
+        TranscriptEntry(at_s=30, failure=RequestFailure.NO_CONNECTION),
+        TranscriptEntry(at_s=40, failure=RequestFailure.BROKEN),
+        TranscriptEntry(at_s=50, took_s=9, failure=RequestFailure.TIME_OUT),
+        TranscriptEntry(at_s=60, status=200),
+        TranscriptEntry(at_s=70, status=200, body=b'{"Even'),
+        TranscriptEntry(at_s=80, status=200, body=b"{}"),
         shown(95, 1),
-        Entry(at_s=100, status=429),
+        TranscriptEntry(at_s=100, status=429),
     ]
     faults = [step.action for step in convert(*entries, end_s=101).steps if isinstance(step.action, FaultStep)]
     assert [(fault.kind, fault.lasts) for fault in faults] == [
@@ -133,7 +135,7 @@ def test_failures_become_faults_for_as_long_as_they_stood() -> None:
         ("no-events", timedelta(seconds=15)),
         ("429", timedelta(seconds=1)),
     ]
-    assert omissions(*entries) == ["the status 502 at 20 s: 503 stands in its place"]
+    assert omissions(*entries) == ["the status 502 at 20 s: replaced by 503"]
 
 
 def test_vms_that_are_told_of_each_other_share_a_scope() -> None:
@@ -152,9 +154,9 @@ def test_a_terminate_has_a_scale_set_that_asked_to_be_told() -> None:
 def test_the_endpoint_s_clock_is_believed_where_it_differs_from_ours() -> None:
     body = json.dumps({"DocumentIncarnation": 2, "Events": [event()]}).encode()
     for date, notice_s in (("Sun, 01 Mar 2026 11:00:00 GMT", 4500), ("Sun, 01 Mar 2026 12:00:00 GMT", 899.5)):
-        entry = Entry(at_s=0.5, status=200, headers={"date": date}, body=body)
+        entry = TranscriptEntry(at_s=0.5, status=200, headers={"date": date}, body=body)
         action = step_of(convert(entry), "schedule").action
-        assert isinstance(action, Schedule)
+        assert isinstance(action, ScheduleStep)
         assert action.notice == timedelta(seconds=notice_s)
 
 
@@ -169,13 +171,13 @@ def test_a_recording_of_days_does_not_lose_its_scope() -> None:
 def test_what_the_service_would_not_do_is_left_out_and_said() -> None:
     both = [event(0), event(1, EventType="Reboot")]
     assert omissions(shown(0, 1, *both)) == [
-        f"the Reboot {ID.format(1)} from 0 s on: it would wait until freeze-1 is over, which hits the same VM"
+        f"the Reboot {ID.format(1)} from 0 s on: it would queue behind freeze-1, which affects the same VM"
     ]
-    assert "its type 'Pause' is not known" in omissions(shown(0, 1, event(EventType="Pause")))[0]
-    assert "is more than the 15m" in omissions(shown(0, 1, event(EventType="Terminate", start_s=3600)))[0]
-    assert "concerns one VM" in omissions(shown(0, 1, event(EventType="Preempt", Resources=["a", "b"])))[0]
+    assert "its type 'Pause' is unknown" in omissions(shown(0, 1, event(EventType="Pause")))[0]
+    assert "exceeds the maximum of 15m" in omissions(shown(0, 1, event(EventType="Terminate", start_s=3600)))[0]
+    assert "can affect only one VM" in omissions(shown(0, 1, event(EventType="Preempt", Resources=["a", "b"])))[0]
     preempted = [event(0, EventType="Preempt", start_s=None), event(1, start_s=999)]
-    assert "vm-1 was taken away" in omissions(*[shown(0, 1, preempted[0]), shown(9, 2), shown(10, 3, preempted[1])])[0]
+    assert "vm-1 was gone" in omissions(*[shown(0, 1, preempted[0]), shown(9, 2), shown(10, 3, preempted[1])])[0]
 
 
 def test_what_was_left_out_is_not_counted_among_the_events() -> None:
@@ -196,7 +198,7 @@ def test_an_id_that_comes_again_or_is_none_gets_another() -> None:
 
 
 def test_a_transcript_without_answers_is_a_scenario_without_events() -> None:
-    assert [step.verb for step in convert().steps] == ["poll"]
+    assert [step.action_name for step in convert().steps] == ["poll"]
 
 
 # Whatever was recorded
@@ -204,11 +206,11 @@ def test_a_transcript_without_answers_is_a_scenario_without_events() -> None:
 
 @given(transcripts())
 def test_whatever_was_recorded_becomes_a_scenario_that_can_be_read(recorded: Transcript) -> None:
-    parse_scenario(to_scenario(recorded).encode(), "recorded")
+    parse_scenario(convert_transcript(recorded).encode(), "recorded")
 
 
 def test_a_recorded_text_names_no_parameter() -> None:
     scenario = convert(shown(0, 1, event(Description="a ${b} and ${")))
     action = step_of(scenario, "schedule").action
-    assert isinstance(action, Schedule)
+    assert isinstance(action, ScheduleStep)
     assert action.description == "a ${b} and ${"

@@ -10,11 +10,11 @@ import pytest
 
 from forewarn import testing
 from forewarn.core.fault import FAULTS
-from forewarn.core.model import EventType, Source
+from forewarn.core.model import EventSource, EventType
 from forewarn.testing.values import EventTypeName, FaultName, SourceName
 
 
-@pytest.mark.parametrize(("names", "words"), [(EventTypeName, EventType), (SourceName, Source)])
+@pytest.mark.parametrize(("names", "words"), [(EventTypeName, EventType), (SourceName, EventSource)])
 def test_the_words_for_type_checkers_are_those_of_the_service(names: Any, words: type[StrEnum]) -> None:  # noqa: ANN401 - a Literal
     assert get_args(names) == tuple(word.value for word in words)
 

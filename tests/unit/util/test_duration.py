@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from forewarn.util.duration import format_span, parse_span
+from forewarn.util.duration import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -16,12 +16,12 @@ from forewarn.util.duration import format_span, parse_span
     [("90s", 90), ("15m", 900), ("24h", 86400), ("7d", 604800), ("250ms", 0.25), ("1.5m", 90), ("42", 42), (" 5s ", 5)],
 )
 def test_a_span_is_read_with_its_unit(text: str, seconds: float) -> None:
-    assert parse_span(text) == timedelta(seconds=seconds)
+    assert parse_duration(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(("value", "seconds"), [(90, 90), (0.5, 0.5), (0, 0), (timedelta(1), 86400)])
 def test_a_number_is_so_many_seconds(value: object, seconds: float) -> None:
-    assert parse_span(value) == timedelta(seconds=seconds)
+    assert parse_duration(value) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ def test_a_number_is_so_many_seconds(value: object, seconds: float) -> None:
 )
 def test_what_is_no_span_is_refused_with_examples(value: object) -> None:
     with pytest.raises(ValueError, match="is not a span of time: expected for example 90s, 15m, 24h or 7d"):
-        parse_span(value)
+        parse_duration(value)
 
 
 @pytest.mark.parametrize("value", ["36526d", "999999999999d", "-999999999999d", 10**11])
 def test_a_span_is_a_hundred_years_at_most(value: object) -> None:
     with pytest.raises(ValueError, match="more than a hundred years"):
-        parse_span(value)
+        parse_duration(value)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_a_span_is_a_hundred_years_at_most(value: object) -> None:
     ],
 )
 def test_a_span_is_shown_in_its_largest_whole_unit(span: timedelta, text: str) -> None:
-    assert format_span(span) == text
+    assert format_duration(span) == text
 
 
 @given(st.timedeltas(timedelta(days=-30_000), timedelta(days=30_000)))
 def test_a_span_that_is_shown_reads_back_as_the_same(span: timedelta) -> None:
-    assert parse_span(format_span(span)) == span
+    assert parse_duration(format_duration(span)) == span

@@ -9,12 +9,12 @@ import pytest
 import structlog
 import yaml
 
-from forewarn.agent.logs import _Json, _Plain
-from forewarn.cli.choosing import CSV_COLUMNS, print_csv, print_items
-from forewarn.cli.main import error_line
+from forewarn.agent.logs import _JsonFormatter, _PlainFormatter
+from forewarn.cli.list_options import CSV_COLUMNS, print_csv, print_items
+from forewarn.cli.main import format_error
 from forewarn.cli.output import Column, Output, as_json, as_yaml
 from forewarn.errors import Conflict
-from forewarn.observability.logs import visible
+from forewarn.observability.logs import escape_values
 from forewarn.util.escape import escape_controls, escape_json, escape_lines, has_controls
 
 CONTROLS = "".join(
@@ -56,12 +56,12 @@ def test_yaml_says_the_same_without_them() -> None:
 @pytest.mark.parametrize("is_json", [False, True])
 def test_nothing_that_a_command_prints_has_them(is_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
     output = Output(is_json=is_json)
-    output.line(HOSTILE)
-    output.notice(HOSTILE)
-    output.json(HOSTILE)
-    output.json_line({HOSTILE: HOSTILE})
-    output.table([Column("a")], [[HOSTILE]])
-    output.fields([("a", HOSTILE)])
+    output.print_line(HOSTILE)
+    output.print_notice(HOSTILE)
+    output.print_json(HOSTILE)
+    output.print_json_line({HOSTILE: HOSTILE})
+    output.print_table([Column("a")], [[HOSTILE]])
+    output.print_fields([("a", HOSTILE)])
     print_items([{"a": HOSTILE}], output)
     print_csv([dict.fromkeys(CSV_COLUMNS["audit-log"].split(), HOSTILE)], "audit-log", output)
     printed = capsys.readouterr()
@@ -70,19 +70,19 @@ def test_nothing_that_a_command_prints_has_them(is_json: bool, capsys: pytest.Ca
 
 
 def test_an_error_is_one_line_without_them() -> None:
-    line = error_line(Conflict(HOSTILE))
+    line = format_error(Conflict(HOSTILE))
     assert is_harmless(line)
     assert "\n" not in line
 
 
 def test_the_logs_of_the_service_have_none_on_a_terminal() -> None:
-    event = visible(None, "info", {"event": HOSTILE, "error": HOSTILE, "count": 3})
+    event = escape_values(None, "info", {"event": HOSTILE, "error": HOSTILE, "count": 3})
     printed = structlog.dev.ConsoleRenderer(colors=False)(None, "info", event)
     assert isinstance(printed, str)
     assert is_harmless(printed)
 
 
-@pytest.mark.parametrize("formatter", [_Json(), _Plain()])
+@pytest.mark.parametrize("formatter", [_JsonFormatter(), _PlainFormatter()])
 def test_the_logs_of_an_agent_have_none(formatter: logging.Formatter) -> None:
     record = logging.LogRecord("forewarn", logging.INFO, "", 0, HOSTILE, (), None)
     record.output = HOSTILE

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forewarn.errors import LimitExceeded, StoreUnavailable
-from forewarn.util.fair_share import FairBatcher, FairQueue, Room, Slots, Turns
+from forewarn.util.fair_share import FairBatcher, FairGate, FairQueue, FairSemaphore, QueueLimits
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ def served(queue: FairQueue[str]) -> list[str]:
 
 
 async def test_owners_take_turns_whoever_came_first() -> None:
-    queue: FairQueue[str] = FairQueue(Room())
+    queue: FairQueue[str] = FairQueue(QueueLimits())
     for number in range(3):
         queue.push("greedy", f"greedy {number}")
     queue.push("a", "a 0")
@@ -34,7 +34,7 @@ async def test_owners_take_turns_whoever_came_first() -> None:
 
 
 async def test_what_comes_later_of_another_owner_goes_before_the_backlog_of_one() -> None:
-    queue: FairQueue[str] = FairQueue(Room())
+    queue: FairQueue[str] = FairQueue(QueueLimits())
     for number in range(100):
         queue.push("greedy", f"greedy {number}")
     for _ in range(50):
@@ -44,7 +44,7 @@ async def test_what_comes_later_of_another_owner_goes_before_the_backlog_of_one(
 
 
 async def test_a_light_entry_goes_before_a_heavy_one_and_the_heavy_one_is_served_in_proportion() -> None:
-    queue: FairQueue[str] = FairQueue(Room())
+    queue: FairQueue[str] = FairQueue(QueueLimits())
     queue.push("heavy", "heavy", 10)
     for number in range(20):
         queue.push("light", str(number))
@@ -53,7 +53,7 @@ async def test_a_light_entry_goes_before_a_heavy_one_and_the_heavy_one_is_served
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 20)), max_size=60))
 async def test_everything_is_served_once_and_in_order_for_each_owner(pushes: list[tuple[str, int]]) -> None:
-    queue: FairQueue[str] = FairQueue(Room())
+    queue: FairQueue[str] = FairQueue(QueueLimits())
     for number, (owner, weight) in enumerate(pushes):
         queue.push(owner, f"{owner}{number}", weight)
     found = served(queue)
@@ -67,7 +67,7 @@ async def test_everything_is_served_once_and_in_order_for_each_owner(pushes: lis
 
 
 async def test_an_owner_over_its_share_is_refused_and_others_are_not() -> None:
-    queue: FairQueue[str] = FairQueue(Room(owner_entries_max=2, owner_weight_max=10))
+    queue: FairQueue[str] = FairQueue(QueueLimits(owner_entries_max=2, owner_weight_max=10))
     queue.push("a", "", 4)
     queue.push("a", "", 4)
     with pytest.raises(LimitExceeded, match="approvals_waiting_per_caller_max"):
@@ -79,12 +79,12 @@ async def test_an_owner_over_its_share_is_refused_and_others_are_not() -> None:
 
 
 async def test_all_together_have_a_limit_of_entries_and_of_weight() -> None:
-    few: FairQueue[str] = FairQueue(Room(entries_max=2))
+    few: FairQueue[str] = FairQueue(QueueLimits(entries_max=2))
     for owner in "ab":
         few.push(owner, "")
     with pytest.raises(StoreUnavailable, match="commands_max"):
         few.push("c", "")
-    light: FairQueue[str] = FairQueue(Room(weight_max=10))
+    light: FairQueue[str] = FairQueue(QueueLimits(weight_max=10))
     light.push("a", "", 11)
     with pytest.raises(StoreUnavailable, match="approval_ids_waiting_max"):
         light.push("b", "")
@@ -118,10 +118,10 @@ async def settle() -> None:
 
 async def test_what_waits_is_carried_out_together_and_each_has_its_own_answer() -> None:
     work = Work()
-    batcher = FairBatcher(work.carry, wishes_max=3)
-    asked = [asyncio.create_task(batcher.add(number, owner="a")) for number in range(5)]
+    batcher = FairBatcher(work.carry, requests_max=3)
+    asked = [asyncio.create_task(batcher.submit(number, owner="a")) for number in range(5)]
     await settle()
-    asked.append(asyncio.create_task(batcher.add(5, owner="a")))
+    asked.append(asyncio.create_task(batcher.submit(5, owner="a")))
     for _ in range(3):
         work.may.release()
     assert await asyncio.gather(*asked) == [0, 2, 4, 6, 8, 10]
@@ -130,10 +130,10 @@ async def test_what_waits_is_carried_out_together_and_each_has_its_own_answer() 
 
 async def test_a_batch_takes_of_each_owner_in_turn() -> None:
     work = Work()
-    batcher = FairBatcher(work.carry, wishes_max=4)
-    asked = [asyncio.create_task(batcher.add(number, owner="greedy")) for number in range(10)]
+    batcher = FairBatcher(work.carry, requests_max=4)
+    asked = [asyncio.create_task(batcher.submit(number, owner="greedy")) for number in range(10)]
     await settle()
-    asked += [asyncio.create_task(batcher.add(100 + number, owner=f"vm-{number}")) for number in range(3)]
+    asked += [asyncio.create_task(batcher.submit(100 + number, owner=f"vm-{number}")) for number in range(3)]
     await settle()
     for _ in range(4):
         work.may.release()
@@ -144,9 +144,9 @@ async def test_a_batch_takes_of_each_owner_in_turn() -> None:
 
 async def test_a_batch_is_limited_by_weight_and_one_that_is_heavier_goes_alone() -> None:
     work = Work()
-    batcher = FairBatcher(work.carry, wishes_max=100, weight_max=10)
+    batcher = FairBatcher(work.carry, requests_max=100, weight_max=10)
     weights = {"a": 4, "b": 5, "c": 6, "d": 30, "e": 31}
-    asked = [asyncio.create_task(batcher.add(w, owner=owner, weight=w)) for owner, w in weights.items()]
+    asked = [asyncio.create_task(batcher.submit(w, owner=owner, weight=w)) for owner, w in weights.items()]
     for _ in range(5):
         work.may.release()
     await asyncio.gather(*asked)
@@ -155,8 +155,8 @@ async def test_a_batch_is_limited_by_weight_and_one_that_is_heavier_goes_alone()
 
 async def test_when_it_fails_all_that_came_together_hear_of_it_and_the_next_do_not() -> None:
     work = Work()
-    batcher = FairBatcher(work.carry, wishes_max=2)
-    asked = [asyncio.create_task(batcher.add(number, owner="a")) for number in (1, 13, 3)]
+    batcher = FairBatcher(work.carry, requests_max=2)
+    asked = [asyncio.create_task(batcher.submit(number, owner="a")) for number in (1, 13, 3)]
     work.may.release()
     work.may.release()
     found = await asyncio.gather(*asked, return_exceptions=True)
@@ -165,8 +165,8 @@ async def test_when_it_fails_all_that_came_together_hear_of_it_and_the_next_do_n
 
 async def test_a_wish_whose_owner_goes_away_is_carried_out_all_the_same() -> None:
     work = Work()
-    batcher = FairBatcher(work.carry, wishes_max=2)
-    one, two = (asyncio.create_task(batcher.add(number, owner="a")) for number in (1, 2))
+    batcher = FairBatcher(work.carry, requests_max=2)
+    one, two = (asyncio.create_task(batcher.submit(number, owner="a")) for number in (1, 2))
     await settle()
     one.cancel()
     work.may.release()
@@ -177,13 +177,13 @@ async def test_a_wish_whose_owner_goes_away_is_carried_out_all_the_same() -> Non
 
 async def test_more_than_may_wait_are_refused() -> None:
     work = Work()
-    batcher = FairBatcher(work.carry, wishes_max=2, room=Room(entries_max=1))
-    first = asyncio.create_task(batcher.add(1, owner="a"))
+    batcher = FairBatcher(work.carry, requests_max=2, limits=QueueLimits(entries_max=1))
+    first = asyncio.create_task(batcher.submit(1, owner="a"))
     await settle()
-    second = asyncio.create_task(batcher.add(2, owner="a"))
+    second = asyncio.create_task(batcher.submit(2, owner="a"))
     await settle()
     with pytest.raises(StoreUnavailable, match="commands_max"):
-        await batcher.add(3, owner="b")
+        await batcher.submit(3, owner="b")
     work.may.release()
     work.may.release()
     assert [await first, await second] == [2, 4]
@@ -193,11 +193,11 @@ async def test_more_than_may_wait_are_refused() -> None:
 
 
 async def test_one_goes_in_each_iteration_and_owners_take_turns() -> None:
-    turns = Turns(Room())
+    turns = FairGate(QueueLimits())
     went: list[str] = []
 
     async def go(owner: str) -> None:
-        await turns.take(owner, 1)
+        await turns.wait_turn(owner, 1)
         went.append(owner)
 
     tasks = [asyncio.create_task(go("greedy")) for _ in range(4)]
@@ -211,8 +211,8 @@ async def test_one_goes_in_each_iteration_and_owners_take_turns() -> None:
 
 
 async def test_a_turn_that_nobody_waits_for_any_more_is_passed_on() -> None:
-    turns = Turns(Room())
-    one, two = (asyncio.create_task(turns.take(owner, 1)) for owner in "ab")
+    turns = FairGate(QueueLimits())
+    one, two = (asyncio.create_task(turns.wait_turn(owner, 1)) for owner in "ab")
     await asyncio.sleep(0)
     one.cancel()
     await two
@@ -222,12 +222,12 @@ async def test_a_turn_that_nobody_waits_for_any_more_is_passed_on() -> None:
 
 
 async def test_slots_are_given_to_owners_in_turn() -> None:
-    slots = Slots(2, Room())
+    slots = FairSemaphore(2, QueueLimits())
     may = asyncio.Semaphore(0)
     went: list[str] = []
 
     async def work(owner: str) -> None:
-        async with slots.one(owner):
+        async with slots.hold_slot(owner):
             went.append(owner)
             await may.acquire()
 
@@ -245,11 +245,11 @@ async def test_slots_are_given_to_owners_in_turn() -> None:
 
 
 async def test_a_slot_is_passed_on_by_those_that_fail_or_go_away() -> None:
-    slots = Slots(1, Room())
+    slots = FairSemaphore(1, QueueLimits())
     may = asyncio.Event()
 
     async def work() -> None:
-        async with slots.one("a"):
+        async with slots.hold_slot("a"):
             await may.wait()
             msg = "fails"
             raise ValueError(msg)

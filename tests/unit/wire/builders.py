@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from forewarn.core.decision import Document
-from forewarn.core.model import Audience, Event, EventType, Maintenance, MaintenanceState, Source
+from forewarn.core.decision import AudienceDocument
+from forewarn.core.model import Audience, Event, EventSource, EventType, Maintenance, MaintenanceState
 from forewarn.wire.imds import VERSIONS, Dialect, Version, encode_document
 
 __all__ = ["EVENT", "MAINTENANCE", "NOT_BEFORE", "STARTED", "VERSION_NAMES", "document", "encode", "events", "version"]
@@ -24,7 +24,7 @@ MAINTENANCE = Maintenance(
     cause="user-restart",
     type=EventType.REBOOT,
     impact=EventType.REBOOT,
-    source=Source.USER,
+    source=EventSource.USER,
     description="Virtual machine is going to be restarted as requested by authorized user.",
     duration_s=-1,
     state=MaintenanceState.SCHEDULED,
@@ -49,9 +49,9 @@ def version(name: str) -> Version:
     return next(row for row in VERSIONS if row.name == name)
 
 
-def document(*items: tuple[Event, Maintenance], incarnation: int = 2) -> Document:
+def document(*items: tuple[Event, Maintenance], incarnation: int = 2) -> AudienceDocument:
     """What one audience sees."""
-    return Document(audience=Audience(key="vm:WestNO_0", incarnation=incarnation), items=items)
+    return AudienceDocument(audience=Audience(key="vm:WestNO_0", incarnation=incarnation), items=items)
 
 
 def encode(

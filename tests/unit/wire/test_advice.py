@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forewarn.wire import instance
-from forewarn.wire.advice import ADVICE, advise, advise_all
+from forewarn.wire.advice import ADVICE, find_advice, find_advice_for_all
 from forewarn.wire.exchange import BODY_BYTES_MAX, Exchange
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -40,7 +40,7 @@ def approved(*event_ids: str, **members: Any) -> Exchange:  # noqa: ANN401 - of 
 
 
 def codes(exchange: Exchange, *before: Exchange) -> set[str]:
-    return {row.code for row in advise(exchange, before)}
+    return {row.code for row in find_advice(exchange, before)}
 
 
 CASES: dict[str, tuple[Exchange, tuple[Exchange, ...]]] = {
@@ -81,7 +81,7 @@ def test_a_client_is_told(code: str) -> None:
 def test_a_good_client_is_told_nothing() -> None:
     """R47, R97."""
     polls = [asked(number=n, at=NOW + timedelta(seconds=n)) for n in range(1, 5)]
-    told = advise_all([*polls, approved(ONE, number=5, at=NOW + timedelta(seconds=5))])
+    told = find_advice_for_all([*polls, approved(ONE, number=5, at=NOW + timedelta(seconds=5))])
     assert [rows for _, rows in told] == [[]] * 5
 
 
@@ -90,7 +90,7 @@ def test_what_a_fault_has_done_is_not_the_fault_of_the_client() -> None:
 
 
 def test_of_each_vm_only_its_own_requests_count() -> None:
-    told = advise_all([asked(vm="vm-2"), approved(ONE, vm="vm-1")])
+    told = find_advice_for_all([asked(vm="vm-2"), approved(ONE, vm="vm-1")])
     assert [row.code for row in told[1][1]] == ["event-unseen"]
 
 
@@ -121,5 +121,5 @@ def test_no_body_is_too_odd(body: bytes) -> None:
 def test_only_the_newest_requests_are_looked_at_with_all_before_them_in_mind() -> None:
     history = [asked(), approved(ONE), approved(ONE.lower()), asked(answer=b"[]"), approved(ONE)]
     exchanges = [*history, asked(vm="vm-2"), approved(OTHER, vm="vm-2")]
-    assert advise_all(exchanges, 3) == advise_all(exchanges)[-3:]
-    assert advise_all(exchanges, 0) == []
+    assert find_advice_for_all(exchanges, 3) == find_advice_for_all(exchanges)[-3:]
+    assert find_advice_for_all(exchanges, 0) == []

@@ -103,7 +103,7 @@ def test_as_many_start_requests_as_the_limit_are_taken() -> None:
 @pytest.mark.parametrize("count", [101, 10_000])
 def test_more_start_requests_than_the_limit_are_refused_with_both_numbers(count: int) -> None:
     """R54: everything that can grow has a limit and a clear error."""
-    with pytest.raises(BadPayload, match=rf"^StartRequests has {count} elements, at most 100 are taken$"):
+    with pytest.raises(BadPayload, match=rf"^StartRequests has {count} elements: at most 100 are allowed$"):
         decode(requests(*[FIRST] * count), requests_max=100)
 
 

@@ -19,8 +19,8 @@ NOT_JSON = "^body is not JSON in UTF-8$"
 NOT_AN_OBJECT = "^body is not a JSON object$"
 NO_LIST = "^StartRequests is missing or not an array$"
 NO_GUID = "^an element of StartRequests has no EventId that is a GUID$"
-TWICE = "^a member stands twice in one object$"
-ANY_REASON = f"{EMPTY}|{NOT_JSON}|{NOT_AN_OBJECT}|{NO_LIST}|{NO_GUID}|{TWICE}| is not JSON$| are taken$"
+TWICE = "^an object has a duplicate member$"
+ANY_REASON = f"{EMPTY}|{NOT_JSON}|{NOT_AN_OBJECT}|{NO_LIST}|{NO_GUID}|{TWICE}| is not JSON$| are allowed$"
 
 
 def refuse(body: bytes | str, reason: str) -> None:

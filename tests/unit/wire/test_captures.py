@@ -9,7 +9,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from forewarn.core.model import Event, EventType, Maintenance, Source
+from forewarn.core.model import Event, EventSource, EventType, Maintenance
 from forewarn.wire.imds import Dialect
 from tests.unit.wire.builders import EVENT, MAINTENANCE, STARTED, encode, events
 
@@ -19,7 +19,7 @@ def event(name: str, id: str = EVENT.id) -> Event:
 
 
 def maintenance(type: EventType, not_before: datetime = MAINTENANCE.created_at, description: str = "") -> Maintenance:
-    source = Source.USER if type is EventType.REBOOT else Source.PLATFORM
+    source = EventSource.USER if type is EventType.REBOOT else EventSource.PLATFORM
     return replace(MAINTENANCE, type=type, source=source, description=description, not_before=not_before)
 
 
@@ -125,7 +125,7 @@ def test_capture_8_has_its_members_in_that_order() -> None:
 def test_capture_9_shows_a_started_freeze_without_not_before() -> None:
     """C9 (2023-06): R35, R36, R39."""
     words = "Host server is undergoing maintenance."
-    freeze = replace(STARTED, type=EventType.FREEZE, source=Source.PLATFORM, description=words, duration_s=30)
+    freeze = replace(STARTED, type=EventType.FREEZE, source=EventSource.PLATFORM, description=words, duration_s=30)
     long = encode((event("a"), freeze), incarnation=31)
     assert long.endswith(
         b'"EventStatus":"Started","EventType":"Freeze","ResourceType":"VirtualMachine","Resources":["a"],"NotBefore":"",'

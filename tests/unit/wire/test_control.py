@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from forewarn.core.causes import CAUSES, DEFAULT_CAUSE
 from forewarn.core.inventory import InventoryChange
-from forewarn.core.model import Entry, EntryKind, EventType, MaintenanceState, PowerState, Source
+from forewarn.core.model import AuditEntry, EntryKind, EventSource, EventType, MaintenanceState, PowerState
 from forewarn.wire import control
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import an_event, availability_set, maintenance, vm
@@ -56,7 +56,7 @@ def test_everything_may_be_said() -> None:
         "reason": "drill",
     }
     request = control.MaintenanceIn.model_validate(content).to_request()
-    assert (request.type, request.source, request.impact) == (EventType.REBOOT, Source.USER, EventType.FREEZE)
+    assert (request.type, request.source, request.impact) == (EventType.REBOOT, EventSource.USER, EventType.FREEZE)
     assert (request.description, request.duration_s) == ("", -1)
     assert request.notice == timedelta(seconds=0.5)
     assert request.not_before == datetime(2026, 11, 21, 10, 15, tzinfo=UTC)
@@ -70,7 +70,7 @@ def test_a_reason_without_force_forces_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"force": True}, "to force it, give a reason"),
+        ({"force": True}, "force requires a reason"),
         ({"force": True, "reason": ""}, "at least 1 character"),
         ({"reason": "x" * 1001}, "at most 1000 characters"),
         ({"type": None}, "name a type or a cause"),
@@ -84,8 +84,8 @@ def test_a_reason_without_force_forces_nothing() -> None:
         ({"notice_s": float("nan")}, "finite number"),
         ({"not_before": "2026-11-21T10:15:00"}, "timezone"),
         ({"not_before": "soon"}, "datetime"),
-        ({"not_before": "0001-01-01T00:00:00+14:00"}, "a moment that UTC can express"),
-        ({"not_before": "9999-12-31T23:59:59-14:00"}, "a moment that UTC can express"),
+        ({"not_before": "0001-01-01T00:00:00+14:00"}, "expected a time between the years 1 and 9999 in UTC"),
+        ({"not_before": "9999-12-31T23:59:59-14:00"}, "expected a time between the years 1 and 9999 in UTC"),
         ({"notbefore": "2026-11-21T10:15:00Z"}, "Extra inputs"),
     ],
 )
@@ -96,18 +96,18 @@ def test_what_makes_no_sense_is_refused_with_what_was_expected(change: dict[str,
 @pytest.mark.parametrize(
     ("model", "content"),
     [
-        (control.StartIn, {}),
-        (control.StartIn, {"reason": ""}),
+        (control.ForcedStartIn, {}),
+        (control.ForcedStartIn, {"reason": ""}),
         (control.ImpactIn, {"duration_s": -1}),
         (control.ImpactIn, {"duration_s": 1.5}),
         (control.ApprovalIn, {"event_ids": []}),
         (control.ApprovalIn, {"event_ids": [""]}),
         (control.ApprovalIn, {"event_ids": ["x"] * 1001}),
-        (control.ClockIn, {"by_s": -1}),
-        (control.ClockIn, {"by_s": float("inf")}),
+        (control.ClockAdvanceIn, {"by_s": -1}),
+        (control.ClockAdvanceIn, {"by_s": float("inf")}),
         (control.OperationIn, {"force": True}),
-        (control.PredictionIn, {"type": "Nap"}),
-        (control.FailureIn, {"notice_s": 1}),
+        (control.FailurePredictionIn, {"type": "Nap"}),
+        (control.HostFailureIn, {"notice_s": 1}),
         (control.ReasonIn, {"reason": "", "more": 1}),
     ],
 )
@@ -119,7 +119,7 @@ def test_an_operation_is_one_on_one_vm() -> None:
     body = control.OperationIn.model_validate({"notice_s": 60, "source": "Platform", "force": True, "reason": "drill"})
     request = body.to_request("scale-set-delete", "fleet_0")
     assert (request.cause, request.vms, request.hosts) == ("scale-set-delete", ("fleet_0",), ())
-    assert (request.notice, request.source, request.force_reason) == (minutes(1), Source.PLATFORM, "drill")
+    assert (request.notice, request.source, request.force_reason) == (minutes(1), EventSource.PLATFORM, "drill")
     assert request.cause in CAUSES
 
 
@@ -127,7 +127,7 @@ def test_an_operation_is_one_on_one_vm() -> None:
 
 
 def test_a_maintenance_is_shown_with_its_events_and_its_moments_in_utc() -> None:
-    shown = control.MaintenanceOut.of(
+    shown = control.MaintenanceOut.from_model(
         replace(
             maintenance(vm("web-0", scope="web"), not_before=NOW + timedelta(microseconds=1)),
             hosts=("host-1",),
@@ -147,36 +147,41 @@ def test_a_maintenance_is_shown_with_its_events_and_its_moments_in_utc() -> None
 def test_events_show_what_became_of_them_outside_the_metadata_endpoint_too() -> None:
     """X4, R70."""
     ended = maintenance(state=MaintenanceState.CANCELED, ended_at=NOW)
-    assert control.EventOut.of(an_event(is_listed=False), ended).status == "Canceled"
+    assert control.EventOut.from_model(an_event(is_listed=False), ended).status == "Canceled"
     pending = maintenance(not_before=NOW)
-    assert control.EventOut.of(an_event(is_listed=False), pending).status == "Withdrawn"
-    assert control.EventOut.of(an_event(audience="vm:a:b"), pending).scope == "a:b"
+    assert control.EventOut.from_model(an_event(is_listed=False), pending).status == "Withdrawn"
+    assert control.EventOut.from_model(an_event(audience="vm:a:b"), pending).scope == "a:b"
 
 
 def test_a_vm_is_shown_with_its_scope_and_whether_it_asks() -> None:
     web = replace(vm("web-0", scope="web", power_state=PowerState.DELETED), addresses=("10.0.0.1",))
-    shown = control.VmOut.of(web, availability_set("web"), 7)
+    shown = control.VmOut.from_model(web, availability_set("web"), 7)
     assert (shown.scope, shown.scope_kind, shown.enabled, shown.incarnation) == ("web", "availability-set", True, 7)
     assert (shown.power_state, shown.addresses) == (PowerState.DELETED, ["10.0.0.1"])
-    lone = control.VmOut.of(vm("db"), None, None)
+    lone = control.VmOut.from_model(vm("db"), None, None)
     assert (lone.scope, lone.scope_kind, lone.enabled, lone.incarnation) == (None, "standalone", False, None)
 
 
 def test_an_audit_log_entry_names_the_scope_without_its_kind() -> None:
-    entry = Entry(kind=EntryKind.APPROVED, at=NOW, actor="vm:web-0", audience="scope:web", sequence=9)
-    shown = control.EntryOut.of(entry).model_dump(mode="json")
+    entry = AuditEntry(kind=EntryKind.APPROVED, at=NOW, actor="vm:web-0", audience="scope:web", sequence=9)
+    shown = control.AuditEntryOut.from_model(entry).model_dump(mode="json")
     assert (shown["sequence"], shown["kind"], shown["scope"], shown["at"]) == (
         9,
         "approved",
         "web",
         "2026-11-21T10:00:00Z",
     )
-    assert control.EntryOut.of(replace(entry, audience=None)).scope is None
+    assert control.AuditEntryOut.from_model(replace(entry, audience=None)).scope is None
 
 
 def test_a_change_of_inventory_is_four_numbers() -> None:
     change = InventoryChange(added=1, changed=2, removed=3, unchanged=4)
-    assert control.InventoryOut.of(change).model_dump() == {"added": 1, "changed": 2, "removed": 3, "unchanged": 4}
+    assert control.InventoryChangeOut.from_model(change).model_dump() == {
+        "added": 1,
+        "changed": 2,
+        "removed": 3,
+        "unchanged": 4,
+    }
 
 
 def test_an_error_has_one_shape() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.core.model import Event, EventType, Maintenance, Source
+from forewarn.core.model import Event, EventSource, EventType, Maintenance
 from forewarn.wire.imds import CONTENT_TYPE, Dialect
 from tests.unit.wire.builders import EVENT, MAINTENANCE, NOT_BEFORE, STARTED, VERSION_NAMES, encode, events
 
@@ -237,8 +237,8 @@ def test_the_duration_is_a_json_integer(duration_s: int) -> None:
     assert f'"DurationInSeconds":{duration_s}}}'.encode() in body(replace(MAINTENANCE, duration_s=duration_s))
 
 
-@pytest.mark.parametrize("source", list(Source))
-def test_the_source_is_platform_or_user(source: Source) -> None:
+@pytest.mark.parametrize("source", list(EventSource))
+def test_the_source_is_platform_or_user(source: EventSource) -> None:
     """R38."""
     assert events(body(replace(MAINTENANCE, source=source)))[0]["EventSource"] == source.value
 

@@ -10,10 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.core.decision import Document
+from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Audience, EventType, Host, MaintenanceState, Source
-from forewarn.wire.hostfeed import ALIVE, BadLine, HostState, document_line, parse_line, state_line
+from forewarn.core.model import Audience, EventSource, EventType, Host, MaintenanceState
+from forewarn.wire.hostfeed import (
+    ALIVE,
+    BadFeedLine,
+    HostFeedState,
+    encode_document_line,
+    encode_state_line,
+    parse_line,
+)
 from forewarn.wire.imds import Dialect, encode_documents
 from tests.support.world import NOW
 from tests.unit.core.builders import an_event, availability_set, maintenance, scale_set, vm
@@ -41,13 +48,13 @@ ITEMS = st.builds(
     st.sampled_from(EventType),
     TEXTS,
     st.lists(st.text("abcWestÄ_-0", min_size=1, max_size=8), min_size=1, max_size=3),
-    st.sampled_from(Source),
+    st.sampled_from(EventSource),
     st.integers(-1, 10**9),
     st.booleans(),
     st.booleans(),
 )
 DOCUMENTS = st.builds(
-    lambda incarnation, epoch, is_enabled, items: Document(
+    lambda incarnation, epoch, is_enabled, items: AudienceDocument(
         audience=Audience(
             key="scope:web",
             scope="web",
@@ -62,17 +69,17 @@ DOCUMENTS = st.builds(
     st.booleans(),
     st.lists(ITEMS, max_size=4),
 )
-VERSIONS = Dialect().versions()
+VERSIONS = Dialect().list_versions()
 
 
 @given(DOCUMENTS)
-def test_a_document_that_was_told_is_shown_with_the_same_bytes(document: Document) -> None:
+def test_a_document_that_was_told_is_shown_with_the_same_bytes(document: AudienceDocument) -> None:
     """R25 to R41, invariant 7."""
-    line = document_line(document)
+    line = encode_document_line(document)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     told = parse_line(line)
-    assert isinstance(told, Document)
+    assert isinstance(told, AudienceDocument)
     assert encode_documents(told, VERSIONS, Dialect()) == encode_documents(document, VERSIONS, Dialect())
     was, now = document.audience, told.audience
     assert (now.key, now.scope, now.epoch, now.incarnation) == (was.key, was.scope, was.epoch, was.incarnation)
@@ -87,7 +94,7 @@ def test_a_state_that_was_told_is_the_state() -> None:
         vm("db"),
     )
     hosts = tuple(Host(name=name) for name in sorted({each.host for each in vms}))
-    state = HostState(
+    state = HostFeedState(
         host="host-1",
         position=17,
         inventory=Inventory(
@@ -95,10 +102,10 @@ def test_a_state_that_was_told_is_the_state() -> None:
         ),
         dialect=Dialect(cloud="china", unknown_event=404),
         first_answer_delay_s=1.5,
-        documents=(Document(audience=Audience(key="vm:db", epoch=1, incarnation=3, enabled_at=NOW)),),
+        documents=(AudienceDocument(audience=Audience(key="vm:db", epoch=1, incarnation=3, enabled_at=NOW)),),
     )
-    told = parse_line(state_line(state))
-    assert isinstance(told, HostState)
+    told = parse_line(encode_state_line(state))
+    assert isinstance(told, HostFeedState)
     assert (told.host, told.position, told.dialect, told.first_answer_delay_s) == ("host-1", 17, state.dialect, 1.5)
     assert set(told.inventory.vms) == set(vms)
     assert set(told.inventory.scopes) == set(state.inventory.scopes)
@@ -106,14 +113,14 @@ def test_a_state_that_was_told_is_the_state() -> None:
 
 
 def test_a_state_leaves_out_what_is_as_its_default_says() -> None:
-    state = HostState(
+    state = HostFeedState(
         host="host-1",
         inventory=Inventory(hosts=(Host(name="host-1"),), vms=(vm("db", size=""),)),
         dialect=Dialect(),
         first_answer_delay_s=0.0,
         documents=(),
     )
-    shown = json.loads(state_line(state))["inventory"]
+    shown = json.loads(encode_state_line(state))["inventory"]
     assert shown == {"hosts": [{"name": "host-1"}], "vms": [{"name": "db", "host": "host-1"}]}
 
 
@@ -134,10 +141,12 @@ def test_a_line_may_only_say_that_somebody_is_there() -> None:
     ],
 )
 def test_anything_else_is_refused(line: bytes, expected: str) -> None:
-    with pytest.raises(BadLine, match=expected):
+    with pytest.raises(BadFeedLine, match=expected):
         parse_line(line)
 
 
 def test_what_a_newer_control_plane_adds_is_left_alone() -> None:
-    line = document_line(Document(audience=Audience(key="vm:db", epoch=1))).replace(b'"kind"', b'"new":{"a":1},"kind"')
-    assert isinstance(parse_line(line), Document)
+    line = encode_document_line(AudienceDocument(audience=Audience(key="vm:db", epoch=1))).replace(
+        b'"kind"', b'"new":{"a":1},"kind"'
+    )
+    assert isinstance(parse_line(line), AudienceDocument)

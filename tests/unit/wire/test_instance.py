@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forewarn.core.model import Scope, ScopeKind, VirtualMachine
-from forewarn.wire.instance import VERSIONS, describe, is_leaf, look_up, refuse_version, render
+from forewarn.wire.instance import VERSIONS, build_document, find_value, get_version_error, is_leaf, render_value
 from tests.unit.wire.builders import EVENT, MAINTENANCE, VERSION_NAMES, encode, events
 
 JSON = "application/json; charset=utf-8"
@@ -41,7 +41,7 @@ BARE = VirtualMachine(name="db", host="host-1")
 
 def test_a_vm_of_a_scale_set_reads_all_about_itself() -> None:
     """X3: every field, numbers as strings, tags in both forms."""
-    assert describe(FULL, SCALE_SET) == {
+    assert build_document(FULL, SCALE_SET) == {
         "compute": {
             "location": "westeurope",
             "name": "Pool_3",
@@ -78,21 +78,21 @@ def test_a_vm_of_a_scale_set_reads_all_about_itself() -> None:
 
 def test_what_the_inventory_does_not_say_is_an_empty_string() -> None:
     """X3: never null, never missing."""
-    compute = describe(BARE, None)["compute"]
+    compute = build_document(BARE, None)["compute"]
     said = {"name": "db", "tagsList": []}
-    assert compute == dict.fromkeys(describe(FULL, SCALE_SET)["compute"], "") | said
+    assert compute == dict.fromkeys(build_document(FULL, SCALE_SET)["compute"], "") | said
 
 
 def test_a_vm_without_addresses_has_one_empty_interface() -> None:
     """X3."""
     interface = {"ipv4": {"ipAddress": [], "subnet": []}, "ipv6": {"ipAddress": []}, "macAddress": ""}
-    assert describe(BARE, None)["network"] == {"interface": [interface]}
+    assert build_document(BARE, None)["network"] == {"interface": [interface]}
 
 
 @pytest.mark.parametrize("kind", list(ScopeKind))
 def test_only_a_scale_set_gives_its_name(kind: ScopeKind) -> None:
     """X3."""
-    name = describe(FULL, Scope(name="Pool", kind=kind))["compute"]["vmScaleSetName"]
+    name = build_document(FULL, Scope(name="Pool", kind=kind))["compute"]["vmScaleSetName"]
     assert name == ("Pool" if kind is ScopeKind.SCALE_SET else "")
 
 
@@ -100,19 +100,19 @@ def test_only_a_scale_set_gives_its_name(kind: ScopeKind) -> None:
 def test_a_vm_finds_the_name_it_reads_here_in_the_resources_of_its_event(name: str) -> None:
     """W7, W10, R106: the name of the inventory with its case, in both places."""
     event = replace(EVENT, resources=(FULL.name,))
-    assert look_up(describe(FULL, SCALE_SET), ["compute", "name"]) == "Pool_3"
+    assert find_value(build_document(FULL, SCALE_SET), ["compute", "name"]) == "Pool_3"
     assert events(encode((event, MAINTENANCE), name=name))[0]["Resources"] == ["Pool_3"]
 
 
 @pytest.mark.parametrize("text", VERSIONS)
 def test_every_documented_version_is_taken(text: str) -> None:
     """X3."""
-    assert refuse_version(text) is None
+    assert get_version_error(text) is None
 
 
 def test_no_version_at_all_is_told_the_newest_three() -> None:
     """R111: of the instance metadata, not of Scheduled Events."""
-    body = json.loads(refuse_version("") or b"")
+    body = json.loads(get_version_error("") or b"")
     assert body["error"].startswith("Bad request. api-version is invalid or was not specified")
     assert body["newest-versions"] == ["2025-04-07", "2024-07-17", "2024-03-15"]
 
@@ -136,7 +136,7 @@ def test_no_version_at_all_is_told_the_newest_three() -> None:
 )
 def test_a_version_that_never_existed_is_invalid(text: str) -> None:
     """R111: also one of Scheduled Events only."""
-    body = json.loads(refuse_version(text) or b"")
+    body = json.loads(get_version_error(text) or b"")
     assert body == {
         "error": "Bad request. Invalid version requested",
         "newest-versions": ["2025-04-07", "2024-07-17", "2024-03-15"],
@@ -166,13 +166,13 @@ def test_a_leaf_is_a_single_value(value: Any, is_so: bool) -> None:  # noqa: ANN
 )
 def test_a_path_leads_to_its_value_whatever_its_case(path: list[str], value: object) -> None:
     """X3: an empty string is a value too."""
-    assert look_up(describe(FULL, SCALE_SET), path) == value
+    assert find_value(build_document(FULL, SCALE_SET), path) == value
 
 
 def test_the_empty_path_is_the_whole_document() -> None:
     """X3."""
-    document = describe(FULL, SCALE_SET)
-    assert look_up(document, []) is document
+    document = build_document(FULL, SCALE_SET)
+    assert find_value(document, []) is document
 
 
 @pytest.mark.parametrize(
@@ -197,19 +197,19 @@ def test_the_empty_path_is_the_whole_document() -> None:
 )
 def test_a_path_that_leads_nowhere_has_no_value(path: list[str]) -> None:
     """X3: also where its number is longer than Python cares to read."""
-    assert look_up(describe(FULL, SCALE_SET), path) is None
+    assert find_value(build_document(FULL, SCALE_SET), path) is None
 
 
 @given(st.lists(st.sampled_from(["compute", "network", "interface", "tagsList", "name", "0", "1"]) | st.text()))
 def test_any_path_has_a_value_that_can_be_shown_or_none(path: list[str]) -> None:
     """X3."""
-    value = look_up(describe(FULL, SCALE_SET), path)
-    assert value is None or json.loads(render(value, text_format=False)[0]) == value
+    value = find_value(build_document(FULL, SCALE_SET), path)
+    assert value is None or json.loads(render_value(value, text_format=False)[0]) == value
 
 
 def test_json_is_compact_and_plain_utf_8() -> None:
     """X3, R8, W2."""
-    assert render({"a": ["ü", ""], "b": {}}, text_format=False) == ('{"a":["ü",""],"b":{}}'.encode(), JSON)
+    assert render_value({"a": ["ü", ""], "b": {}}, text_format=False) == ('{"a":["ü",""],"b":{}}'.encode(), JSON)
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,12 @@ def test_json_is_compact_and_plain_utf_8() -> None:
 )
 def test_text_is_the_value_or_a_list_of_what_lies_below(value: Any, body: bytes) -> None:  # noqa: ANN401
     """X3."""
-    assert render(value, text_format=True) == (body, TEXT)
+    assert render_value(value, text_format=True) == (body, TEXT)
 
 
 def test_a_vm_asks_for_its_own_name_in_plain_text() -> None:
     """W10, X3: the first request of many handlers."""
-    assert render(look_up(describe(FULL, SCALE_SET), ["compute", "name"]), text_format=True) == (b"Pool_3", TEXT)
+    assert render_value(find_value(build_document(FULL, SCALE_SET), ["compute", "name"]), text_format=True) == (
+        b"Pool_3",
+        TEXT,
+    )

@@ -12,7 +12,7 @@ from hypothesis import given
 
 from forewarn.core.model import NotificationProfile, ScopeKind
 from forewarn.errors import InvalidRequest
-from forewarn.wire.inventory import fingerprint, in_file, parse_inventory, show_inventory
+from forewarn.wire.inventory import compute_fingerprint, format_file_error, parse_inventory, to_inventory_in
 
 EXAMPLE = """
 hosts: [{name: host-1}, {name: host-2}]
@@ -57,12 +57,12 @@ def test_what_is_declared_is_read_with_the_defaults_of_the_rest() -> None:
 
 def test_what_is_shown_reads_back_as_the_same() -> None:
     inventory = parse_inventory(EXAMPLE.encode())
-    assert parse_inventory(show_inventory(inventory).model_dump_json().encode()) == inventory
+    assert parse_inventory(to_inventory_in(inventory).model_dump_json().encode()) == inventory
 
 
 def test_json_is_read_as_yaml_is_with_or_without_a_byte_order_mark() -> None:
     inventory = parse_inventory(EXAMPLE.encode())
-    text = json.dumps(show_inventory(inventory).model_dump(mode="json"))
+    text = json.dumps(to_inventory_in(inventory).model_dump(mode="json"))
     assert parse_inventory(text.encode()) == inventory
     assert parse_inventory(b"\xef\xbb\xbf" + text.encode()) == inventory
     assert parse_inventory(b"\xef\xbb\xbf" + EXAMPLE.encode()) == inventory
@@ -89,8 +89,8 @@ def test_addresses_are_kept_in_the_form_in_which_callers_are_looked_up(given_add
         ("- a\n- b\n", "inventory: expected a mapping"),
         ("hosts: [", "inventory: line 2, column 1: "),
         ("hosts:\n\t- a\n", "inventory: line 2, column 1: "),
-        ("hosts: []\nvms: []\nhosts: []\n", "inventory: line 3, column 1: 'hosts' stands twice"),
-        ('{"hosts": [], "hosts": []}', "inventory: line 1, column 15: 'hosts' stands twice"),
+        ("hosts: []\nvms: []\nhosts: []\n", "inventory: line 3, column 1: duplicate key 'hosts'"),
+        ('{"hosts": [], "hosts": []}', "inventory: line 1, column 15: duplicate key 'hosts'"),
         ('{"hosts": [}', "inventory: line 1, column 12: not JSON: "),
         (b"hosts: \xff\xfe", "inventory: neither YAML nor JSON in UTF-8"),
         (b"\x00\x01", "inventory: neither YAML nor JSON in UTF-8"),
@@ -107,20 +107,20 @@ def test_addresses_are_kept_in_the_form_in_which_callers_are_looked_up(given_add
         ("hosts: [{name: ''}]", "inventory: hosts[0] ().name: String should have at least 1 character"),
         ("hosts: [{name: a b}]", "inventory: hosts[0] (a b).name: String should match pattern"),
         ('hosts: [{name: "a\\n"}]', "inventory: hosts[0] "),
-        ("hosts: [{name: a}, {name: a}]", "inventory: host name 'a' stands twice"),
+        ("hosts: [{name: a}, {name: a}]", "inventory: duplicate host name 'a'"),
         (
             "scopes: [{name: s, kind: zone}]",
             "inventory: scopes[0] (s).kind: Input should be 'standalone', 'cloud-service'",
         ),
         (
             "scopes: [{name: s, kind: standalone}, {name: s, kind: standalone}]",
-            "inventory: scope name 's' stands twice",
+            "inventory: duplicate scope name 's'",
         ),
         (
             "scopes: [{name: s, kind: scale-set, fault_domain_count: 0}]",
             "inventory: scopes[0] (s).fault_domain_count: ",
         ),
-        (HOST + "vms: [{name: a, host: h}, {name: a, host: h}]", "inventory: vm name 'a' stands twice"),
+        (HOST + "vms: [{name: a, host: h}, {name: a, host: h}]", "inventory: duplicate vm name 'a'"),
         (HOST + "vms: [{name: a, host: i}]", "inventory: vm a: host 'i' is not declared"),
         (HOST + "vms: [{name: a, host: h, scope: s}]", "inventory: vm a: scope 's' is not declared"),
         (HOST + "vms: [{name: a}]", "inventory: vms[0] (a).host: Field required"),
@@ -136,7 +136,7 @@ def test_addresses_are_kept_in_the_form_in_which_callers_are_looked_up(given_add
         (
             HOST
             + "vms: [{name: a, host: h, addresses: [10.0.0.1]}, {name: b, host: h, addresses: ['::ffff:10.0.0.1']}]",
-            "inventory: address '10.0.0.1' stands twice",
+            "inventory: duplicate address '10.0.0.1'",
         ),
         (HOST + "vms: [{name: a, host: h, fault_domain: -1}]", "inventory: vms[0] (a).fault_domain: "),
         (HOST + "vms: [{name: a, host: h, priority: spot}]", "inventory: vms[0] (a).priority: "),
@@ -175,7 +175,7 @@ def test_a_fault_names_its_line_and_the_file_that_it_is_in(text: str, line: int)
     with pytest.raises(InvalidRequest, match=rf"^inventory: line {line}[:,]") as caught:
         parse_inventory(text.encode())
     assert caught.value.details["line"] == line
-    said = in_file(caught.value, "fleet.yaml")
+    said = format_file_error(caught.value, "fleet.yaml")
     assert said.startswith(f"fleet.yaml:{line}: ")
     assert "inventory: " not in said
 
@@ -196,7 +196,7 @@ def test_a_fault_names_its_line_and_the_file_that_it_is_in(text: str, line: int)
 def test_an_address_from_which_no_vm_calls_is_refused(address: str, word: str) -> None:
     said = fault(HOST + f"vms:\n  - {{name: a, host: h, addresses: ['{address}']}}")
     assert "line 3: vms[0] (a).addresses[0]: " in said
-    assert f"{word} address, from which no VM calls" in said
+    assert f"{word} address, which no VM can call from" in said
 
 
 PROFILE = "scopes: [{{name: s, kind: {kind}, {profile}}}]"
@@ -237,7 +237,7 @@ def test_sizes_without_memory_preserving_updates_cannot_opt_in_to_os_image_event
 
 
 def test_the_fingerprint_is_that_of_the_bytes() -> None:
-    assert fingerprint(b"hosts: []") == fingerprint(b"hosts: []") != fingerprint(b"hosts:  []")
+    assert compute_fingerprint(b"hosts: []") == compute_fingerprint(b"hosts: []") != compute_fingerprint(b"hosts:  []")
 
 
 @given(st.binary(max_size=200) | st.text(alphabet="{}[]:,-&*!|>'\"%@ \n\tahostsvmname0.", max_size=80).map(str.encode))

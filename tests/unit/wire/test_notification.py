@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from cloudevents.core.bindings.http import HTTPMessage, from_structured_event
 
-from forewarn.core.model import Claim, Entry, EntryKind, Event, EventType, Maintenance, MaintenanceState
+from forewarn.core.model import AuditEntry, Claim, EntryKind, Event, EventType, Maintenance, MaintenanceState
 from forewarn.core.subscription import NotificationKind, Subscription
-from forewarn.wire.notification import CONTENT_TYPE, Notification, encode_notification, notifications_of
+from forewarn.wire.notification import CONTENT_TYPE, Notification, build_notifications, encode_notification
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import an_event, maintenance
 
@@ -39,20 +39,22 @@ DB = replace(an_event(id="E-DB", maintenance_id="m-1", audience="vm:db"), resour
 ALL = Subscription(id="s", name="all", url="", secret="", created_at=NOW, created_by="operator:ann")
 
 
-def an_entry(kind: EntryKind, at: float = 0, **about: Any) -> Entry:  # noqa: ANN401 - fields of an entry
+def an_entry(kind: EntryKind, at: float = 0, **about: Any) -> AuditEntry:  # noqa: ANN401 - fields of an entry
     known: dict[str, Any] = {"maintenance_id": "m-1", "actor": "operator:ann", "sequence": 7}
-    return Entry(kind=kind, at=NOW + minutes(at), **(known | about))
+    return AuditEntry(kind=kind, at=NOW + minutes(at), **(known | about))
 
 
-def told(entry: Entry, subscription: Subscription = ALL, events: tuple[Event, ...] = (WEB, DB)) -> list[dict[str, Any]]:
+def told(
+    entry: AuditEntry, subscription: Subscription = ALL, events: tuple[Event, ...] = (WEB, DB)
+) -> list[dict[str, Any]]:
     made = notified(entry, subscription, events)
     return [json.loads(encode_notification(n, "/cloud")) for n in made]
 
 
-def notified(entry: Entry, subscription: Subscription, events: tuple[Event, ...]) -> list[Notification]:
+def notified(entry: AuditEntry, subscription: Subscription, events: tuple[Event, ...]) -> list[Notification]:
     """As the outbox makes them: of what the subscription may see."""
     who = subscription.principal
-    return notifications_of(entry, who.shown(OVER), who.shown_events(OVER, events), None, who)
+    return build_notifications(entry, who.redact_maintenance(OVER), who.redact_events(OVER, events), None, who)
 
 
 def test_each_event_of_a_maintenance_is_told_of_by_itself() -> None:
@@ -133,7 +135,7 @@ def test_a_vm_that_sees_its_own_document_belongs_to_its_scope_all_the_same() -> 
 
 @pytest.mark.parametrize("kind", [K.DEFERRED, K.EXTENDED])
 def test_a_later_not_before_is_told(kind: EntryKind) -> None:
-    words = "NotBefore 2026-11-21T10:15:00Z instead of 2026-11-21T10:05:00Z: the import runs"
+    words = "NotBefore changed from 2026-11-21T10:05:00Z to 2026-11-21T10:15:00Z: the import runs"
     (all_of_it, _) = told(an_entry(kind, 2, reason=words))
     assert all_of_it["type"] == f"dev.forewarn.event.{kind}.v1"
     assert (all_of_it["data"]["event"]["status"], all_of_it["data"]["reason"]) == ("Scheduled", words)
@@ -170,7 +172,7 @@ def test_the_rest_of_the_audit_log_is_told_to_nobody(kind: EntryKind) -> None:
 
 
 def test_what_is_forgotten_is_not_told() -> None:
-    assert notifications_of(an_entry(K.STARTED), None, (), None, ALL.principal) == []
+    assert build_notifications(an_entry(K.STARTED), None, (), None, ALL.principal) == []
 
 
 def test_the_library_reads_what_is_sent() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Scope, ScopeKind
-from forewarn.core.policy import Extension, Policy
+from forewarn.core.policy import ExtensionAllowance, Policy
 from forewarn.errors import InvalidRequest
-from forewarn.wire.hostfeed import HostState, parse_line, state_line
+from forewarn.wire.hostfeed import HostFeedState, encode_state_line, parse_line
 from forewarn.wire.imds import Dialect
-from forewarn.wire.inventory import parse_inventory, show_inventory
+from forewarn.wire.inventory import parse_inventory, to_inventory_in
 from tests.support.quiet import quiet_hours
 
 EXAMPLE = """
@@ -61,17 +61,17 @@ def test_a_policy_is_read_as_it_is_said() -> None:
         ),
         user_operations_max=2,
         approvers=("vm", "vm:web-0", "operator"),
-        extension=Extension(max=timedelta(minutes=10), times=2),
+        extension=ExtensionAllowance(max=timedelta(minutes=10), times=2),
     )
     assert web.approves_user_operations, "as the version before reads it"
     member, lone = inventory.vms[0], inventory.vms[1]
     assert member.policy == Policy()
-    assert lone.policy == Policy(extension=Extension(max=timedelta(seconds=90), times=1))
+    assert lone.policy == Policy(extension=ExtensionAllowance(max=timedelta(seconds=90), times=1))
 
 
 def test_a_policy_that_is_shown_reads_back_as_the_same() -> None:
     inventory = parse_inventory(EXAMPLE.encode())
-    assert parse_inventory(show_inventory(inventory).model_dump_json().encode()) == inventory
+    assert parse_inventory(to_inventory_in(inventory).model_dump_json().encode()) == inventory
 
 
 @pytest.mark.parametrize("said", ["approves_user_operations: true", "policy: {approve_user_operations: true}"])
@@ -79,14 +79,14 @@ def test_user_operations_pass_in_either_way_of_saying_it_and_are_shown_in_the_ne
     """X5."""
     (scope,) = parse_inventory(f"scopes: [{{name: web, kind: availability-set, {said}}}]".encode()).scopes
     assert (scope.approves_user_operations, scope.policy.approves_user_operations) == (True, True)
-    shown = show_inventory(Inventory(scopes=(scope,))).scopes[0]
+    shown = to_inventory_in(Inventory(scopes=(scope,))).scopes[0]
     assert shown.policy is not None
     assert (shown.approves_user_operations, shown.policy.approve_user_operations) == (False, True)
 
 
 def test_what_the_version_before_has_stored_is_shown_as_a_policy() -> None:
     stored = Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, approves_user_operations=True)
-    shown = show_inventory(Inventory(scopes=(stored,))).scopes[0]
+    shown = to_inventory_in(Inventory(scopes=(stored,))).scopes[0]
     assert shown.policy is not None
     assert shown.policy.approve_user_operations
 
@@ -96,34 +96,34 @@ def test_what_the_version_before_has_stored_is_shown_as_a_policy() -> None:
     [
         ("{quiet: []}", "scopes[0] (web).policy.quiet: Extra inputs are not permitted"),
         ("[]", "scopes[0] (web).policy: Input should be a valid dictionary"),
-        ("{approve_freezes_up_to: 0s}", "policy.approve_freezes_up_to: 0s is out of range: expected more than nothing"),
+        ("{approve_freezes_up_to: 0s}", "policy.approve_freezes_up_to: 0s is out of range: expected more than 0s"),
         ("{approve_freezes_up_to: soon}", "policy.approve_freezes_up_to: 'soon' is not a span of time"),
         ("{user_operations_max: 0}", "policy.user_operations_max: Input should be greater than or equal to 1"),
         ("{approvers: []}", "policy.approvers: List should have at least 1 item"),
-        ("{approvers: [user]}", "policy.approvers[0]: 'user' is no approver: expected one of vm, operator, tenant"),
-        ("{approvers: ['vm:']}", "policy.approvers[0]: 'vm:' is no approver"),
-        ("{approvers: ['vm:nobody']}", "scope web: approver vm:nobody is no VM of this scope"),
+        ("{approvers: [user]}", "policy.approvers[0]: 'user' is not an approver: expected one of vm, operator, tenant"),
+        ("{approvers: ['vm:']}", "policy.approvers[0]: 'vm:' is not an approver"),
+        ("{approvers: ['vm:nobody']}", "scope web: approver vm:nobody is not a VM of this scope"),
         ("{extension: {times: 2}}", "policy.extension.max: Field required"),
         ("{extension: {max: 10m, times: 0}}", "policy.extension.times: Input should be greater"),
         ("{extension: {max: 8d}}", "policy.extension.max: 8d is out of range"),
-        ('{quiet_hours: [{from: "8:00", to: "18:00", timezone: UTC}]}', ".from: '8:00' is no time of day: expected"),
+        ('{quiet_hours: [{from: "8:00", to: "18:00", timezone: UTC}]}', ".from: '8:00' is not a time of day: expected"),
         (
             '{quiet_hours: [{from: 10:30, to: "18:00", timezone: UTC}]}',
-            '.from: 630 is no time of day: expected for example "08:00", in quotes',
+            '.from: 630 is not a time of day: expected for example "08:00", in quotes',
         ),
         (
             '{quiet_hours: [{from: "08:00", to: "25:00", timezone: UTC}]}',
-            "[0].to: '25:00' is no time of day",
+            "[0].to: '25:00' is not a time of day",
         ),
         ('{quiet_hours: [{from: "08:00", to: "18:00"}]}', "quiet_hours[0].timezone: Field required"),
         ('{quiet_hours: [{from: "08:00", to: "18:00", timezone: Berlin}]}', "'Berlin' is not a time zone that this"),
         ('{quiet_hours: [{from: "08:00", to: "18:00", timezone: ../../etc/passwd}]}', "is not a time zone"),
         ('{quiet_hours: [{days: [], from: "08:00", to: "18:00", timezone: UTC}]}', "quiet_hours[0].days: List should"),
         ('{quiet_hours: [{days: [monday], from: "08:00", to: "18:00", timezone: UTC}]}', "quiet_hours[0].days[0]: "),
-        ('{quiet_hours: [{from: "08:00", to: "08:00", timezone: UTC}]}', "quiet_hours leave no moment for maintenance"),
+        ('{quiet_hours: [{from: "08:00", to: "08:00", timezone: UTC}]}', "quiet_hours leave no time for maintenance"),
         (
             '{quiet_hours: [{from: "06:00", to: "18:00", timezone: UTC}, {from: "18:00", to: "06:00", timezone: UTC}]}',
-            "quiet_hours leave no moment for maintenance",
+            "quiet_hours leave no time for maintenance",
         ),
     ],
 )
@@ -145,9 +145,9 @@ def test_a_lone_vm_can_leave_approvals_to_itself_and_to_no_other_vm() -> None:
 def test_an_endpoint_on_a_host_is_told_of_no_policy() -> None:
     """One of the version before would not know the word; and it is not its affair."""
     inventory = parse_inventory(EXAMPLE.encode())
-    state = HostState(host="host-1", inventory=inventory, dialect=Dialect(), first_answer_delay_s=0, documents=())
-    line = state_line(state)
+    state = HostFeedState(host="host-1", inventory=inventory, dialect=Dialect(), first_answer_delay_s=0, documents=())
+    line = encode_state_line(state)
     assert "policy" not in json.dumps(json.loads(line))
     told = parse_line(line)
-    assert isinstance(told, HostState)
+    assert isinstance(told, HostFeedState)
     assert {each.name for each in told.inventory.vms} == {"web-0", "db"}

@@ -19,27 +19,27 @@ from forewarn.core.model import EventType, Host
 from forewarn.core.rollout import (
     ENDED_STATES,
     HOSTS_MAX,
-    Health,
     HealthCheck,
-    HostState,
-    Order,
+    HealthResult,
+    HostOrder,
     Rollout,
+    RolloutHostState,
     RolloutSpec,
     RolloutState,
 )
-from forewarn.core.rollout_commands import create, start
-from forewarn.core.rollout_plan import plan
-from forewarn.core.rollout_step import Wait
-from forewarn.core.rollout_steps import refused, scheduled
+from forewarn.core.rollout_commands import create_rollout, start_rollout
+from forewarn.core.rollout_decision import record_refused, record_scheduled
+from forewarn.core.rollout_plan import plan_rollout
+from forewarn.core.rollout_step_types import WaitForChange
 from forewarn.errors import BelowMinimumNotice, CallerError, ConfigError, InvalidRequest, StoreCorrupt
 from forewarn.wire.rollout import (
     AT_ONCE_MAX,
     FILE_SIZE_BYTES_MAX,
-    PlanOut,
     RolloutHostOut,
     RolloutIn,
     RolloutOut,
-    _File,
+    RolloutPlanOut,
+    _RolloutFile,
     decode_rollout,
     encode_rollout,
     parse_rollout,
@@ -73,7 +73,7 @@ def specs(draw: st.DrawFn) -> RolloutSpec:
         duration_s=draw(st.none() | st.integers(-1, 10**6)),
         notice=draw(st.none() | spans),
         hosts=draw(st.none() | hosts),
-        order=draw(st.sampled_from(Order)),
+        order=draw(st.sampled_from(HostOrder)),
         batch_size=draw(st.integers(1, HOSTS_MAX)),
         hosts_at_once=draw(st.integers(1, AT_ONCE_MAX)),
         canary=canary,
@@ -106,7 +106,7 @@ def test_the_example_says_what_it_says() -> None:
         duration_s=600,
         notice=minutes(30),
         hosts=None,
-        order=Order.SMALLEST_FIRST,
+        order=HostOrder.SMALLEST_FIRST,
         batch_size=20,
         hosts_at_once=5,
         canary=("host-1",),
@@ -122,8 +122,8 @@ def test_the_page_shows_the_example_and_tells_every_key_and_state() -> None:
     page = PAGE.read_text()
     assert f"```yaml\n{EXAMPLE.read_text()}```" in page
     told = set(re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE))
-    assert told >= {*_File.model_fields, *HostState}
-    for word in (*Order, *(state for state in RolloutState if state in ENDED_STATES)):
+    assert told >= {*_RolloutFile.model_fields, *RolloutHostState}
+    for word in (*HostOrder, *(state for state in RolloutState if state in ENDED_STATES)):
         assert f"`{word}`" in page
 
 
@@ -179,13 +179,13 @@ def test_a_duration_is_whole_seconds_or_unknown(text: str, duration_s: int) -> N
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "kernel.yaml:1: keys and values are expected, with name, type and hosts at least"),
-        ("- a\n", "kernel.yaml:1: keys and values are expected"),
+        ("", "kernel.yaml:1: expected a mapping with at least name, type and hosts"),
+        ("- a\n", "kernel.yaml:1: expected a mapping"),
         ("name: kernel\nhosts: all\n", "kernel.yaml:1: name a type or a cause"),
         ("name: kernel\ntype: Reboot\n", "kernel.yaml:1: 'hosts' is missing"),
-        (HEAD + "batch: 5\n", "kernel.yaml:4: 'batch' is not known here"),
-        (HEAD + "health: {comand: [true]}\n", "kernel.yaml:4: 'comand' is not known here"),
-        (HEAD + "name: other\n", "kernel.yaml:4: 'name' stands twice"),
+        (HEAD + "batch: 5\n", "kernel.yaml:4: unknown key 'batch'"),
+        (HEAD + "health: {comand: [true]}\n", "kernel.yaml:4: unknown key 'comand'"),
+        (HEAD + "name: other\n", "kernel.yaml:4: duplicate key 'name'"),
         ("name: a b\ntype: Reboot\nhosts: all\n", "kernel.yaml:1: name: string should match pattern"),
         ("name: k\ntype: Boot\nhosts: all\n", "kernel.yaml:2: type: input should be 'Freeze'"),
         ("name: k\ntype: Terminate\nhosts: all\n", "kernel.yaml:2: a rollout cannot be a Terminate"),
@@ -195,12 +195,12 @@ def test_a_duration_is_whole_seconds_or_unknown(text: str, duration_s: int) -> N
         ("name: k\ntype: Reboot\nhosts: some\n", "kernel.yaml:3: hosts: expected a list of hosts, or all"),
         ("name: k\ntype: Reboot\nhosts: []\n", "kernel.yaml:3: hosts: at least 1 expected, found 0"),
         ("name: k\ntype: Reboot\nhosts: [12]\n", "kernel.yaml:3: hosts: input should be a valid string"),
-        ("name: k\ntype: Reboot\nhosts:\n- a\n- b\n- a\n", "kernel.yaml:6: hosts: host 'a' stands twice"),
+        ("name: k\ntype: Reboot\nhosts:\n- a\n- b\n- a\n", "kernel.yaml:6: hosts: host 'a' is listed twice"),
         (
             "name: k\ntype: Reboot\nhosts: [a]\ncanary:\n  hosts:\n  - a\n  - b\n",
             "kernel.yaml:7: canary: host 'b' is not among the hosts",
         ),
-        (HEAD + "hosts_at_once: 5\nbatch_size: 3\n", "kernel.yaml:4: 5 hosts at once are more than the 3 of a batch"),
+        (HEAD + "hosts_at_once: 5\nbatch_size: 3\n", "kernel.yaml:4: hosts_at_once of 5 exceeds batch_size of 3"),
         (HEAD + "hosts_at_once: 1001\n", "kernel.yaml:4: hosts_at_once: input should be less than or equal to 1000"),
         (HEAD + "batch_size: 0\n", "kernel.yaml:4: batch_size: input should be greater than or equal to 1"),
         (HEAD + "failures_max: none\n", "kernel.yaml:4: failures_max: input should be a valid integer"),
@@ -209,11 +209,17 @@ def test_a_duration_is_whole_seconds_or_unknown(text: str, duration_s: int) -> N
         (HEAD + "notice: yes\n", "kernel.yaml:4: notice: expected a span of time, for example 90s, 15m"),
         (HEAD + "notice: soon\n", "kernel.yaml:4: notice: 'soon' is not a span of time"),
         (HEAD + "notice: 5m\n", "kernel.yaml:4: notice of 5m: a Reboot needs at least 15m"),
-        (HEAD + "pause: -5m\n", "kernel.yaml:4: pause: '-5m' is expected to be at least 0s and at most 3660d"),
-        (HEAD + "pause: 9999d\n", "kernel.yaml:4: pause: '9999d' is expected to be at least 0s and at most 3660d"),
-        (HEAD + "duration: 1.5s\n", "kernel.yaml:4: duration: '1.5s' is expected to be whole seconds"),
-        (HEAD + "deadline: 10m\n", "kernel.yaml:4: no host can be over within 10m"),
-        (HEAD + "health: {command: [x], timeout: 2h}\n", "kernel.yaml:4: health.timeout: '2h' is expected to be more"),
+        (HEAD + "pause: -5m\n", "kernel.yaml:4: pause: '-5m' is out of range: expected at least 0s and at most 3660d"),
+        (
+            HEAD + "pause: 9999d\n",
+            "kernel.yaml:4: pause: '9999d' is out of range: expected at least 0s and at most 3660d",
+        ),
+        (HEAD + "duration: 1.5s\n", "kernel.yaml:4: duration: '1.5s' is not a duration: expected whole seconds"),
+        (HEAD + "deadline: 10m\n", "kernel.yaml:4: deadline of 10m is too short"),
+        (
+            HEAD + "health: {command: [x], timeout: 2h}\n",
+            "kernel.yaml:4: health.timeout: '2h' is out of range: expected more",
+        ),
         (HEAD + "health:\n  command: x\n", "kernel.yaml:5: health.command: input should be a valid list"),
     ],
 )
@@ -234,7 +240,7 @@ def test_a_file_may_name_the_most_hosts_and_no_more() -> None:
     assert len(spec.hosts) == HOSTS_MAX
     more = json.dumps({"name": "k", "type": "Reboot", "hosts": [*most, "one-more"]})
     assert "list should have at most 20000 items" in fault(more)
-    assert "bytes are more than the 4194304 that a rollout may have" in fault(b" " * (FILE_SIZE_BYTES_MAX + 1))
+    assert "bytes exceed the limit of 4194304 for a rollout" in fault(b" " * (FILE_SIZE_BYTES_MAX + 1))
 
 
 # The control API
@@ -243,7 +249,7 @@ def test_a_file_may_name_the_most_hosts_and_no_more() -> None:
 @given(specs())
 @settings(max_examples=25)
 def test_a_specification_as_json_reads_back_as_the_same(spec: RolloutSpec) -> None:
-    shown = RolloutIn.of(spec)
+    shown = RolloutIn.from_spec(spec)
     assert shown.to_spec() == spec
     assert RolloutIn.model_validate_json(shown.model_dump_json()).to_spec() == spec
 
@@ -289,12 +295,12 @@ def test_json_that_makes_no_sense_is_refused(changes: dict[str, Any], expected: 
 
 def planned(**changes: Any) -> Rollout:  # noqa: ANN401 - fields of the specification
     spec = replace(parse_rollout(EXAMPLE.read_bytes()), **changes)
-    return create(plan(spec, INVENTORY, NOW), "r-1", NOW)
+    return create_rollout(plan_rollout(spec, INVENTORY, NOW), "r-1", NOW)
 
 
 def test_a_plan_is_shown_in_batches_from_one() -> None:
     spec = replace(parse_rollout(EXAMPLE.read_bytes()), hosts_at_once=2)
-    shown = json.loads(PlanOut.of(plan(spec, INVENTORY, NOW)).model_dump_json())
+    shown = json.loads(RolloutPlanOut.from_model(plan_rollout(spec, INVENTORY, NOW)).model_dump_json())
     assert {key: shown[key] for key in shown if key != "batches"} == {
         "dry_run": True,
         "name": "kernel-6.12",
@@ -330,21 +336,21 @@ def test_a_plan_is_shown_in_batches_from_one() -> None:
 
 
 def test_a_rollout_is_shown_with_its_counts_and_what_it_waits_for() -> None:
-    rollout = scheduled(start(planned(), NOW), "host-1", ("m-1",), NOW)
-    wait = Wait(until=NOW + minutes(5), reason="1 host is in flight")
-    shown = json.loads(RolloutOut.of(rollout, wait).model_dump_json())
+    rollout = record_scheduled(start_rollout(planned(), NOW), "host-1", ("m-1",), NOW)
+    wait = WaitForChange(until=NOW + minutes(5), reason="1 host is in flight")
+    shown = json.loads(RolloutOut.from_model(rollout, wait).model_dump_json())
     assert (shown["id"], shown["name"], shown["state"]) == ("r-1", "kernel-6.12", "running")
     assert (shown["batch"], shown["batches"], shown["in_flight"]) == (1, 2, ["host-1"])
     assert shown["counts"] == {"pending": 3, "waiting": 1, "started": 0, "done": 0, "failed": 0, "skipped": 0}
     assert (shown["waits_for"], shown["waits_until"]) == ("1 host is in flight", "2026-11-21T10:05:00Z")
     assert RolloutIn.model_validate(shown["spec"]).to_spec() == rollout.spec
-    assert (RolloutOut.of(rollout).waits_for, RolloutOut.of(rollout).waits_until) == (None, None)
+    assert (RolloutOut.from_model(rollout).waits_for, RolloutOut.from_model(rollout).waits_until) == (None, None)
 
 
 def test_a_host_is_shown_with_its_maintenances() -> None:
-    rollout = scheduled(start(planned(), NOW), "host-1", ("m-1", "m-2"), NOW)
-    shown = RolloutHostOut.of(rollout.hosts[0])
-    assert (shown.name, shown.batch, shown.state) == ("host-1", 1, HostState.WAITING)
+    rollout = record_scheduled(start_rollout(planned(), NOW), "host-1", ("m-1", "m-2"), NOW)
+    shown = RolloutHostOut.from_model(rollout.hosts[0])
+    assert (shown.name, shown.batch, shown.state) == ("host-1", 1, RolloutHostState.WAITING)
     assert (shown.maintenance_ids, shown.scheduled_at, shown.ended_at, shown.reason) == (
         ["m-1", "m-2"],
         NOW,
@@ -355,8 +361,8 @@ def test_a_host_is_shown_with_its_maintenances() -> None:
 
 def test_the_batch_is_null_when_every_host_has_had_its_turn() -> None:
     rollout = planned(canary=(), hosts=("host-1",))
-    over = refused(start(rollout, NOW), "host-1", "no", NOW)
-    assert (RolloutOut.of(over).batch, RolloutOut.of(over).batches) == (None, 1)
+    over = record_refused(start_rollout(rollout, NOW), "host-1", "no", NOW)
+    assert (RolloutOut.from_model(over).batch, RolloutOut.from_model(over).batches) == (None, 1)
 
 
 # What is stored
@@ -364,9 +370,11 @@ def test_the_batch_is_null_when_every_host_has_had_its_turn() -> None:
 
 def test_what_is_stored_reads_back_as_the_same_to_the_microsecond() -> None:
     moment = NOW + timedelta(microseconds=1)
-    rollout = scheduled(start(planned(pause=timedelta(microseconds=1)), moment), "host-1", ("m-1", "m-2"), moment)
-    rollout = refused(rollout, "host-2", "größer", moment)
-    health = Health(number=3, batch=0, is_healthy=False, detail="ill")
+    rollout = record_scheduled(
+        start_rollout(planned(pause=timedelta(microseconds=1)), moment), "host-1", ("m-1", "m-2"), moment
+    )
+    rollout = record_refused(rollout, "host-2", "größer", moment)
+    health = HealthResult(number=3, batch=0, is_healthy=False, detail="ill")
     rollout = replace(rollout, health=health, checks=3, failures_accepted=1, reason="why")
     assert decode_rollout(encode_rollout(rollout)) == rollout
     assert rollout.state is RolloutState.RUNNING
@@ -392,7 +400,7 @@ def test_what_is_stored_and_is_no_rollout_is_a_damage(text: str, expected: str) 
 
 
 def source() -> YamlSource:
-    return YamlSource("a.yaml", size_bytes_max=1 << 20, kind="scenario", fault=ConfigError)
+    return YamlSource("a.yaml", size_bytes_max=1 << 20, kind="scenario", error_class=ConfigError)
 
 
 def test_every_part_of_a_file_has_its_line() -> None:
@@ -401,25 +409,25 @@ def test_every_part_of_a_file_has_its_line() -> None:
         "a": 1,
         "b": ["x", {"c": "2020-01-01", "d": 16}],
     }
-    assert [read.line(place) for place in ((), ("a",), ("b",), ("b", 1), ("b", 1, "d"))] == [1, 1, 2, 4, 5]
-    assert read.line(("b", 1, "missing")) == 4
-    assert read.error(("b", 1, "d"), "too hot").message == "a.yaml:5: too hot"
+    assert [read.find_line(place) for place in ((), ("a",), ("b",), ("b", 1), ("b", 1, "d"))] == [1, 1, 2, 4, 5]
+    assert read.find_line(("b", 1, "missing")) == 4
+    assert read.build_error(("b", 1, "d"), "too hot").message == "a.yaml:5: too hot"
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"a: [\n", "a.yaml:2: this is no YAML"),
-        (b"a: &x [1]\nb: *x\n", "a.yaml:1: anchors and aliases are not for scenarios: write it out"),
-        (b"{[a]: b}", "a.yaml:1: a name is expected before the colon"),
-        (b"a: 1\na: 2\n", "a.yaml:2: 'a' stands twice"),
+        (b"a: [\n", "a.yaml:2: not valid YAML"),
+        (b"a: &x [1]\nb: *x\n", "a.yaml:1: anchors and aliases are not allowed in a scenario: write the value out"),
+        (b"{[a]: b}", "a.yaml:1: expected a name before the colon"),
+        (b"a: 1\na: 2\n", "a.yaml:2: duplicate key 'a'"),
         (b"a: !!python/object:os.system x\n", "a.yaml:1: 'x' cannot be read as"),
         (b"a: !!bool maybe\n", "a.yaml:1: 'maybe' cannot be read as"),
         (b"a: !!int ''\n", "a.yaml:1: '' cannot be read as"),
-        (b"\n" + b"[" * 14, "a.yaml:2: this is nested more than 12 deep"),
-        (b"\xff\xfe\x00", "a.yaml: this is no YAML"),
-        (b"a: 1\n--- \nb: 2\n", "a.yaml:2: this is no YAML"),
-        (b"#" * (2 << 20), "a.yaml: 2097152 bytes are more than the 1048576 that a scenario may have"),
+        (b"\n" + b"[" * 14, "a.yaml:2: nested too deeply: at most 12 levels"),
+        (b"\xff\xfe\x00", "a.yaml: not valid YAML"),
+        (b"a: 1\n--- \nb: 2\n", "a.yaml:2: not valid YAML"),
+        (b"#" * (2 << 20), "a.yaml: 2097152 bytes exceed the limit of 1048576 for a scenario"),
     ],
 )
 def test_what_is_no_plain_yaml_is_refused(content: bytes, expected: str) -> None:

@@ -53,18 +53,18 @@ def test_each_version_includes_everything_that_older_ones_show() -> None:
 @pytest.mark.parametrize("name", ["", "latest", "{latest}", "2020-07-01 ", "2020-7-1", "2016-07-01"])
 def test_latest_and_other_words_are_no_version(name: str) -> None:
     """R15, R22, A4."""
-    assert name not in {version.name for version in Dialect().versions()}
+    assert name not in {version.name for version in Dialect().list_versions()}
 
 
 @pytest.mark.parametrize("name", ["2017-04-02", "2017-12-01", "2018-02-01", "2019-11-01", "2020-09-01", "2021-02-01"])
 def test_a_version_of_the_instance_metadata_alone_is_no_version_here(name: str) -> None:
     """R24."""
-    assert name not in {version.name for version in Dialect().versions()}
+    assert name not in {version.name for version in Dialect().list_versions()}
 
 
 def test_the_default_dialect_is_the_table_itself() -> None:
     """R16: no switch is set by default."""
-    assert Dialect().versions() == VERSIONS
+    assert Dialect().list_versions() == VERSIONS
 
 
 def test_the_defaults_are_the_resolutions_of_the_specification() -> None:
@@ -83,33 +83,33 @@ def test_the_defaults_are_the_resolutions_of_the_specification() -> None:
 )
 def test_the_preview_asks_for_the_metadata_header_as_its_switch_says(setting: str, methods: frozenset[str]) -> None:
     """R12, A3."""
-    versions = Dialect(require_metadata_2017_03_01=setting).versions()
+    versions = Dialect(require_metadata_2017_03_01=setting).list_versions()
     assert named(versions, "2017-03-01").requires_metadata == methods
 
 
 @pytest.mark.parametrize("setting", ["none", "get", "all"])
 def test_every_later_version_needs_the_metadata_header_whatever_the_switch_says(setting: str) -> None:
     """R10, A3."""
-    later = Dialect(require_metadata_2017_03_01=setting).versions()[1:]
+    later = Dialect(require_metadata_2017_03_01=setting).list_versions()[1:]
     assert [version.requires_metadata for version in later] == [BOTH] * 6
 
 
 def test_the_china_cloud_lacks_2017_11_01() -> None:
     """R17, A2."""
-    names = [version.name for version in Dialect(cloud="china").versions()]
+    names = [version.name for version in Dialect(cloud="china").list_versions()]
     assert names == [name for name in TABLE if name != "2017-11-01"]
 
 
 def test_the_china_cloud_shows_preempt_in_no_version() -> None:
     """A2."""
-    versions = Dialect(cloud="china").versions()
+    versions = Dialect(cloud="china").list_versions()
     assert all(EventType.PREEMPT not in version.types for version in versions)
     assert EventType.TERMINATE in named(versions, "2019-01-01").types
 
 
 def test_the_china_cloud_changes_nothing_else_in_a_version() -> None:
     """A2: members, underscore and header are those of R16."""
-    for version in Dialect(cloud="china").versions():
+    for version in Dialect(cloud="china").list_versions():
         assert (version.members, version.prefixes_names, version.requires_metadata) == TABLE[version.name][1:]
 
 
@@ -122,4 +122,4 @@ def test_the_list_of_versions_names_each_oldest_first() -> None:
 
 def test_the_list_of_versions_is_that_of_the_dialect() -> None:
     """X2, A2."""
-    assert b"2017-11-01" not in encode_versions(Dialect(cloud="china").versions())
+    assert b"2017-11-01" not in encode_versions(Dialect(cloud="china").list_versions())

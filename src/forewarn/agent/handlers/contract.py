@@ -14,14 +14,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from forewarn.agent.codec import Span
+from forewarn.agent.codec import Duration
 from forewarn.wire.document import Event
 
-__all__ = ["Handler", "Occasion", "Ran"]
+__all__ = ["BuiltInHandler", "CommandResult", "HandlerContext"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class CommandResult:
     """Result of a command."""
 
     status: int
@@ -29,7 +29,7 @@ class Ran:
     errors: str
 
 
-class Occasion(Protocol):
+class HandlerContext(Protocol):
     """The event for which a handler is called, and the operations that the handler may use."""
 
     @property
@@ -58,7 +58,7 @@ class Occasion(Protocol):
 
     async def run(
         self, *command: str, stdin: bytes = b"", timeout_s: float | None = None, is_checked: bool = True
-    ) -> Ran:
+    ) -> CommandResult:
         """Run a command without a shell; it is ended when the step is stopped or its time is over.
 
         Raises:
@@ -75,21 +75,21 @@ class Occasion(Protocol):
         ...
 
 
-class Handler(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="use"):
+class BuiltInHandler(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="use"):
     """Base of the handlers: takes something out of service, and puts it back. Every method may be repeated.
 
     Attributes:
         timeout: Time limit for one call of a method.
     """
 
-    timeout: Span = Span(minutes=5)
+    timeout: Duration = Duration(minutes=5)
 
     @property
     def name(self) -> str:
         """Name of the handler, the value of ``use``."""
         return str(self.__struct_config__.tag)
 
-    async def prepare(self, occasion: Occasion) -> None:
+    async def prepare(self, context: HandlerContext) -> None:
         """Take it out of service.
 
         Raises:
@@ -97,10 +97,10 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """
         raise NotImplementedError
 
-    async def started(self, occasion: Occasion) -> None:
+    async def react_to_start(self, context: HandlerContext) -> None:
         """React to the start of the event: the impact may happen at any moment; most handlers have nothing to do."""
 
-    async def undo(self, occasion: Occasion) -> None:
+    async def undo(self, context: HandlerContext) -> None:
         """Put back what `prepare` changed; do nothing if `memory` is empty.
 
         Raises:
@@ -108,6 +108,6 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """
         raise NotImplementedError
 
-    def explain(self) -> Sequence[str]:
+    def describe_actions(self) -> Sequence[str]:
         """Describe what `prepare` does, in words, for `forewarn agent check`."""
         raise NotImplementedError

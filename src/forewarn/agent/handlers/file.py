@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from forewarn.agent.handlers.contract import Handler, Occasion
+from forewarn.agent.handlers.contract import BuiltInHandler, HandlerContext
 from forewarn.errors import HookFailed
 
-__all__ = ["File"]
+__all__ = ["FileHandler"]
 
 
-class File(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="file"):
+class FileHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="file"):
     """A file that exists while the VM should get no work, or one that exists while it should.
 
     Attributes:
@@ -33,25 +33,26 @@ class File(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="
             ValueError: No file is named, or two are.
         """
         if bool(self.touch) == bool(self.remove):
-            msg = "the handler file has exactly one of touch and remove"
+            msg = "the handler file needs exactly one of touch and remove"
             raise ValueError(msg)
 
-    async def prepare(self, occasion: Occasion) -> None:
-        if "existed" not in occasion.memory:
-            held = await asyncio.to_thread(_held, self._path)
-            await occasion.remember(existed=held is not None, **(held or {}))
-        await asyncio.to_thread(_write if self.touch else _remove, self._path)
+    async def prepare(self, context: HandlerContext) -> None:
+        # Read only once: on a repeated run, the file is in the state that `prepare` gave it.
+        if "existed" not in context.memory:
+            held = await asyncio.to_thread(_read_for_restore, self._path)
+            await context.remember(existed=held is not None, **(held or {}))
+        await asyncio.to_thread(_write_file if self.touch else _remove_file, self._path)
 
-    async def undo(self, occasion: Occasion) -> None:
-        existed = occasion.memory.get("existed")
+    async def undo(self, context: HandlerContext) -> None:
+        existed = context.memory.get("existed")
         if self.touch and existed is False:
-            await asyncio.to_thread(_remove, self._path)
+            await asyncio.to_thread(_remove_file, self._path)
         elif self.remove and existed:
-            memory = occasion.memory
-            await asyncio.to_thread(_write, self._path, memory.get("content", ""), memory.get("mode"))
+            memory = context.memory
+            await asyncio.to_thread(_write_file, self._path, memory.get("content", ""), memory.get("mode"))
 
-    def explain(self) -> Sequence[str]:
-        return [f"make the file {self.touch}" if self.touch else f"remove the file {self.remove}"]
+    def describe_actions(self) -> Sequence[str]:
+        return [f"create the file {self.touch}" if self.touch else f"remove the file {self.remove}"]
 
     @property
     def _path(self) -> Path:
@@ -61,7 +62,7 @@ class File(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="
 _SIZE_BYTES_MAX = 64 << 10
 
 
-def _held(path: Path) -> dict[str, Any] | None:
+def _read_for_restore(path: Path) -> dict[str, Any] | None:
     """Return the content and mode needed to restore the file; None if it does not exist."""
     try:
         with path.open("rb") as file:
@@ -73,13 +74,15 @@ def _held(path: Path) -> dict[str, Any] | None:
         msg = f"cannot read {path}: {error.strerror}"
         raise HookFailed(msg) from error
     if len(content) > _SIZE_BYTES_MAX:
-        msg = f"{path} is larger than the {_SIZE_BYTES_MAX} bytes that could be put back"
+        msg = f"{path} is larger than {_SIZE_BYTES_MAX} bytes, the most that can be restored"
         raise HookFailed(msg)
+    # Latin-1 maps each byte to one character, so any content can be stored as JSON.
     return {"content": content.decode("latin-1"), "mode": mode}
 
 
-def _write(path: Path, content: str | None = None, mode: int | None = None) -> None:
+def _write_file(path: Path, content: str | None = None, mode: int | None = None) -> None:
     try:
+        # The folder may be gone: a reboot empties /run.
         path.parent.mkdir(parents=True, exist_ok=True)
         if content is None:
             path.touch()
@@ -92,7 +95,7 @@ def _write(path: Path, content: str | None = None, mode: int | None = None) -> N
         raise HookFailed(msg) from error
 
 
-def _remove(path: Path) -> None:
+def _remove_file(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
-from forewarn.agent.codec import Span
-from forewarn.agent.handlers.contract import Handler, Occasion
+from forewarn.agent.codec import Duration
+from forewarn.agent.handlers.contract import BuiltInHandler, HandlerContext
 from forewarn.errors import HookFailed
 
-__all__ = ["HAProxy"]
+__all__ = ["HAProxyHandler"]
 
 # The characters that HAProxy allows in names: none of them ends a command or begins another.
 _SERVER = re.compile(r"[A-Za-z0-9_.:-]+/[A-Za-z0-9_.:-]+")
@@ -30,7 +30,7 @@ _ANSWER_SIZE_BYTES_MAX = 16 << 20
 _State = Literal["ready", "drain", "maint"]
 
 
-class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="haproxy"):
+class HAProxyHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="haproxy"):
     """Servers that get no new work, and are left alone once their last session is over.
 
     Attributes:
@@ -47,7 +47,7 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     socket: str
     servers: tuple[str, ...]
     state: Literal["drain", "maint"] = "maint"
-    drain_timeout: Span = Span(minutes=1)
+    drain_timeout: Duration = Duration(minutes=1)
     on_timeout: Literal["maint", "keep"] = "maint"
     others_up: int = 1
 
@@ -59,146 +59,153 @@ class HAProxy(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         """
         _check_socket(self.socket)
         if not self.servers:
-            msg = "the handler haproxy has at least one server"
+            msg = "the handler haproxy needs at least one server"
             raise ValueError(msg)
         for server in self.servers:
             if not _SERVER.fullmatch(server):
-                msg = f"{server!r} is not a server of HAProxy: expected backend/server"
+                msg = f"{server!r} is not a valid server: expected backend/server"
                 raise ValueError(msg)
         if len(set(self.servers)) != len(self.servers):
-            msg = "the handler haproxy names a server twice"
+            msg = "the handler haproxy lists a server twice"
             raise ValueError(msg)
         if self.others_up < 0:
-            msg = "others_up is expected to be 0 or more"
+            msg = "others_up must be 0 or more"
             raise ValueError(msg)
         if self.drain_timeout >= self.timeout:
-            msg = "timeout of the handler haproxy is for everything: expected more than drain_timeout"
+            msg = "timeout of the handler haproxy must be longer than drain_timeout, which it includes"
             raise ValueError(msg)
 
-    async def prepare(self, occasion: Occasion) -> None:
-        now = await self._states()
-        remembered: dict[str, _State] = occasion.memory.get("states", {})
+    async def prepare(self, context: HandlerContext) -> None:
+        now = await self._read_states()
+        remembered: dict[str, _State] = context.memory.get("states", {})
         # We never make a server ready before `undo`, so the state ready is never our own work.
         before = {s: now[s] if now[s] == "ready" else remembered.get(s, now[s]) for s in self.servers}
-        await occasion.remember(states=before)
+        await context.remember(states=before)
+        # A server that was already in maintenance stays as its operator left it.
         ours = [server for server in self.servers if before[server] != "maint"]
-        await self._wait_for_others(occasion, [server for server in ours if now[server] == "ready"])
+        await self._wait_for_others(context, [server for server in ours if now[server] == "ready"])
         for server in ours:
             if now[server] == "ready":
-                await self._set(server, "drain")
-        busy = await self._wait_until_empty(occasion, ours)
+                await self._set_state(server, "drain")
+        busy = await self._wait_until_empty(context, ours)
         for server, sessions in busy.items():
-            end = "is put into maintenance anyway" if self.on_timeout == "maint" else "is left draining"
-            occasion.log(f"{server} still has {sessions} sessions after {_seconds(self.drain_timeout)}: it {end}")
+            end = "putting it into maintenance anyway" if self.on_timeout == "maint" else "leaving it draining"
+            context.log(f"{server} still has {sessions} sessions after {_format_seconds(self.drain_timeout)}; {end}")
         for server in ours:
+            # A server that is still busy follows `on_timeout`, all others `state`.
             is_due = self.on_timeout == "maint" if server in busy else self.state == "maint"
             if is_due and now[server] != "maint":
-                await self._set(server, "maint")
+                await self._set_state(server, "maint")
 
-    async def undo(self, occasion: Occasion) -> None:
-        before: dict[str, _State] = occasion.memory.get("states", {})
+    async def undo(self, context: HandlerContext) -> None:
+        before: dict[str, _State] = context.memory.get("states", {})
         if not before:
             return
         failures = []
         for server, state in before.items():
             try:
                 # HAProxy may have restarted meanwhile and lost the state that was set.
-                now = await self._state(server)
+                now = await self._read_state(server)
                 if (state == "ready" and now != "ready") or (state == "drain" and now == "maint"):
-                    await self._set(server, state)
+                    await self._set_state(server, state)
             except HookFailed as error:
                 failures.append(error.message)
         if failures:
             raise HookFailed("; ".join(dict.fromkeys(failures)))
 
-    def explain(self) -> Sequence[str]:
+    def describe_actions(self) -> Sequence[str]:
         what = "drain and then put into maintenance" if self.state == "maint" else "drain"
         where = f"in the HAProxy at {self.socket}"
-        return [f"{what} {', '.join(self.servers)} {where}, waiting {_seconds(self.drain_timeout)} at most"]
+        return [f"{what} {', '.join(self.servers)} {where}, waiting {_format_seconds(self.drain_timeout)} at most"]
 
-    async def _states(self) -> dict[str, _State]:
+    async def _read_states(self) -> dict[str, _State]:
         """Return the state of each server as set by an operator, or by us."""
-        return {server: await self._state(server) for server in self.servers}
+        return {server: await self._read_state(server) for server in self.servers}
 
-    async def _state(self, server: str) -> _State:
+    async def _read_state(self, server: str) -> _State:
         backend, _, name = server.partition("/")
-        said = await _ask(self.socket, f"show servers state {backend}")
+        said = await _send_command(self.socket, f"show servers state {backend}")
         lines = [line for line in said.splitlines() if line]
         columns = next((line.removeprefix("# ").split() for line in lines if line.startswith("# ")), None)
         if columns is None:
-            raise HookFailed(_refusal(server, said))
+            raise HookFailed(_describe_refusal(server, said))
         for line in lines:
             row = dict(zip(columns, line.split(), strict=False))
             if (row.get("be_name"), row.get("srv_name")) == (backend, name):
                 admin = int(row["srv_admin_state"])
                 return "maint" if admin & _FORCED_MAINT else "drain" if admin & _FORCED_DRAIN else "ready"
-        raise HookFailed(_refusal(server, "No such server."))
+        raise HookFailed(_describe_refusal(server, "No such server."))
 
-    async def _set(self, server: str, state: _State) -> None:
-        said = await _ask(self.socket, f"set server {server} state {state}")
+    async def _set_state(self, server: str, state: _State) -> None:
+        said = await _send_command(self.socket, f"set server {server} state {state}")
         if said.strip():
-            raise HookFailed(_refusal(server, said))
+            raise HookFailed(_describe_refusal(server, said))
 
-    async def _wait_for_others(self, occasion: Occasion, servers: Sequence[str]) -> None:
+    async def _wait_for_others(self, context: HandlerContext, servers: Sequence[str]) -> None:
         """Wait while a backend would lose its last server; at the limit, go on, because the event comes anyway."""
         if not self.others_up:
             return
         left_s = self.drain_timeout.total_seconds()
-        not_before = occasion.event.not_before
+        not_before = context.event.not_before
         if not_before is not None:
             # At most half of the notice, so that time is left to drain.
-            left_s = min(left_s, (not_before - occasion.now).total_seconds() / 2)
-        while lonely := [server for server in servers if await self._is_lonely(server)]:
+            left_s = min(left_s, (not_before - context.now).total_seconds() / 2)
+        while lonely := [server for server in servers if await self._has_too_few_others(server)]:
             if left_s <= 0:
-                occasion.log(f"too few other servers are up beside {', '.join(lonely)}: drained anyway")
+                context.log(f"too few other servers are up; draining {', '.join(lonely)} anyway")
                 return
             left_s -= _LOOK_AGAIN_S
-            await occasion.pause(_LOOK_AGAIN_S)
+            await context.pause(_LOOK_AGAIN_S)
 
-    async def _is_lonely(self, server: str) -> bool:
+    async def _has_too_few_others(self, server: str) -> bool:
         """Return True if fewer other servers are up than required."""
         backend, _, _ = server.partition("/")
-        others = [row for row in await self._stat(server) if f"{backend}/{row.get('svname')}" not in self.servers]
+        # Our own servers do not count: they are drained together.
+        others = [
+            row for row in await self._read_statistics(server) if f"{backend}/{row.get('svname')}" not in self.servers
+        ]
+        # Without health checks, HAProxy sends requests to a server in any case.
         up = sum(row.get("status", "").startswith(("UP", "no check")) for row in others)
         return up < min(self.others_up, len(others))
 
-    async def _wait_until_empty(self, occasion: Occasion, servers: Sequence[str]) -> dict[str, int]:
+    async def _wait_until_empty(self, context: HandlerContext, servers: Sequence[str]) -> dict[str, int]:
         """Return the session counts of the servers that still have sessions when the time is over."""
         left_s = self.drain_timeout.total_seconds()
-        while busy := {server: count for server in servers if (count := await self._sessions(server))}:
+        while busy := {server: count for server in servers if (count := await self._count_sessions(server))}:
             if left_s <= 0:
                 break
             pause_s = min(_LOOK_AGAIN_S, left_s)
             left_s -= pause_s
-            await occasion.pause(pause_s)
+            await context.pause(pause_s)
         return busy
 
-    async def _sessions(self, server: str) -> int:
+    async def _count_sessions(self, server: str) -> int:
         """Return the number of sessions of a server, including queued ones."""
         _, _, name = server.partition("/")
-        for row in await self._stat(server):
+        for row in await self._read_statistics(server):
             if row.get("svname") == name:
                 return int(row.get("scur") or 0) + int(row.get("qcur") or 0)
-        raise HookFailed(_refusal(server, "No such server."))
+        raise HookFailed(_describe_refusal(server, "No such server."))
 
-    async def _stat(self, server: str) -> list[dict[str, str]]:
+    async def _read_statistics(self, server: str) -> list[dict[str, str]]:
         """Return HAProxy's statistics for each server of that server's backend."""
         backend, _, _ = server.partition("/")
-        said = await _ask(self.socket, f"show stat {backend} 4 -1")
+        # 4 selects servers, -1 all of them.
+        said = await _send_command(self.socket, f"show stat {backend} 4 -1")
         if not said.startswith("# "):
-            raise HookFailed(_refusal(server, said))
+            raise HookFailed(_describe_refusal(server, said))
         head, *lines = said.removeprefix("# ").splitlines()
         # Some later columns are quoted and may hold commas.
         rows = [dict(zip(head.split(","), line.split(","), strict=False)) for line in lines if line]
         return [row for row in rows if row.get("pxname") == backend]
 
 
-def _seconds(span: Span) -> str:
+def _format_seconds(span: Duration) -> str:
     return f"{span.total_seconds():g} s"
 
 
-def _refusal(server: str, said: str) -> str:
-    return f"HAProxy says about {server}: {' '.join(said.split())[:200]}"
+def _describe_refusal(server: str, answer: str) -> str:
+    return f"HAProxy reports for {server}: {' '.join(answer.split())[:200]}"
 
 
 def _check_socket(socket: str) -> None:
@@ -209,17 +216,17 @@ def _check_socket(socket: str) -> None:
     """
     if "/" in socket:
         if sys.platform == "win32":
-            msg = f"{socket} is a path, but Windows is expected to reach HAProxy at host:port"
+            msg = f"{socket} is a path: expected host:port on Windows"
             raise ValueError(msg)
     elif not ((match := _ADDRESS.fullmatch(socket)) and 0 < int(match[2]) <= _PORT_MAX):
-        msg = f"{socket!r} is not a socket of HAProxy: expected a path with a /, or host:port"
+        msg = f"{socket!r} is not a valid HAProxy socket: expected a path with a /, or host:port"
         raise ValueError(msg)
 
 
 # One command for each connection: HAProxy answers, ends the answer with an empty line, and closes
 
 
-async def _ask(socket: str, command: str) -> str:
+async def _send_command(socket: str, command: str) -> str:
     """Send a command to HAProxy and return its answer.
 
     Raises:
@@ -227,10 +234,10 @@ async def _ask(socket: str, command: str) -> str:
     """
     try:
         async with asyncio.timeout(_ANSWER_WITHIN_S):
-            reader, writer = await _connect(socket)
+            reader, writer = await _open_connection(socket)
             try:
                 writer.write(f"{command}\n".encode())
-                answer = await _read(reader)
+                answer = await _read_answer(reader)
             finally:
                 writer.close()
                 with contextlib.suppress(OSError):
@@ -244,19 +251,19 @@ async def _ask(socket: str, command: str) -> str:
         raise HookFailed(msg) from error
     # An empty answer is not success, and half a table is not a table.
     if answer != b"\n" and not answer.endswith(b"\n\n"):
-        msg = f"HAProxy at {socket} broke off its answer to {command!r}"
+        msg = f"HAProxy at {socket} aborted its answer to {command!r}"
         raise HookFailed(msg)
     return answer.decode("utf-8", "replace")
 
 
-async def _connect(socket: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _open_connection(socket: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     if sys.platform != "win32" and "/" in socket:
         return await asyncio.open_unix_connection(socket)
     host, _, port = socket.rpartition(":")
     return await asyncio.open_connection(host.strip("[]"), int(port))
 
 
-async def _read(reader: asyncio.StreamReader) -> bytes:
+async def _read_answer(reader: asyncio.StreamReader) -> bytes:
     """Read everything up to the end.
 
     Raises:

@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from forewarn.agent.codec import Span
-from forewarn.agent.handlers.contract import Handler, Occasion, Ran
+from forewarn.agent.codec import Duration
+from forewarn.agent.handlers.contract import BuiltInHandler, CommandResult, HandlerContext
 from forewarn.errors import HookFailed
-from forewarn.util.duration import format_span
+from forewarn.util.duration import format_duration
 from forewarn.wire.document import Event
 
-__all__ = ["Conditions", "Kubernetes"]
+__all__ = ["KubernetesHandler", "NodeConditions"]
 
 _NODE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _TAINT = re.compile(
@@ -51,7 +51,7 @@ _FAILED = "DrainFailed"
 _OVER = "NoMaintenance"
 
 
-class Conditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NodeConditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Names of the node's conditions; an empty one is not set.
 
     Attributes:
@@ -76,10 +76,10 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """
         for name in filter(None, self.names):
             if not _CONDITION.fullmatch(name):
-                msg = f"{name!r} is no name of a condition: expected one like 'MaintenancePlanned'"
+                msg = f"{name!r} is not a valid condition type: expected for example 'MaintenancePlanned'"
                 raise ValueError(msg)
         if not _REASON.fullmatch(self.reason):
-            msg = f"{self.reason!r} is no reason of a condition: expected one like 'MaintenanceWindow'"
+            msg = f"{self.reason!r} is not a valid condition reason: expected for example 'MaintenanceWindow'"
             raise ValueError(msg)
 
     @property
@@ -99,7 +99,7 @@ class _Node:
     """Conditions by type."""
 
 
-class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="kubernetes"):
+class KubernetesHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="kubernetes"):
     """A node that is cordoned and drained; uncordoned again, unless it was cordoned before.
 
     Attributes:
@@ -122,13 +122,13 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
     kubeconfig: str = ""
     context: str = ""
     drain: bool = True
-    drain_timeout: Span = Span(minutes=4)
+    drain_timeout: Duration = Duration(minutes=4)
     drain_args: tuple[str, ...] = ()
-    grace: Span | None = None
+    grace: Duration | None = None
     taint: str = ""
     condition: bool = False
-    conditions: Conditions = Conditions()
-    patience: Span = Span(minutes=2)
+    conditions: NodeConditions = NodeConditions()
+    patience: Duration = Duration(minutes=2)
 
     def __post_init__(self) -> None:
         """Check what types cannot express.
@@ -137,147 +137,158 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
             ValueError: kubectl would reject or misread a setting.
         """
         if self.node and not _NODE.fullmatch(self.node):
-            msg = f"{self.node!r} is no name of a Kubernetes node: expected small letters, digits, '-' and '.'"
+            msg = f"{self.node!r} is not a valid node name: expected lower-case letters, digits, '-' and '.'"
             raise ValueError(msg)
         if not self.kubectl or self.kubectl.startswith("-"):
-            msg = f"{self.kubectl!r} is no name of a program"
+            msg = f"{self.kubectl!r} is not a valid program name"
             raise ValueError(msg)
         if self.taint and not _TAINT.fullmatch(self.taint):
             effects = "NoSchedule, PreferNoSchedule or NoExecute"
-            msg = f"{self.taint!r} is no taint: expected key=value:effect with the effect {effects}"
+            msg = f"{self.taint!r} is not a valid taint: expected key=value:effect with the effect {effects}"
             raise ValueError(msg)
         for option in self.drain_args:
             if not re.match(r"--?[A-Za-z]", option):
-                msg = f"{option!r} in drain_args is no option: expected the form --name=value"
+                msg = f"{option!r} in drain_args is not an option: expected the form --name=value"
                 raise ValueError(msg)
+        # kubectl takes whole seconds, and reads 0 as no limit.
         if self.drain and not timedelta(seconds=1) <= self.drain_timeout < self.timeout:
-            msg = "drain_timeout is expected to be at least 1s, and shorter than timeout"
+            msg = "drain_timeout must be at least 1s, and shorter than timeout"
             raise ValueError(msg)
 
-    async def prepare(self, occasion: Occasion) -> None:
-        name = self._name(occasion)
+    async def prepare(self, context: HandlerContext) -> None:
+        name = self._choose_node_name(context)
         # Read only once: on a repeated run, the node may be cordoned by us.
-        if "cordoned" not in occasion.memory:
+        if "cordoned" not in context.memory:
             if self.condition:
-                await self._check_subresource(occasion)
-            node = await self._read(occasion, name)
+                await self._check_subresource(context)
+            node = await self._read_node(context, name)
             if node is None:
-                msg = f"the cluster has no node {name}: the setting node says which is this VM's"
+                msg = f"the cluster has no node {name}: set `node` to the name of this VM's node"
                 raise HookFailed(msg)
-            await occasion.remember(node=name, cordoned=node.is_cordoned, taint=node.taints.get(self._taint))
-        await self._report(occasion, {self.conditions.planned: True}, self.conditions.reason)
-        await self._mark(occasion, name, "cordon")
+            # A missing taint is stored as None, a taint without a value as an empty string.
+            await context.remember(
+                node=name, cordoned=node.is_cordoned, taint=node.taints.get(self._taint_key_and_effect)
+            )
+        await self._set_conditions(context, {self.conditions.planned: True}, self.conditions.reason)
+        await self._cordon_or_uncordon(context, name, "cordon")
         if self.taint:
-            await self._run(occasion, "taint", "nodes", name, self.taint, "--overwrite")
+            await self._run_kubectl(context, "taint", "nodes", name, self.taint, "--overwrite")
         if self.drain:
-            await self._drain(occasion, name)
+            await self._drain_node(context, name)
 
-    async def started(self, occasion: Occasion) -> None:
+    async def react_to_start(self, context: HandlerContext) -> None:
         if not self.condition:
             return
-        if not occasion.memory:
-            await self._check_subresource(occasion)
-            await occasion.remember(node=self._name(occasion))
+        # Preparation failed before it could store the name of the node.
+        if not context.memory:
+            await self._check_subresource(context)
+            await context.remember(node=self._choose_node_name(context))
         names = self.conditions
-        await self._report(occasion, {names.planned: False, names.in_progress: True}, names.reason)
+        await self._set_conditions(context, {names.planned: False, names.in_progress: True}, names.reason)
 
-    async def undo(self, occasion: Occasion) -> None:
-        if not occasion.memory:
+    async def undo(self, context: HandlerContext) -> None:
+        if not context.memory:
             return
-        name = occasion.memory["node"]
-        node = await self._read(occasion, name)
+        name = context.memory["node"]
+        node = await self._read_node(context, name)
         if node is None:
-            occasion.log(f"node {name} is gone, there is nothing to put back")
+            context.log(f"node {name} no longer exists; nothing to restore")
             return
-        if "cordoned" in occasion.memory:
-            await self._untaint(occasion, name, node)
-            if node.is_cordoned and not occasion.memory["cordoned"]:
-                await self._mark(occasion, name, "uncordon")
-        await self._report(occasion, dict.fromkeys(self.conditions.names, False), _OVER, "is over")
+        if "cordoned" in context.memory:
+            await self._restore_taint(context, name, node)
+            if node.is_cordoned and not context.memory["cordoned"]:
+                await self._cordon_or_uncordon(context, name, "uncordon")
+        await self._set_conditions(context, dict.fromkeys(self.conditions.names, False), _OVER, "is over")
 
-    def explain(self) -> Sequence[str]:
+    def describe_actions(self) -> Sequence[str]:
         node = f"the node {self.node}" if self.node else "this VM's node"
         lines = [f"cordon {node}"]
         if self.taint:
             lines.append(f"taint {node} with {self.taint}")
         if self.drain:
-            lines.append(f"drain {node} within {format_span(self.drain_timeout)}: {' '.join(self._drain_options)}")
+            lines.append(f"drain {node} within {format_duration(self.drain_timeout)}: {' '.join(self._drain_options)}")
         if self.condition:
             lines.append(f"set conditions of {node}: {', '.join(dict.fromkeys(filter(None, self.conditions.names)))}")
         return lines
 
     # Queries and commands to the cluster
 
-    async def _read(self, occasion: Occasion, name: str) -> _Node | None:
+    async def _read_node(self, context: HandlerContext, name: str) -> _Node | None:
         """Return the node; None if there is none. An API server that does not answer is asked again for a while."""
-        until = occasion.now + self.patience
+        until = context.now + self.patience
         while True:
             try:
-                ran = await self._run(occasion, "get", "node", name, "--output=json", "--ignore-not-found")
+                # With --ignore-not-found, a missing node gives empty output, so it is not mistaken for an error.
+                ran = await self._run_kubectl(context, "get", "node", name, "--output=json", "--ignore-not-found")
             except HookFailed as error:
-                if not _PASSING.search(error.message) or occasion.now >= until:
+                if not _PASSING.search(error.message) or context.now >= until:
                     raise
-                occasion.log(f"{error.message}; it is asked again")
+                context.log(f"{error.message}; retrying")
             else:
                 return _decode_node(ran.output) if ran.output.strip() else None
-            await occasion.pause(_RETRY_DELAY_S)
+            await context.pause(_RETRY_DELAY_S)
 
-    async def _check_subresource(self, occasion: Occasion) -> None:
+    async def _check_subresource(self, context: HandlerContext) -> None:
         """Check that kubectl can set conditions, before anything is changed.
 
         Raises:
             HookFailed: It is too old.
         """
-        ran = await self._run(occasion, "patch", "--help")
+        ran = await self._run_kubectl(context, "patch", "--help")
         if "--subresource" not in ran.output:
             msg = f"{self.kubectl} has no 'patch --subresource', so it cannot set conditions: expected 1.24 or newer"
             raise HookFailed(msg)
 
-    async def _mark(self, occasion: Occasion, name: str, verb: Literal["cordon", "uncordon"]) -> None:
+    async def _cordon_or_uncordon(
+        self, context: HandlerContext, name: str, verb: Literal["cordon", "uncordon"]
+    ) -> None:
         """Cordon or uncordon, then check the result: kubectl ends with status 0 even if it had no permission."""
-        ran = await self._run(occasion, verb, name)
-        node = await self._read(occasion, name)
+        ran = await self._run_kubectl(context, verb, name)
+        node = await self._read_node(context, name)
         if node is not None and node.is_cordoned != (verb == "cordon"):
-            msg = f"kubectl {verb} changed nothing{_last_words(ran)}"
+            msg = f"kubectl {verb} changed nothing{_format_last_error(ran)}"
             raise HookFailed(msg)
 
-    async def _drain(self, occasion: Occasion, name: str) -> None:
+    async def _drain_node(self, context: HandlerContext, name: str) -> None:
         names = self.conditions
-        await self._report(occasion, {names.draining: True, names.drained: False}, names.reason)
+        await self._set_conditions(context, {names.draining: True, names.drained: False}, names.reason)
         try:
-            await self._run(occasion, "drain", name, *self._drain_options)
+            await self._run_kubectl(context, "drain", name, *self._drain_options)
         except HookFailed:
             with contextlib.suppress(HookFailed):  # the drain's error is the more important of the two
-                await self._report(occasion, {names.draining: False, names.drained: False}, _FAILED)
+                await self._set_conditions(context, {names.draining: False, names.drained: False}, _FAILED)
             raise
-        await self._report(occasion, {names.draining: False, names.drained: True}, _COMPLETED)
+        await self._set_conditions(context, {names.draining: False, names.drained: True}, _COMPLETED)
 
-    async def _untaint(self, occasion: Occasion, name: str, node: _Node) -> None:
+    async def _restore_taint(self, context: HandlerContext, name: str, node: _Node) -> None:
         """Remove the taint, or restore its former value."""
-        before, key, effect = occasion.memory["taint"], *self._taint
-        if not self.taint or node.taints.get(self._taint) == before:
+        before, key, effect = context.memory["taint"], *self._taint_key_and_effect
+        if not self.taint or node.taints.get(self._taint_key_and_effect) == before:
             return
         if before is None:
-            await self._run(occasion, "taint", "nodes", name, f"{key}:{effect}-")
+            await self._run_kubectl(context, "taint", "nodes", name, f"{key}:{effect}-")
         else:
             value = f"={before}" if before else ""
-            await self._run(occasion, "taint", "nodes", name, f"{key}{value}:{effect}", "--overwrite")
+            await self._run_kubectl(context, "taint", "nodes", name, f"{key}{value}:{effect}", "--overwrite")
 
-    async def _report(self, occasion: Occasion, wanted: Mapping[str, bool], reason: str, what: str = "") -> None:
+    async def _set_conditions(
+        self, context: HandlerContext, wanted: Mapping[str, bool], reason: str, what: str = ""
+    ) -> None:
         """Set the conditions that differ, except those that another writer has set."""
         if not self.condition:
             return
-        name = occasion.memory["node"]
-        node = await self._read(occasion, name)
-        message = _message(occasion.event, what)
-        changes = _changes(node.conditions if node else {}, wanted, reason, message, occasion.now)
+        name = context.memory["node"]
+        node = await self._read_node(context, name)
+        message = _format_condition_message(context.event, what)
+        changes = _build_condition_changes(node.conditions if node else {}, wanted, reason, message, context.now)
         if changes:
+            # A strategic merge patch changes only conditions of the given types.
             patch = json.dumps({"status": {"conditions": changes}})
-            await self._run(
-                occasion, "patch", "node", name, "--subresource=status", "--type=strategic", f"--patch={patch}"
+            await self._run_kubectl(
+                context, "patch", "node", name, "--subresource=status", "--type=strategic", f"--patch={patch}"
             )
 
-    async def _run(self, occasion: Occasion, verb: str, *arguments: str) -> Ran:
+    async def _run_kubectl(self, context: HandlerContext, verb: str, *arguments: str) -> CommandResult:
         """Run kubectl.
 
         Raises:
@@ -289,21 +300,21 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
             options.append(f"--kubeconfig={self.kubeconfig}")
         if self.context:
             options.append(f"--context={self.context}")
-        ran = await occasion.run(self.kubectl, verb, *arguments, *options, is_checked=False)
+        ran = await context.run(self.kubectl, verb, *arguments, *options, is_checked=False)
         if ran.status:
-            msg = f"kubectl {verb} ended with status {ran.status}{_last_words(ran)}"
+            msg = f"kubectl {verb} ended with status {ran.status}{_format_last_error(ran)}"
             raise HookFailed(msg)
         return ran
 
-    def _name(self, occasion: Occasion) -> str:
-        name = self.node or occasion.vm.lower()
+    def _choose_node_name(self, context: HandlerContext) -> str:
+        name = self.node or context.vm.lower()
         if not _NODE.fullmatch(name):
-            msg = f"this VM's name, {occasion.vm!r}, is no name of a Kubernetes node: the setting node says which it is"
+            msg = f"this VM's name, {context.vm!r}, is not a valid node name: set `node` to the name of its node"
             raise HookFailed(msg)
         return name
 
     @property
-    def _taint(self) -> tuple[str, str]:
+    def _taint_key_and_effect(self) -> tuple[str, str]:
         match = _TAINT.fullmatch(self.taint)
         return (match["key"], match["effect"]) if match else ("", "")
 
@@ -312,11 +323,12 @@ class Kubernetes(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True,
         seconds = int(self.drain_timeout.total_seconds())
         options = ["--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={seconds}s"]
         if self.grace is not None:
+            # Rounded up, because 0 would kill the pods at once.
             options.append(f"--grace-period={math.ceil(self.grace.total_seconds())}")
         return (*options, *self.drain_args)
 
 
-def _last_words(ran: Ran) -> str:
+def _format_last_error(ran: CommandResult) -> str:
     """Return the last error line, ignoring hints on where to read more."""
     said = [line.strip() for line in ran.errors.splitlines() if line.strip() and not line.startswith("See '")]
     return f": {said[-1]}" if said else ""
@@ -329,19 +341,19 @@ def _decode_node(output: str) -> _Node:
         taints = {(each["key"], each["effect"]): each.get("value", "") for each in spec.get("taints") or ()}
         conditions = {each["type"]: each for each in status.get("conditions") or ()}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        msg = "kubectl get printed something that is no node"
+        msg = "kubectl get did not print a node"
         raise HookFailed(msg) from error
     return _Node(is_cordoned=bool(spec.get("unschedulable")), taints=taints, conditions=conditions)
 
 
-def _changes(
+def _build_condition_changes(
     found: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, bool], reason: str, message: str, now: datetime
 ) -> list[dict[str, str]]:
     """Return the conditions to set, in the API's format; the transition time changes only with the status."""
     changes = []
     for kind, is_true in wanted.items():
-        there, status, moment = found.get(kind, {}), str(is_true), _moment(now)
-        if kind and _is_ours_to_set(there, message, is_true=is_true):
+        there, status, moment = found.get(kind, {}), str(is_true), _format_time(now)
+        if kind and _may_set_condition(there, message, is_true=is_true):
             times = {"lastHeartbeatTime": moment}
             if there.get("status") != status:
                 times["lastTransitionTime"] = moment
@@ -349,26 +361,29 @@ def _changes(
     return changes
 
 
-def _is_ours_to_set(there: Mapping[str, Any], message: str, *, is_true: bool) -> bool:
+def _may_set_condition(current: Mapping[str, Any], message: str, *, is_true: bool) -> bool:
     """Return True if the condition differs from the wanted one and no other writer has set it.
 
     A condition that another event has set here is taken over, but is left as it is when ours is over.
     """
-    status, said = there.get("status"), str(there.get("message", ""))
+    status, said = current.get("status"), str(current.get("message", ""))
     if is_true:
         return status != "True" or (said.startswith(_OURS) and said != message)
+    # The message ends with the id of its event, and only that event may reset the condition.
     return status == "True" and said.startswith(_OURS) and said.rpartition("(")[2] == message.rpartition("(")[2]
 
 
-def _message(event: Event, what: str) -> str:
+def _format_condition_message(event: Event, what: str) -> str:
     """Return the message of a condition; it ends with the event's id in parentheses."""
     if not what:
         moment = event.not_before
         what = (
-            "has started" if event.is_started else "is planned" + (f", not before {_moment(moment)}" if moment else "")
+            "has started"
+            if event.is_started
+            else "is planned" + (f", not before {_format_time(moment)}" if moment else "")
         )
     return f"{_OURS}{event.type} of this VM {what} (event {event.id})"
 
 
-def _moment(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

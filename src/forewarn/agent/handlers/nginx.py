@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from forewarn.agent.codec import Span
-from forewarn.agent.handlers.contract import Handler, Occasion
+from forewarn.agent.codec import Duration
+from forewarn.agent.handlers.contract import BuiltInHandler, HandlerContext
 from forewarn.errors import HookFailed
 
-__all__ = ["Nginx"]
+__all__ = ["NginxHandler"]
 
 _ADDRESS = re.compile(r"[!-~]+")
 _SPECIAL = frozenset(";{}#\"'")
@@ -40,7 +40,7 @@ _Line: TypeAlias = Sequence[str]
 """A ``server`` directive before and after the change; the same text twice if it was down already."""
 
 
-class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="nginx"):
+class NginxHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="nginx"):
     """A server of an upstream that gets no new requests.
 
     Attributes:
@@ -57,7 +57,7 @@ class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     vm: str = ""
     test: tuple[str, ...] = ("nginx", "-t")
     reload: tuple[str, ...] = ("nginx", "-s", "reload")
-    settle: Span = Span(seconds=10)
+    settle: Duration = Duration(seconds=10)
 
     def __post_init__(self) -> None:
         """Check what types cannot express.
@@ -66,77 +66,78 @@ class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
             ValueError: Something is missing, the address is invalid, or the time is too short.
         """
         if not self.file:
-            msg = "the handler nginx has a file"
+            msg = "the handler nginx needs a file"
             raise ValueError(msg)
         if not _ADDRESS.fullmatch(self.server) or _SPECIAL & set(self.server):
-            msg = f"{self.server!r} is not the address of a server: expected for example 10.0.0.5:8080"
+            msg = f"{self.server!r} is not a valid server address: expected for example 10.0.0.5:8080"
             raise ValueError(msg)
         for command in (self.test, self.reload):
             if not command or not command[0]:
-                msg = "test and reload of the handler nginx begin with the name of a program"
+                msg = "test and reload of the handler nginx must begin with the name of a program"
                 raise ValueError(msg)
         if self.settle >= self.timeout:
-            msg = "timeout of the handler nginx is for everything: expected more than settle"
+            msg = "timeout of the handler nginx must be longer than settle, which it includes"
             raise ValueError(msg)
 
-    async def prepare(self, occasion: Occasion) -> None:
-        if self.vm and not occasion.event.affects(self.vm):
+    async def prepare(self, context: HandlerContext) -> None:
+        if self.vm and not context.event.affects(self.vm):
             return
         while True:
-            content = await asyncio.to_thread(_read, self._path)
+            content = await asyncio.to_thread(_read_file, self._path)
             # On a repeated run the file holds our own mark, so the content without it is what counts.
-            original = self._unmarked(content, occasion.memory.get("lines", []))
-            marked, lines = self._marked(original)
+            original = self._remove_marks(content, context.memory.get("lines", []))
+            marked, lines = self._mark_down(original)
             if not lines:
                 msg = f"{self.file} has no line for the server {self.server}"
                 raise HookFailed(msg)
-            is_loaded = content == marked and occasion.memory.get("is_loaded", False)
+            is_loaded = content == marked and context.memory.get("is_loaded", False)
             # Remember before the change, so that a crash in between can still be undone.
-            await occasion.remember(lines=lines, is_loaded=is_loaded)
-            if not _is_changed(lines):
+            await context.remember(lines=lines, is_loaded=is_loaded)
+            if not _has_changes(lines):
                 return
             # If another event has changed the file meanwhile, start again from its new content.
-            if await asyncio.to_thread(_swap, self._path, content, marked):
+            if await asyncio.to_thread(_replace_if_unchanged, self._path, content, marked):
                 break
         if not is_loaded:
-            await self._test(occasion)
-            await _run(occasion, self.reload)
-            await occasion.remember(is_loaded=True)
-        await occasion.pause(self.settle.total_seconds())
+            await self._test_configuration(context)
+            await _run_command(context, self.reload)
+            await context.remember(is_loaded=True)
+        await context.pause(self.settle.total_seconds())
 
-    async def undo(self, occasion: Occasion) -> None:
-        lines = occasion.memory.get("lines", [])
-        if not _is_changed(lines):
+    async def undo(self, context: HandlerContext) -> None:
+        lines = context.memory.get("lines", [])
+        if not _has_changes(lines):
             return
-        await self._restore(lines)
+        await self._restore_lines(lines)
         # Keep the file restored even if an unrelated mistake fails the test: the next good reload then loads both.
-        await _run(occasion, self.test)
-        await _run(occasion, self.reload)
+        await _run_command(context, self.test)
+        await _run_command(context, self.reload)
 
-    def explain(self) -> Sequence[str]:
-        when = f" if {self.vm} is named" if self.vm else ""
-        return [f"mark {self.server} as down in {self.file} and load it by {' '.join(self.reload)!r}{when}"]
+    def describe_actions(self) -> Sequence[str]:
+        when = f", only for events that name {self.vm}" if self.vm else ""
+        return [f"mark {self.server} as down in {self.file} and reload with {' '.join(self.reload)!r}{when}"]
 
-    async def _test(self, occasion: Occasion) -> None:
+    async def _test_configuration(self, context: HandlerContext) -> None:
         """Test the changed file; if the test fails, restore the previous content."""
         try:
-            await _run(occasion, self.test)
+            await _run_command(context, self.test)
         except HookFailed:
-            await self._restore(occasion.memory["lines"])
-            await occasion.remember(lines=[])
+            await self._restore_lines(context.memory["lines"])
+            # Otherwise `undo` would reload nginx for a change that never took effect.
+            await context.remember(lines=[])
             raise
 
-    async def _restore(self, lines: Sequence[_Line]) -> None:
+    async def _restore_lines(self, lines: Sequence[_Line]) -> None:
         while True:
-            content = await asyncio.to_thread(_read, self._path)
-            if await asyncio.to_thread(_swap, self._path, content, self._unmarked(content, lines)):
+            content = await asyncio.to_thread(_read_file, self._path)
+            if await asyncio.to_thread(_replace_if_unchanged, self._path, content, self._remove_marks(content, lines)):
                 return
 
     @property
     def _path(self) -> Path:
         return Path(self.file)
 
-    def _marked(self, content: str) -> tuple[str, list[_Line]]:
+    def _mark_down(self, content: str) -> tuple[str, list[_Line]]:
         """Return the content with our server down, and each of its lines before and after."""
         lines: list[_Line] = []
 
@@ -145,15 +146,15 @@ class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
             lines.append((before, after))
             return after
 
-        return self._changed(content, mark), lines
+        return self._rewrite_directives(content, mark), lines
 
-    def _unmarked(self, content: str, lines: Sequence[_Line]) -> str:
+    def _remove_marks(self, content: str, lines: Sequence[_Line]) -> str:
         """Return the content with the marks on those lines undone, keeping all other changes made since."""
         found = [match[0] for match in _DIRECTIVE.finditer(content) if match["address"] == self.server]
-        restored = iter(_restored(found, lines))
-        return self._changed(content, lambda _: next(restored))
+        restored = iter(_restore_directives(found, lines))
+        return self._rewrite_directives(content, lambda _: next(restored))
 
-    def _changed(self, content: str, change: Callable[[str], str]) -> str:
+    def _rewrite_directives(self, content: str, change: Callable[[str], str]) -> str:
         """Return the content with each directive of our server passed through `change`."""
 
         def passed(match: re.Match[str]) -> str:
@@ -162,11 +163,11 @@ class Nginx(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
         return _DIRECTIVE.sub(passed, content)
 
 
-def _is_changed(lines: Sequence[_Line]) -> bool:
+def _has_changes(lines: Sequence[_Line]) -> bool:
     return any(before != after for before, after in lines)
 
 
-def _restored(found: Sequence[str], lines: Sequence[_Line]) -> list[str]:
+def _restore_directives(found: Sequence[str], lines: Sequence[_Line]) -> list[str]:
     """Return the directives with those lines restored.
 
     If their number is unchanged, they are matched by position. Otherwise the file was edited: they are matched by text.
@@ -182,25 +183,25 @@ def _restored(found: Sequence[str], lines: Sequence[_Line]) -> list[str]:
                 rest.remove(partner)
         edited = iter([line for line in rest if line[0] != line[1]])
         partners = [next(edited, None) if partner is None else partner for partner in partners]
-    return [_put_back(text, line) for text, line in zip(found, partners, strict=True)]
+    return [_restore_directive(text, line) for text, line in zip(found, partners, strict=True)]
 
 
-def _put_back(text: str, line: _Line | None) -> str:
+def _restore_directive(text: str, line: _Line | None) -> str:
     if line is None or line[0] == line[1]:
         return text
     return line[0] if text in line else _DOWN.sub("", text, count=1)
 
 
-async def _run(occasion: Occasion, command: Sequence[str]) -> None:
+async def _run_command(context: HandlerContext, command: Sequence[str]) -> None:
     """Run a command; a failure reports all of its output, because nginx prints the reason first."""
-    ran = await occasion.run(*command, is_checked=False)
+    ran = await context.run(*command, is_checked=False)
     if ran.status:
         said = "; ".join(line.strip() for line in (ran.errors.strip() or ran.output.strip()).splitlines())
         msg = f"{' '.join(command)} ended with status {ran.status}{': ' if said else ''}{said[:1000]}"
         raise HookFailed(msg)
 
 
-def _read(path: Path) -> str:
+def _read_file(path: Path) -> str:
     """Return the content of the file, one character for each byte."""
     try:
         with path.open("rb") as file:
@@ -214,23 +215,24 @@ def _read(path: Path) -> str:
     return content.decode("latin-1")
 
 
+# Not an asyncio lock, because files are read and written in threads.
 _SWAPPING = threading.Lock()
 
 
-def _swap(path: Path, expected: str, content: str) -> bool:
+def _replace_if_unchanged(path: Path, expected: str, content: str) -> bool:
     """Replace the content if it is still the expected one; return False if it has changed.
 
     Two events may change two lines of one file at the same time, and neither change may be lost.
     """
     with _SWAPPING:
-        if _read(path) != expected:
+        if _read_file(path) != expected:
             return False
         if content != expected:
-            _replace(path, content)
+            _replace_file(path, content)
         return True
 
 
-def _replace(path: Path, content: str) -> None:
+def _replace_file(path: Path, content: str) -> None:
     """Replace a file atomically; a link stays a link."""
     try:
         target = Path(os.path.realpath(path))
@@ -238,7 +240,7 @@ def _replace(path: Path, content: str) -> None:
         scratch = target.with_name(f".{target.name}.forewarn")
         scratch.unlink(missing_ok=True)
         try:
-            _write(scratch, content.encode("latin-1"), target.stat())
+            _write_with_owner(scratch, content.encode("latin-1"), target.stat())
             scratch.replace(target)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -250,7 +252,7 @@ def _replace(path: Path, content: str) -> None:
         raise HookFailed(msg) from error
 
 
-def _write(path: Path, content: bytes, like: os.stat_result) -> None:
+def _write_with_owner(path: Path, content: bytes, like: os.stat_result) -> None:
     """Write a new file with the owner and mode of another, flushed to disk."""
     with path.open("xb") as file:
         if sys.platform != "win32":

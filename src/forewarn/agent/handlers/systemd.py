@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forewarn.agent.handlers.contract import Handler, Occasion
+from forewarn.agent.handlers.contract import BuiltInHandler, HandlerContext
 from forewarn.errors import HookFailed
 
-__all__ = ["Systemd"]
+__all__ = ["SystemdHandler"]
 
 # The characters that systemd allows in a name, without a leading "-" (an option); patterns are not names.
 _UNIT = re.compile(r"(?!-)[A-Za-z0-9:_.\\@-]{1,255}")
@@ -37,7 +37,7 @@ _STOPS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopT
 _PROPERTIES = ("Id", "LoadState", "ActiveState", "CanStart", "TriggeredBy", *_STOPS)
 
 
-class Systemd(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="systemd"):
+class SystemdHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="systemd"):
     """Units that do not run during the event.
 
     Units that systemd stops along with these, because they require one of them, are started again as well.
@@ -57,96 +57,98 @@ class Systemd(Handler, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
             ValueError: There is no unit, an invalid name, or a unit named twice.
         """
         if not self.units:
-            msg = "the handler systemd has at least one unit"
+            msg = "the handler systemd needs at least one unit"
             raise ValueError(msg)
         for unit in self.units:
-            if not _UNIT.fullmatch(unit) or "@." in _full(unit):
-                msg = f"{unit!r} is not the name of a unit: expected for example web.service or worker@1.service"
+            if not _UNIT.fullmatch(unit) or "@." in _add_suffix(unit):
+                msg = f"{unit!r} is not a valid unit name: expected for example web.service or worker@1.service"
                 raise ValueError(msg)
-        if len({_full(unit) for unit in self.units}) != len(self.units):
-            msg = "the handler systemd names a unit twice"
+        if len({_add_suffix(unit) for unit in self.units}) != len(self.units):
+            msg = "the handler systemd lists a unit twice"
             raise ValueError(msg)
 
-    async def prepare(self, occasion: Occasion) -> None:
-        units = await self._look(occasion, self.units)
+    async def prepare(self, context: HandlerContext) -> None:
+        units = await self._read_units(context, self.units)
+        # Check all units before the first is stopped: a failure half-way would leave the service partly down.
         for unit in units:
-            unit.check()
+            unit.check_restartable()
         running = [unit.name for unit in units if unit.is_running]
-        along = await self._stopped_along(occasion, units)
+        along = await self._find_dependents(context, units)
         # On a repeated run after a crash, the units that were running at first must not be forgotten.
-        remembered = occasion.memory.get("running", [])
+        remembered = context.memory.get("running", [])
         names = [unit.name for unit in units]
-        await occasion.remember(
+        await context.remember(
             running=[name for name in names if name in running or name in remembered],
-            along=[*along, *(name for name in occasion.memory.get("along", []) if name not in along)],
+            along=[*along, *(name for name in context.memory.get("along", []) if name not in along)],
         )
         for name in names:
-            await self._systemctl(occasion, "stop", name)
-        for unit in await self._look(occasion, names):
+            await self._run_systemctl(context, "stop", name)
+        # A timer, a socket or a path may have started a unit again.
+        for unit in await self._read_units(context, names):
             if unit.is_running:
                 reason = f": {' or '.join(unit.triggered_by)} starts it" if unit.triggered_by else ""
                 msg = f"{unit.name} was stopped and is {unit.state} again{reason}"
                 raise HookFailed(msg)
 
-    async def undo(self, occasion: Occasion) -> None:
-        running, along = occasion.memory.get("running", []), occasion.memory.get("along", [])
+    async def undo(self, context: HandlerContext) -> None:
+        running, along = context.memory.get("running", []), context.memory.get("along", [])
         failures = []
         # The units stopped along with these need them, so they start afterwards.
         for name in [*reversed(running), *along]:
             try:
-                await self._systemctl(occasion, "start", name)
+                await self._run_systemctl(context, "start", name)
             except HookFailed as error:
                 failures.append(error.message)
         if failures:
             raise HookFailed("; ".join(failures))
 
-    def explain(self) -> Sequence[str]:
+    def describe_actions(self) -> Sequence[str]:
         whose = "the user's " if self.is_user else ""
-        return [f"stop {whose}{', then '.join(map(_full, self.units))}"]
+        return [f"stop {whose}{', then '.join(map(_add_suffix, self.units))}"]
 
-    async def _look(self, occasion: Occasion, names: Sequence[str]) -> list[_Unit]:
+    async def _read_units(self, context: HandlerContext, names: Sequence[str]) -> list[_UnitState]:
         """Return the units of these names, in the same order."""
         if not names:
             return []
-        shown = await self._systemctl(occasion, "show", f"--property={','.join(_PROPERTIES)}", "--", *names)
-        units = [_Unit.read(block) for block in shown.strip().split("\n\n")]
+        shown = await self._run_systemctl(context, "show", f"--property={','.join(_PROPERTIES)}", "--", *names)
+        units = [_UnitState.parse(block) for block in shown.strip().split("\n\n")]
         if len(units) != len(names):
-            msg = f"systemctl told of {len(units)} units, expected {len(names)}"
+            msg = f"systemctl reported {len(units)} units, expected {len(names)}"
             raise HookFailed(msg)
         return units
 
-    async def _stopped_along(self, occasion: Occasion, units: Sequence[_Unit]) -> list[str]:
+    async def _find_dependents(self, context: HandlerContext, units: Sequence[_UnitState]) -> list[str]:
         """Return running units that are not ours but stop with ours; each after those that it needs."""
         known = {unit.name for unit in units}
         found = []
         while units:
             names = sorted({name for unit in units for name in unit.stops if name not in known})
             known.update(names)
-            units = [unit for unit in await self._look(occasion, names) if unit.is_running]
+            units = [unit for unit in await self._read_units(context, names) if unit.is_running]
             # Starting a target would start everything that it wants, even what was not running.
             found += [unit.name for unit in units if unit.can_start and not unit.name.endswith(".target")]
         return found
 
-    async def _systemctl(self, occasion: Occasion, verb: str, *arguments: str) -> str:
+    async def _run_systemctl(self, context: HandlerContext, verb: str, *arguments: str) -> str:
         """Run systemctl and return its output; its job is done when this returns."""
         whose = ("--user",) if self.is_user else ()
         command = ("systemctl", *whose, "--no-pager", "--no-ask-password", verb, *arguments)
-        ran = await occasion.run(*command, is_checked=False)
+        ran = await context.run(*command, is_checked=False)
         said = " ".join(ran.errors.split())
         if ran.status:
             msg = f"systemctl {verb} {arguments[-1]} ended with status {ran.status}{': ' if said else ''}{said}"
             raise HookFailed(msg)
         if said:
-            occasion.log(said)
+            context.log(said)
         return ran.output
 
 
-def _full(unit: str) -> str:
+def _add_suffix(unit: str) -> str:
     return unit if unit.endswith(_SUFFIXES) else f"{unit}.service"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Unit:
+class _UnitState:
     """State of a unit as systemd reports it.
 
     Attributes:
@@ -166,7 +168,7 @@ class _Unit:
     stops: tuple[str, ...]
 
     @classmethod
-    def read(cls, block: str) -> _Unit:
+    def parse(cls, block: str) -> _UnitState:
         """Parse the lines ``Name=value``."""
         told = dict.fromkeys(_PROPERTIES, "") | dict(line.partition("=")[::2] for line in block.splitlines())
         return cls(
@@ -182,7 +184,7 @@ class _Unit:
     def is_running(self) -> bool:
         return self.state in _RUNNING
 
-    def check(self) -> None:
+    def check_restartable(self) -> None:
         """Check that the unit can be stopped and started again.
 
         Raises:

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from forewarn.core.access import Principal
 from forewarn.core.model import EntryKind
 from forewarn.core.selection import Selection
-from forewarn.dashboard.page import Look, Page
+from forewarn.dashboard.page import PageModel, PageView
 from forewarn.errors import InvalidRequest
 from forewarn.store.contract import Reader
-from forewarn.util.duration import parse_span
+from forewarn.util.duration import parse_duration
 
-__all__ = ["FIELDS", "audit_log", "read_selection"]
+__all__ = ["FIELDS", "make_audit_log_page", "read_selection"]
 
 FIELDS = ("since", "until", "vm", "scope", "host", "kind", "actor", "text", "maintenance")
 """Search fields, as named in the query."""
@@ -24,24 +24,26 @@ _NUMBER_LENGTH_MAX = 18
 """Maximum number of digits: such an integer fits every database."""
 
 
-def audit_log(reader: Reader, look: Look) -> Page:
+def make_audit_log_page(reader: Reader, view: PageView) -> PageModel:
     """Make the page of audit log entries that match the search, newest first."""
-    given = {name: look.params.get(name, "").strip() for name in FIELDS}
+    given = {name: view.query_params.get(name, "").strip() for name in FIELDS}
     wrong, selection = "", Selection()
     try:
-        selection = read_selection(given, look.now)
-        check_selection(given, look.caller)
+        selection = read_selection(given, view.now)
+        check_selection(given, view.caller)
     except InvalidRequest as error:
         wrong = error.message
-    before = _number(look.params.get("before", ""))
+    before = _parse_sequence(view.query_params.get("before", ""))
     page = (
         None
         if wrong
-        else reader.entries(limit=_ROWS, newest=True, before=before, selection=selection, owned=look.caller.owned)
+        else reader.list_entries(
+            limit=_ROWS, newest=True, before=before, selection=selection, owned=view.caller.ownership
+        )
     )
     values = {
-        "entries": [] if page is None else [look.caller.shown_entry(entry) for entry in page.items[::-1]],
-        "fields": [name for name in FIELDS if look.has_hosts or name not in HIDDEN],
+        "entries": [] if page is None else [view.caller.redact_entry(entry) for entry in page.items[::-1]],
+        "fields": [name for name in FIELDS if view.has_hosts or name not in HIDDEN],
         "next": None if page is None else page.next,
         "is_first": before is None,
         "given": given,
@@ -49,7 +51,8 @@ def audit_log(reader: Reader, look: Look) -> Page:
         "kinds": [kind.value for kind in EntryKind],
         "wrong": wrong,
     }
-    return Page(template="audit_log.html", title="Audit log", values=values, is_live=before is None and not wrong)
+    # Older pages do not change, so only the first one is live.
+    return PageModel(template="audit_log.html", title="Audit log", values=values, is_live=before is None and not wrong)
 
 
 HIDDEN = ("host", "actor", "text")
@@ -63,7 +66,7 @@ def check_selection(given: Mapping[str, str], caller: Principal) -> None:
         InvalidRequest: The tenant searches by one of `HIDDEN`.
     """
     asked = [name for name in HIDDEN if given[name]]
-    if asked and caller.owned is not None:
+    if asked and caller.ownership is not None:
         msg = f"{caller.actor} cannot search by {', '.join(asked)}"
         raise InvalidRequest(msg)
 
@@ -76,14 +79,14 @@ def read_selection(given: Mapping[str, str], now: datetime) -> Selection:
     """
     for name, value in given.items():
         if len(value) > _LENGTH_MAX or "\x00" in value:
-            msg = f"{name} is longer than {_LENGTH_MAX} characters, or holds what is no text"
+            msg = f"{name} is longer than {_LENGTH_MAX} characters or contains a NUL character"
             raise InvalidRequest(msg)
     if given["kind"] and given["kind"] not in set(EntryKind):
-        msg = f"kind {given['kind']!r} is none of the audit log's"
+        msg = f"kind {given['kind']!r} is not a kind of audit log entry"
         raise InvalidRequest(msg)
     return Selection(
-        since=_moment("since", given["since"], now),
-        until=_moment("until", given["until"], now),
+        since=_parse_time("since", given["since"], now),
+        until=_parse_time("until", given["until"], now),
         vm=given["vm"] or None,
         scope=given["scope"] or None,
         host=given["host"] or None,
@@ -94,7 +97,7 @@ def read_selection(given: Mapping[str, str], now: datetime) -> Selection:
     )
 
 
-def _moment(name: str, text: str, now: datetime) -> datetime | None:
+def _parse_time(name: str, text: str, now: datetime) -> datetime | None:
     """Parse a time in RFC 3339, a day in UTC, or a duration before now; None if empty."""
     if not text:
         return None
@@ -105,11 +108,11 @@ def _moment(name: str, text: str, now: datetime) -> datetime | None:
     else:
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     try:
-        return now - parse_span(text)
+        return now - parse_duration(text)
     except ValueError:
-        msg = f"{name}: {text!r} is expected to be a span like 30d, a day like 2030-01-31, or a moment in RFC 3339"
+        msg = f"{name}: {text!r} is expected to be a duration like 30d, a day like 2030-01-31, or a time in RFC 3339"
         raise InvalidRequest(msg) from None
 
 
-def _number(text: str) -> int | None:
+def _parse_sequence(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _NUMBER_LENGTH_MAX else None

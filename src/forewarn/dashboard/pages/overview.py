@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from forewarn.core.model import MaintenanceState
-from forewarn.dashboard.board import Item
-from forewarn.dashboard.page import Look, Page
-from forewarn.dashboard.timeline import BY, timeline
+from forewarn.dashboard.board import BoardItem
+from forewarn.dashboard.page import PageModel, PageView
+from forewarn.dashboard.timeline import BY, make_timeline
 from forewarn.store.contract import Reader
 
-__all__ = ["matches", "overview"]
+__all__ = ["make_overview_page", "matches_text"]
 
 _TROUBLED_MAX = 12
 _ROWS = 50
 _FAILED_MAX = 1000
 
 
-def overview(reader: Reader, look: Look) -> Page:
+def make_overview_page(reader: Reader, view: PageView) -> PageModel:
     """Make the overview: active maintenances, those that need attention, and recently ended ones."""
-    board, params = look.seen, look.params
+    board, params = view.visible_board, view.query_params
     wanted = params.get("q", "").strip().lower()
     state = params.get("state", "")
     by = params.get("by", BY[0])
-    by = by if by in BY and look.has_hosts else BY[0]
-    found = [item for item in board.items if _is_in(item, state) and matches(item, wanted)]
-    ended = [item for item in board.ended if matches(item, wanted)]
+    by = by if by in BY and view.has_hosts else BY[0]
+    found = [item for item in board.items if _matches_state(item, state) and matches_text(item, wanted)]
+    ended = [item for item in board.ended if matches_text(item, wanted)]
     begin = int(params["from"]) if params.get("from", "").isdecimal() else 0
     rows = found[begin : begin + _ROWS]
-    troubled = board.troubled
-    failed = reader.failed_hosts(_FAILED_MAX) if look.has_hosts else []
+    troubled = board.items_needing_attention
+    failed = reader.list_failed_hosts(_FAILED_MAX) if view.has_hosts else []
     shown = rows + [item for item in ended if not state][:_TROUBLED_MAX]
     values = {
         "board": board,
@@ -45,19 +45,19 @@ def overview(reader: Reader, look: Look) -> Page:
         "by": by,
         "q": params.get("q", ""),
         "state": state,
-        "timeline": timeline(shown, by, look.now, frozen=look.context.clock.is_virtual),
+        "make_timeline": make_timeline(shown, by, view.now, frozen=view.context.clock.is_virtual),
     }
-    return Page(template="overview.html", title="Overview", values=values)
+    return PageModel(template="overview.html", title="Overview", values=values)
 
 
 _ACTIVE = (MaintenanceState.STARTED, MaintenanceState.SCHEDULED, MaintenanceState.QUEUED)
 
 
-def _is_in(item: Item, state: str) -> bool:
-    return not state or item.maintenance.state == state or (state == "attention" and item.worst is not None)
+def _matches_state(item: BoardItem, state: str) -> bool:
+    return not state or item.maintenance.state == state or (state == "attention" and item.worst_problem is not None)
 
 
-def matches(item: Item, wanted: str) -> bool:
+def matches_text(item: BoardItem, wanted: str) -> bool:
     """Return True if a name of the maintenance contains the text, which must be in lower case; an empty one matches."""
     if not wanted:
         return True

@@ -8,15 +8,15 @@ from pydantic import ValidationError
 
 from forewarn.core.causes import CAUSES
 from forewarn.core.model import EventType
-from forewarn.dashboard.page import Look, Page
-from forewarn.engine.engine import Rehearsed
+from forewarn.dashboard.page import PageModel, PageView
+from forewarn.engine.engine import MaintenancePreview
 from forewarn.errors import InvalidRequest, LimitExceeded
 from forewarn.store.contract import Reader
-from forewarn.util.duration import parse_span
+from forewarn.util.duration import parse_duration
 from forewarn.util.secrets import new_token
 from forewarn.wire.control import MaintenanceIn
 
-__all__ = ["read_request", "schedule", "schedule_preview"]
+__all__ = ["make_schedule_page", "make_schedule_preview", "read_request"]
 
 _SPAN_LENGTH_MAX = 40
 FIELDS = (
@@ -39,25 +39,31 @@ OPT_IN = frozenset(name for name, cause in CAUSES.items() if cause.profile is no
 _MOMENTS = ("not_before", "latest_start")
 
 
-def schedule(_reader: Reader, look: Look) -> Page:
+def make_schedule_page(_reader: Reader, view: PageView) -> PageModel:
     """Make the form, prefilled from the query."""
-    form = {name: look.params.get(name, "") for name in FIELDS}
-    return Page(template="schedule.html", title="Schedule", values=_values(form, None, ""), is_live=False)
+    form = {name: view.query_params.get(name, "") for name in FIELDS}
+    return PageModel(template="schedule.html", title="Schedule", values=_make_values(form, None, ""), is_live=False)
 
 
-def schedule_preview(form: Mapping[str, str], rehearsed: Sequence[Rehearsed] | None, wrong: str) -> Page:
+def make_schedule_preview(
+    form: Mapping[str, str], rehearsed: Sequence[MaintenancePreview] | None, error_message: str
+) -> PageModel:
     """Make the form again, with a preview or an error message."""
-    return Page(template="schedule.html", title="Schedule", values=_values(form, rehearsed, wrong), is_live=False)
+    return PageModel(
+        template="schedule.html", title="Schedule", values=_make_values(form, rehearsed, error_message), is_live=False
+    )
 
 
-def _values(form: Mapping[str, str], rehearsed: Sequence[Rehearsed] | None, wrong: str) -> dict[str, object]:
+def _make_values(
+    form: Mapping[str, str], rehearsed: Sequence[MaintenancePreview] | None, error_message: str
+) -> dict[str, object]:
     filled = {name: form.get(name, "") for name in FIELDS}
     filled["key"] = filled["key"] or new_token()
     return {
         "form": filled,
         "types": list(EventType),
         "rehearsed": rehearsed,
-        "wrong": wrong,
+        "wrong": error_message,
         "causes": list(CAUSES),
         "opt_in": OPT_IN,
     }
@@ -70,7 +76,7 @@ def read_request(form: Mapping[str, str], names_max: int) -> MaintenanceIn:
         InvalidRequest: A field cannot be read.
         LimitExceeded: The form names too many hosts and VMs.
     """
-    hosts, vms = _names(form.get("hosts", "")), _names(form.get("vms", ""))
+    hosts, vms = _split_names(form.get("hosts", "")), _split_names(form.get("vms", ""))
     if len(hosts) + len(vms) > names_max:
         msg = f"{len(hosts) + len(vms)} hosts and VMs are named: the limit is {names_max} (request_vms_max)"
         raise LimitExceeded(msg)
@@ -80,9 +86,10 @@ def read_request(form: Mapping[str, str], names_max: int) -> MaintenanceIn:
     for name in _MOMENTS:
         text = form.get(name, "").strip()
         if text:
+            # Browsers send no time zone with `datetime-local`; the label of the field says UTC.
             content[name] = text if text[-1:] in "Zz" or "+" in text else f"{text}Z"
-    content |= {key: value for key, value in (("notice_s", _span(form, "notice")),) if value is not None}
-    duration = _span(form, "duration")
+    content |= {key: value for key, value in (("notice_s", _parse_duration(form, "notice")),) if value is not None}
+    duration = _parse_duration(form, "duration")
     if duration is not None:
         content["duration_s"] = round(duration)
     try:
@@ -94,22 +101,23 @@ def read_request(form: Mapping[str, str], names_max: int) -> MaintenanceIn:
         raise InvalidRequest(msg) from error
 
 
-def _names(text: str) -> list[str]:
+def _split_names(text: str) -> list[str]:
     """Split names separated by commas, blanks or line breaks; drop duplicates."""
     return list(dict.fromkeys(text.replace(",", " ").split()))
 
 
-def _span(form: Mapping[str, str], name: str) -> float | None:
+def _parse_duration(form: Mapping[str, str], name: str) -> float | None:
     text = form.get(name, "").strip()
     if not text:
         return None
+    # As in Azure's DurationInSeconds.
     if text == "unknown":
         return -1.0
     if len(text) > _SPAN_LENGTH_MAX:
-        msg = f"{name}: a span of time is expected, for example 90s, 15m, 24h or 7d"
+        msg = f"{name}: a duration is expected, for example 90s, 15m, 24h or 7d"
         raise InvalidRequest(msg)
     try:
-        return parse_span(text).total_seconds()
+        return parse_duration(text).total_seconds()
     except ValueError as error:
         msg = f"{name}: {error}"
         raise InvalidRequest(msg) from error

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 from forewarn.core.model import audience_key
-from forewarn.dashboard.page import Look, Page
+from forewarn.dashboard.page import PageModel, PageView
 from forewarn.errors import NotFound
 from forewarn.store.contract import Reader
 
-__all__ = ["scope"]
+__all__ = ["make_scope_page"]
 
 _VMS_MAX = 200
 
 
-def scope(reader: Reader, look: Look) -> Page:
+def make_scope_page(reader: Reader, view: PageView) -> PageModel:
     """Make the page of one scope.
 
     Raises:
         NotFound: No scope of the caller has that name.
     """
-    name = look.path["name"]
-    found = reader.scopes([name]).get(name)
-    owned = look.caller.owned
+    name = view.path_params["name"]
+    found = reader.find_scopes([name]).get(name)
+    owned = view.caller.ownership
     if found is None or (owned is not None and name not in owned.scopes):
         msg = f"scope {name!r} does not exist"
         raise NotFound(msg, scope=name)
-    vms = sorted((vm for vm in look.context.engine.identity.vms if vm.scope == name), key=lambda vm: vm.name)
+    vms = sorted((vm for vm in view.context.engine.identity.vms if vm.scope == name), key=lambda vm: vm.name)
     keys = sorted({audience_key(vm, found) for vm in vms})
-    items = [i for i in (*look.seen.items, *look.seen.ended) if any(c.scope == name for c in i.maintenance.claims)]
+    items = [
+        i
+        for i in (*view.visible_board.items, *view.visible_board.ended)
+        if any(c.scope == name for c in i.maintenance.claims)
+    ]
     values = {
-        "scope": found,
+        "make_scope_page": found,
         "vms": vms[:_VMS_MAX],
         "vm_count": len(vms),
         "items": items,
-        "asked_at": max((at for at in map(look.asked_at, keys) if at is not None), default=None),
-        "audiences": reader.audiences(keys),
+        "asked_at": max((at for at in map(view.asked_at, keys) if at is not None), default=None),
+        "audiences": reader.find_audiences(keys),
     }
-    return Page(template="scope.html", title=f"Scope {name}", values=values)
+    return PageModel(template="scope.html", title=f"Scope {name}", values=values)

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from forewarn.dashboard.names import names_of
-from forewarn.dashboard.page import Look, Page
-from forewarn.dashboard.pages.overview import matches
+from forewarn.dashboard.name_index import index_names
+from forewarn.dashboard.page import PageModel, PageView
+from forewarn.dashboard.pages.overview import matches_text
 from forewarn.store.contract import Reader
 
-__all__ = ["search"]
+__all__ = ["make_search_page"]
 
 _MOST = 25
 
 
-def search(reader: Reader, look: Look) -> Page:
+def make_search_page(reader: Reader, view: PageView) -> PageModel:
     """Make the page of search results, with at most `_MOST` of each kind."""
-    wanted = look.params.get("q", "").strip().lower()
+    wanted = view.query_params.get("q", "").strip().lower()
     found: dict[str, list[str]] = {}
     items = []
     if wanted:
-        found = _names(reader, look, wanted)
-        items = [item for item in (*look.seen.items, *look.seen.ended) if matches(item, wanted)][:_MOST]
-    values = {"q": look.params.get("q", ""), "found": found, "items": items, "most": _MOST}
-    return Page(template="search.html", title="Search", values=values, is_live=False)
+        found = _find_names(reader, view, wanted)
+        items = [item for item in (*view.visible_board.items, *view.visible_board.ended) if matches_text(item, wanted)][
+            :_MOST
+        ]
+    values = {"q": view.query_params.get("q", ""), "found": found, "items": items, "most": _MOST}
+    return PageModel(template="search.html", title="Search", values=values, is_live=False)
 
 
-def _names(reader: Reader, look: Look, wanted: str) -> dict[str, list[str]]:
-    owned = look.caller.owned
+def _find_names(reader: Reader, view: PageView, wanted: str) -> dict[str, list[str]]:
+    owned = view.caller.ownership
+    # The directory holds the names of everyone. A tenant's own names are few, so they are read and indexed each time.
     if owned is None:
-        return look.directory.containing(wanted, _MOST)
-    names = names_of(reader.vms(owned=owned))
-    return {kind: names[kind].containing(wanted, _MOST) for kind in ("vms", "scopes")}
+        return view.name_index.find_containing(wanted, _MOST)
+    names = index_names(reader.list_vms(owned=owned))
+    return {kind: names[kind].find_containing(wanted, _MOST) for kind in ("vms", "scopes")}

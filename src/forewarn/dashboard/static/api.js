@@ -1,2 +1,2 @@
-// The API's own description, to read and to try.
+// The OpenAPI document of this service, to read and to try.
 SwaggerUIBundle({ url: "/openapi.json", dom_id: "#api", deepLinking: true, tryItOutEnabled: false });

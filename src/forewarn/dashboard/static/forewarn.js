@@ -1,4 +1,4 @@
-// Countdowns, the timeline, the theme, and word of a lost connection. Without it every page can still be read.
+// Countdowns, the timeline, the theme, and the notice of a lost connection. Pages can be read without it.
 "use strict";
 (() => {
   const meta = document.querySelector('meta[name="forewarn-now"]');
@@ -7,7 +7,7 @@
   let frozenAt = meta === null ? Date.now() : Date.parse(meta.content);
   const now = () => (isVirtual ? frozenAt : Date.now() + offset);
 
-  // Virtual time comes with what is live: it moves when somebody advances it.
+  // Virtual time arrives with the live part: it moves only when an operator advances it.
   function thaw() {
     const instant = document.getElementById("instant");
     if (instant !== null) frozenAt = Date.parse(instant.value);
@@ -53,7 +53,7 @@
     const root = document.documentElement;
     const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     root.dataset.theme = isDark ? "light" : "dark";
-    try { localStorage.setItem("forewarn-theme", root.dataset.theme); } catch { /* for this page only, then */ }
+    try { localStorage.setItem("forewarn-theme", root.dataset.theme); } catch { /* storage is disabled: the choice lasts for this page */ }
   });
 
   // Timeline
@@ -116,12 +116,12 @@
       place.title = bar?.tip ?? "";
     });
     timeline.on("itemout", () => { place.title = ""; });
-    // It stays hidden until it is drawn once more after this, and would be so when its clock ticks.
+    // vis-timeline stays hidden until its next redraw, which would otherwise wait for its clock to tick.
     const settled = () => { timeline.off("rangechanged", settled); timeline.redraw(); };
     timeline.on("rangechanged", settled);
   }
 
-  // Word of a lost connection
+  // Notice of a lost connection
 
   const offline = document.querySelector(".offline");
   let isGone = false;

@@ -1,5 +1,5 @@
-// Before anything is drawn: the theme that was chosen last.
+// Runs before anything is drawn, so that the page does not flash in the other theme.
 try {
   const theme = localStorage.getItem("forewarn-theme");
   if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
-} catch { /* nothing may be kept here: the system's theme it is */ }
+} catch { /* storage is disabled: the system's theme applies */ }

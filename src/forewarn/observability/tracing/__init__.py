@@ -5,7 +5,7 @@ its trace id is derived from its id (`names`), and each step is exported when it
 carried it out.
 
 The rest of the service knows only `Tracing`. The base class does nothing and costs an attribute lookup; the
-OpenTelemetry SDK is imported only if `opened` gets an address.
+OpenTelemetry SDK is imported only if `make_tracing` gets an address.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.clock import Clock
 from forewarn.core.approval import Approver
-from forewarn.core.decision import Changes
+from forewarn.core.decision import ChangeSet
 from forewarn.core.model import Maintenance
 from forewarn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from forewarn.observability.tracing.life import Moment
+    from forewarn.observability.tracing.maintenance_spans import MaintenanceSpan
 
-__all__ = ["Call", "Origin", "Tracing", "opened"]
+__all__ = ["ActuatorCall", "Origin", "Tracing", "make_tracing"]
 
 Origin = Any
 """Span in which an action was requested; only `otel` knows its class."""
 
 
-class Call:
+class ActuatorCall:
     """Traced call of an actuator.
 
     Attributes:
@@ -39,12 +39,12 @@ class Call:
 
     traceparent = ""
 
-    def say(self, **what: bool | float | str) -> None:
+    def add_facts(self, **what: bool | float | str) -> None:
         """Add facts about the outcome to the span."""
 
 
 _NOTHING = nullcontext()
-_NO_CALL: AbstractContextManager[Call] = nullcontext(Call())
+_NO_CALL: AbstractContextManager[ActuatorCall] = nullcontext(ActuatorCall())
 
 
 class Tracing:
@@ -58,43 +58,48 @@ class Tracing:
 
     # Commands
 
-    def here(self) -> Origin | None:
+    def current_span(self) -> Origin | None:
         """Return the current span, to continue elsewhere; None if there is none."""
         return None
 
-    def command(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002 - required by the interface
+    def command_span(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002 - required by the interface
         """Trace a command, below the request that asked for it."""
         return _NOTHING
 
-    def answering(self, approver: Approver, count: int) -> AbstractContextManager[None]:  # noqa: ARG002 - as above
+    def approval_span(self, approver: Approver, count: int) -> AbstractContextManager[None]:  # noqa: ARG002 - as above
         """Trace a VM's POST that approves `count` events. A trace named by the VM is not joined: a tenant sent it."""
         return _NOTHING
 
-    def together(self, origins: Sequence[Origin | None]) -> AbstractContextManager[None]:  # noqa: ARG002 - as above
+    def batch_span(self, origins: Sequence[Origin | None]) -> AbstractContextManager[None]:  # noqa: ARG002 - as above
         """Trace work done for several commands at once, below the first and linked with the others."""
         return _NOTHING
 
-    def part(self, name: str, origin: Origin | None = None) -> AbstractContextManager[None]:  # noqa: ARG002 - as above
+    def child_span(self, name: str, origin: Origin | None = None) -> AbstractContextManager[None]:  # noqa: ARG002 - as above
         """Trace a part of the current span, or of `origin`; do nothing if there is neither."""
         return _NOTHING
 
-    def publishing(self, changes: Changes) -> AbstractContextManager[None]:  # noqa: ARG002 - as above
+    def publication_span(self, changes: ChangeSet) -> AbstractContextManager[None]:  # noqa: ARG002 - as above
         """Trace the publication of the current command's changes."""
         return _NOTHING
 
-    def due(self, began_at: datetime) -> AbstractContextManager[None]:  # noqa: ARG002 - as above
+    def due_span(self, began_at: datetime) -> AbstractContextManager[None]:  # noqa: ARG002 - as above
         """Trace due work that the scheduler has done since `began_at`."""
         return _NOTHING
 
     # Maintenances
 
-    def told(self, changes: Changes) -> None:
+    def export_changes(self, changes: ChangeSet) -> None:
         """Export committed changes, each in the trace of its maintenance."""
 
-    def tell(self, moments: Iterable[Moment]) -> None:
+    def export_spans(self, moments: Iterable[MaintenanceSpan]) -> None:
         """Export these moments."""
 
-    def call(self, maintenance: Maintenance, name: str, began_at: datetime) -> AbstractContextManager[Call]:  # noqa: ARG002 - as above
+    def actuator_call_span(
+        self,
+        maintenance: Maintenance,  # noqa: ARG002 - as above
+        name: str,  # noqa: ARG002 - as above
+        began_at: datetime,  # noqa: ARG002 - as above
+    ) -> AbstractContextManager[ActuatorCall]:
         """Trace a call of an actuator."""
         return _NO_CALL
 
@@ -105,12 +110,12 @@ class Tracing:
     # The control API
 
     @property
-    def telemetry(self) -> dict[str, Any] | None:
+    def telemetry_options(self) -> dict[str, Any] | None:
         """FastAPI's options for request spans; None if tracing is off."""
         return None
 
     @property
-    def joining(self) -> frozenset[str]:
+    def propagation_headers(self) -> frozenset[str]:
         """Headers with which a request can join a trace, in lower case."""
         return frozenset()
 
@@ -118,13 +123,13 @@ class Tracing:
         """Send the remaining spans, for a second at most."""
 
 
-def opened(  # noqa: PLR0913 - settings, each with its default
+def make_tracing(  # noqa: PLR0913 - settings, each with its default
     endpoint: str | None,
     *,
     clock: Clock,
     sample_ratio: float | None = None,
     service_name: str | None = None,
-    moments_max: int = 1000,
+    spans_max: int = 1000,
     log: Callable[..., None] | None = None,
 ) -> Tracing:
     """Return the tracing for these settings; without an endpoint, tracing does nothing.
@@ -134,7 +139,7 @@ def opened(  # noqa: PLR0913 - settings, each with its default
         clock: Service clock, used for the times of maintenance steps.
         sample_ratio: Share of the traces to export, 0 to 1; None for ``OTEL_TRACES_SAMPLER``, or all.
         service_name: Name of the service in traces; None for ``OTEL_SERVICE_NAME``, or ``forewarn``.
-        moments_max: Maximum number of steps exported for one change.
+        spans_max: Maximum number of steps exported for one change.
         log: Function that reports when sending fails and when it works again; None for the log.
 
     Raises:
@@ -153,9 +158,9 @@ def opened(  # noqa: PLR0913 - settings, each with its default
             clock=clock,
             sample_ratio=sample_ratio,
             service_name=service_name,
-            moments_max=moments_max,
+            spans_max=spans_max,
             log=log,
         )
     except ValueError as error:
-        msg = f"OpenTelemetry cannot do what its variables (OTEL_...) say: {error}"
+        msg = f"invalid OpenTelemetry variables (OTEL_...): {error}"
         raise ConfigError(msg, setting="tracing_endpoint") from error

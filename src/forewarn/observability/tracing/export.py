@@ -17,7 +17,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-__all__ = ["CLOSE_S", "Exporting", "service_name_of", "traces_url"]
+__all__ = ["CLOSE_S", "ExportPipeline", "build_traces_url", "choose_service_name"]
 
 CLOSE_S = 1.0
 """Time limit for sending the remaining spans when the service stops, which must take five seconds at most."""
@@ -27,19 +27,19 @@ _TRACES_PATH = "/v1/traces"
 _WORDS_LENGTH_MAX = 300
 
 
-def service_name_of(said: str | None) -> str:
+def choose_service_name(said: str | None) -> str:
     """Return the service name for traces: the given one, that of the environment, or ``forewarn``."""
     attributes = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
     named = {name.strip(): value.strip() for name, _, value in (each.partition("=") for each in attributes)}
     return said or os.environ.get("OTEL_SERVICE_NAME") or named.get("service.name") or "forewarn"
 
 
-def traces_url(endpoint: str) -> str:
+def build_traces_url(endpoint: str) -> str:
     """Return the URL to which spans are posted: the endpoint, with the protocol's path unless it has a path."""
     return endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + _TRACES_PATH
 
 
-class Exporting:
+class ExportPipeline:
     """Export pipeline from the SDK to the collector.
 
     Args:
@@ -50,23 +50,23 @@ class Exporting:
 
     def __init__(self, provider: TracerProvider, endpoint: str, log: Callable[..., None] | None) -> None:
         self._provider = provider
-        self._words = _Words()
+        self._sdk_log = _SdkLogHandler()
         self._sdk = logging.getLogger(_SDK)
         self._propagated = self._sdk.propagate
-        self._sdk.addHandler(self._words)
+        self._sdk.addHandler(self._sdk_log)
         self._sdk.propagate = False
-        url = traces_url(endpoint)
-        self._words.secrets = _secrets_of(url)
+        url = build_traces_url(endpoint)
+        self._sdk_log.secrets = _find_secrets(url)
         try:
-            told = _Told(OTLPSpanExporter(endpoint=url), _where(url), self._words, log)
-            self._words.on_full = told.drop
+            told = _FailureReportingExporter(OTLPSpanExporter(endpoint=url), _redact_url(url), self._sdk_log, log)
+            self._sdk_log.on_full = told.report_dropped
             provider.add_span_processor(BatchSpanProcessor(told))
         except ValueError:  # an invalid variable of the SDK
-            self._leave()
+            self._restore_logging()
             raise
 
-    def _leave(self) -> None:
-        self._sdk.removeHandler(self._words)
+    def _restore_logging(self) -> None:
+        self._sdk.removeHandler(self._sdk_log)
         self._sdk.propagate = self._propagated
 
     async def close(self) -> None:
@@ -85,38 +85,41 @@ class Exporting:
             async with asyncio.timeout(CLOSE_S):
                 await is_sent.wait()
         except TimeoutError:
-            return  # that thread may still log, and its words are not for the standard error
-        self._leave()
+            return  # that thread may still log, and its messages do not belong on stderr
+        self._restore_logging()
 
 
-class _Told(SpanExporter):
+class _FailureReportingExporter(SpanExporter):
     """Exporter that reports a failure once instead of for every batch."""
 
-    def __init__(self, inner: SpanExporter, where: str, words: _Words, log: Callable[..., None] | None) -> None:
+    def __init__(
+        self, inner: SpanExporter, where: str, sdk_log: _SdkLogHandler, log: Callable[..., None] | None
+    ) -> None:
         self._inner = inner
         self._where = where
-        self._words = words
+        self._sdk_log = sdk_log
         self._log = log or structlog.get_logger("forewarn.observability.tracing").warning
         self._is_failing = False
         self._is_dropping = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self._words.last = ""
+        self._sdk_log.last = ""
         result = self._inner.export(spans)
         is_failing = result is not SpanExportResult.SUCCESS
         if is_failing and not self._is_failing:
-            self._log("traces cannot be sent, those of this time are lost", to=self._where, error=self._words.last)
+            self._log("cannot send traces; they are lost for now", to=self._where, error=self._sdk_log.last)
         elif self._is_failing and not is_failing:
             self._log("traces are sent again", to=self._where)
         self._is_failing = is_failing
+        # Once sending works, a full queue is worth a new line.
         self._is_dropping &= is_failing
         return result
 
-    def drop(self) -> None:
+    def report_dropped(self) -> None:
         """Report that the queue is full, once until sending works again."""
         if not self._is_dropping:
             self._is_dropping = True
-            self._log("more is traced than can be sent, the oldest is lost", to=self._where)
+            self._log("the trace queue is full; the oldest spans are lost", to=self._where)
 
     def shutdown(self) -> None:
         self._inner.shutdown()
@@ -125,7 +128,7 @@ class _Told(SpanExporter):
         return self._inner.force_flush(timeout_millis)
 
 
-class _Words(logging.Handler):
+class _SdkLogHandler(logging.Handler):
     """Log handler that keeps the latest message of the SDK.
 
     Attributes:
@@ -145,23 +148,23 @@ class _Words(logging.Handler):
         if text.startswith("Queue full"):
             self.on_full()
         elif text.startswith("Transient error") and isinstance(record.args, tuple) and record.args:
-            self.last = self._line(str(record.args[0]))
+            self.last = self._redact_line(str(record.args[0]))
         elif not self.last:  # the final "giving up" message lacks the reason
-            self.last = self._line(record.getMessage())
+            self.last = self._redact_line(record.getMessage())
 
-    def _line(self, text: str) -> str:
+    def _redact_line(self, text: str) -> str:
         for secret in self.secrets:
             text = text.replace(secret, "...")
         return " ".join(text.split())[:_WORDS_LENGTH_MAX]
 
 
-def _secrets_of(url: str) -> tuple[str, ...]:
-    """Return the parts of a URL that `_where` removes."""
+def _find_secrets(url: str) -> tuple[str, ...]:
+    """Return the parts of a URL that `_redact_url` removes."""
     parts = urlsplit(url)
     return tuple(filter(None, (parts.netloc.rpartition("@")[0], parts.password, parts.query)))
 
 
-def _where(url: str) -> str:
+def _redact_url(url: str) -> str:
     """Return a URL that is safe to log: without credentials and query."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

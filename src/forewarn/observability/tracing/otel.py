@@ -25,12 +25,18 @@ from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanK
 from forewarn import __version__
 from forewarn.clock import Clock
 from forewarn.core.approval import Approver
-from forewarn.core.decision import Changes
+from forewarn.core.decision import ChangeSet
 from forewarn.core.model import Maintenance
 from forewarn.errors import ForewarnError
-from forewarn.observability.tracing import Call, Origin, Tracing, names
-from forewarn.observability.tracing.export import Exporting, service_name_of
-from forewarn.observability.tracing.life import NAMES_MAX, Moment, Value, listed, moments_of
+from forewarn.observability.tracing import ActuatorCall, Origin, Tracing, trace_ids
+from forewarn.observability.tracing.export import ExportPipeline, choose_service_name
+from forewarn.observability.tracing.maintenance_spans import (
+    NAMES_MAX,
+    MaintenanceSpan,
+    Value,
+    build_list_attributes,
+    derive_spans,
+)
 
 __all__ = ["OpenTelemetry"]
 
@@ -58,37 +64,39 @@ class OpenTelemetry(Tracing):
         clock: Clock,
         sample_ratio: float | None,
         service_name: str | None,
-        moments_max: int,
+        spans_max: int,
         log: Callable[..., None] | None,
     ) -> None:
-        if not self.joining:  # without any, the API fails to read a request's headers
+        if not self.propagation_headers:  # without any, the API fails to read a request's headers
             msg = "OTEL_PROPAGATORS must not be none; only operators' traces are joined anyway"
             raise ValueError(msg)
         self._clock = clock
-        self._moments_max = moments_max
+        self._spans_max = spans_max
         self._provider = TracerProvider(
             sampler=None if sample_ratio is None else ParentBasedTraceIdRatio(sample_ratio),
-            resource=Resource.create({"service.name": service_name_of(service_name), "service.version": __version__}),
-            span_limits=_limits(),
+            resource=Resource.create(
+                {"service.name": choose_service_name(service_name), "service.version": __version__}
+            ),
+            span_limits=_make_span_limits(),
             shutdown_on_exit=False,  # it would wait up to half a minute for the collector
-            id_generator=_Ids(),
+            id_generator=_MaintenanceIdGenerator(),
         )
-        self._provider.add_span_processor(_Discreet())
-        self._exporting = Exporting(self._provider, endpoint, log)
+        self._provider.add_span_processor(_QueryRedactor())
+        self._exporting = ExportPipeline(self._provider, endpoint, log)
         self._tracer = self._provider.get_tracer("forewarn", __version__)
 
     # Commands
 
-    def here(self) -> Origin | None:
+    def current_span(self) -> Origin | None:
         """See `Tracing`."""
         span = trace.get_current_span()
         return span if span.get_span_context().is_valid else None
 
-    def command(self, name: str) -> AbstractContextManager[None]:
+    def command_span(self, name: str) -> AbstractContextManager[None]:
         """See `Tracing`."""
-        return self._span(f"engine {name}")
+        return self._open_span(f"engine {name}")
 
-    def answering(self, approver: Approver, count: int) -> AbstractContextManager[None]:
+    def approval_span(self, approver: Approver, count: int) -> AbstractContextManager[None]:
         """See `Tracing`."""
         attributes = {
             "http.request.method": "POST",
@@ -101,10 +109,10 @@ class OpenTelemetry(Tracing):
             "forewarn.events.count": count,
             "client.address": approver.source_address or "",
         }
-        return self._span(f"POST {_APPROVALS_PATH}", Context(), kind=SpanKind.SERVER, attributes=attributes)
+        return self._open_span(f"POST {_APPROVALS_PATH}", Context(), kind=SpanKind.SERVER, attributes=attributes)
 
     @contextmanager
-    def together(self, origins: Sequence[Origin | None]) -> Iterator[None]:
+    def batch_span(self, origins: Sequence[Origin | None]) -> Iterator[None]:
         """See `Tracing`."""
         spans: list[Span] = [each for each in origins if each is not None]
         if not spans:
@@ -115,24 +123,24 @@ class OpenTelemetry(Tracing):
                 yield
             return
         first = trace.set_span_in_context(spans[0], Context())
-        with self._span("engine approve together", first, links=[Link(s.get_span_context()) for s in spans[1:]]):
+        with self._open_span("engine approve together", first, links=[Link(s.get_span_context()) for s in spans[1:]]):
             context = trace.get_current_span().get_span_context()
             for span in spans[1:]:
                 span.add_link(context)
             yield
 
     @contextmanager
-    def part(self, name: str, origin: Origin | None = None) -> Iterator[None]:
+    def child_span(self, name: str, origin: Origin | None = None) -> Iterator[None]:
         """See `Tracing`."""
-        above = self.here() if origin is None else origin
+        above = self.current_span() if origin is None else origin
         if above is None:
             yield
             return
-        with self._span(name, trace.set_span_in_context(above)):
+        with self._open_span(name, trace.set_span_in_context(above)):
             yield
 
     @contextmanager
-    def publishing(self, changes: Changes) -> Iterator[None]:
+    def publication_span(self, changes: ChangeSet) -> Iterator[None]:
         """See `Tracing`."""
         if changes.is_empty:
             yield
@@ -140,50 +148,51 @@ class OpenTelemetry(Tracing):
         span = trace.get_current_span()
         if span.is_recording():
             span.set_attributes(
-                _which(changes.maintenances)
+                _build_id_attributes(changes.maintenances)
                 | {"forewarn.events.count": len(changes.events), "forewarn.documents.count": len(changes.documents)}
             )
             for maintenance_id in islice(changes.maintenances, NAMES_MAX):
-                root = self._root(maintenance_id)
+                # A link to a trace that was not sampled would lead nowhere.
+                root = self._get_root_context(maintenance_id)
                 if root.trace_flags.sampled:
                     span.add_link(root)
-        with self.part("publish"):
+        with self.child_span("publish"):
             yield
 
-    def due(self, began_at: datetime) -> AbstractContextManager[None]:
+    def due_span(self, began_at: datetime) -> AbstractContextManager[None]:
         """See `Tracing`."""
-        start = None if self._clock.is_virtual else _ns(began_at)
-        return self._span("scheduler due", Context(), start_time=start)
+        start = None if self._clock.is_virtual else _to_nanoseconds(began_at)
+        return self._open_span("scheduler due", Context(), start_time=start)
 
     @contextmanager
-    def _span(self, name: str, context: Context | None = None, **how: Any) -> Iterator[None]:  # noqa: ANN401 - the SDK's
+    def _open_span(self, name: str, context: Context | None = None, **how: Any) -> Iterator[None]:  # noqa: ANN401 - the SDK's
         """Run the block in a span; an error is recorded by its code, without a stack trace."""
         how = {"record_exception": False, "set_status_on_exception": False} | how
         with self._tracer.start_as_current_span(name, context, **how) as span:
             try:
                 yield
             except Exception as error:
-                _fail(span, error)
+                _record_error(span, error)
                 raise
 
     # Maintenances
 
-    def told(self, changes: Changes) -> None:
+    def export_changes(self, changes: ChangeSet) -> None:
         """See `Tracing`."""
-        self.tell(islice(moments_of(changes), self._moments_max))
+        self.export_spans(islice(derive_spans(changes), self._spans_max))
 
-    def tell(self, moments: Iterable[Moment]) -> None:
+    def export_spans(self, moments: Iterable[MaintenanceSpan]) -> None:
         """See `Tracing`."""
         cause = trace.get_current_span().get_span_context()
         links = [Link(cause)] if cause.is_valid and cause.trace_flags.sampled else []
         for moment in moments:
-            span = self._begin(moment, links)
+            span = self._start_span(moment, links)
             if moment.failure is not None:
                 span.set_status(Status(StatusCode.ERROR, moment.failure[:_TEXT_LENGTH_MAX]))
-            span.end(_ns(moment.ended_at))
+            span.end(_to_nanoseconds(moment.ended_at))
 
-    def _begin(self, moment: Moment, links: Sequence[Link], kind: SpanKind = SpanKind.INTERNAL) -> Span:
-        root = self._root(moment.maintenance_id)
+    def _start_span(self, moment: MaintenanceSpan, links: Sequence[Link], kind: SpanKind = SpanKind.INTERNAL) -> Span:
+        root = self._get_root_context(moment.maintenance_id)
         context = Context()
         token = None
         # `start_span` takes no ids, so the id generator gets those of the root through a context variable.
@@ -198,44 +207,44 @@ class OpenTelemetry(Tracing):
                 kind,
                 attributes=dict(moment.attributes),
                 links=links,
-                start_time=_ns(moment.began_at),
+                start_time=_to_nanoseconds(moment.began_at),
             )
         finally:
             if token is not None:
                 _NAMED.reset(token)
 
-    def _root(self, maintenance_id: str) -> SpanContext:
+    def _get_root_context(self, maintenance_id: str) -> SpanContext:
         """Return the root of a maintenance's trace; the sampler decides again whether it was exported."""
-        trace_id = names.trace_id(maintenance_id)
+        trace_id = trace_ids.derive_trace_id(maintenance_id)
         decision = self._provider.sampler.should_sample(Context(), trace_id, "maintenance").decision
         flags = TraceFlags(TraceFlags.SAMPLED if decision is Decision.RECORD_AND_SAMPLE else TraceFlags.DEFAULT)
-        return SpanContext(trace_id, names.root_span_id(maintenance_id), is_remote=False, trace_flags=flags)
+        return SpanContext(trace_id, trace_ids.derive_root_span_id(maintenance_id), is_remote=False, trace_flags=flags)
 
     @contextmanager
-    def call(self, maintenance: Maintenance, name: str, began_at: datetime) -> Iterator[Call]:
+    def actuator_call_span(self, maintenance: Maintenance, name: str, began_at: datetime) -> Iterator[ActuatorCall]:
         """See `Tracing`."""
         attributes = {"forewarn.maintenance.id": maintenance.id}
-        moment = Moment(
+        moment = MaintenanceSpan(
             maintenance_id=maintenance.id, name=name, began_at=began_at, ended_at=began_at, attributes=attributes
         )
-        span = self._begin(moment, [], SpanKind.CLIENT)
+        span = self._start_span(moment, [], SpanKind.CLIENT)
         try:
-            yield _SpanCall(span)
+            yield _SpanActuatorCall(span)
         except BaseException as error:
-            _fail(span, error)
+            _record_error(span, error)
             raise
         finally:
-            span.end(_ns(self._clock.now()))
+            span.end(_to_nanoseconds(self._clock.now()))
 
     def traceparent(self, maintenance_id: str) -> str:
         """See `Tracing`."""
-        return _written(self._root(maintenance_id))
+        return _format_context(self._get_root_context(maintenance_id))
 
     # The control API
 
     @property
-    def telemetry(self) -> dict[str, Any]:
-        """FastAPI's options for request spans, which join the caller's ``traceparent``; no other telemetry."""
+    def telemetry_options(self) -> dict[str, Any]:
+        """FastAPI's options for request spans, which join the caller's ``format_traceparent``; no other telemetry."""
         return {
             "tracer_provider": self._provider,
             "metrics": False,
@@ -246,7 +255,7 @@ class OpenTelemetry(Tracing):
         }
 
     @property
-    def joining(self) -> frozenset[str]:
+    def propagation_headers(self) -> frozenset[str]:
         """See `Tracing`; set by ``OTEL_PROPAGATORS``."""
         return frozenset(name.lower() for name in propagate.get_global_textmap().fields)
 
@@ -255,16 +264,16 @@ class OpenTelemetry(Tracing):
         await self._exporting.close()
 
 
-class _SpanCall(Call):
+class _SpanActuatorCall(ActuatorCall):
     def __init__(self, span: Span) -> None:
         self._span = span
-        self.traceparent = _written(span.get_span_context())
+        self.traceparent = _format_context(span.get_span_context())
 
-    def say(self, **what: bool | float | str) -> None:
+    def add_facts(self, **what: bool | float | str) -> None:
         self._span.set_attributes({f"forewarn.{name}": value for name, value in what.items()})
 
 
-class _Discreet(SpanProcessor):
+class _QueryRedactor(SpanProcessor):
     """Span processor that redacts the query of a request, which may hold secrets."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - required by the interface
@@ -272,19 +281,19 @@ class _Discreet(SpanProcessor):
             span.set_attribute("url.query", "REDACTED")
 
 
-def _limits() -> SpanLimits:
+def _make_span_limits() -> SpanLimits:
     is_said = any(environ.get(f"OTEL_{of}ATTRIBUTE_VALUE_LENGTH_LIMIT") for of in ("", "SPAN_"))
     return SpanLimits() if is_said else SpanLimits(max_attribute_length=_TEXT_LENGTH_MAX)
 
 
-def _fail(span: Span, error: BaseException) -> None:
+def _record_error(span: Span, error: BaseException) -> None:
     """Record code and message of our own errors; of others only the type, since their messages may hold secrets."""
     code, words = (error.code, str(error)) if isinstance(error, ForewarnError) else (type(error).__name__, "")
     span.set_attribute("error.type", code)
     span.set_status(Status(StatusCode.ERROR, words[:_TEXT_LENGTH_MAX] or None))
 
 
-class _Ids(RandomIdGenerator):
+class _MaintenanceIdGenerator(RandomIdGenerator):
     """Generator of random ids, except for the root of a maintenance's trace."""
 
     def generate_trace_id(self) -> int:
@@ -303,17 +312,17 @@ def _is_untraced(scope: Any) -> bool:  # noqa: ANN401 - ASGI's
     return scope.get("method") != "POST" or not path.startswith(_FORMS)
 
 
-def _which(maintenance_ids: Collection[str]) -> dict[str, Value]:
+def _build_id_attributes(maintenance_ids: Collection[str]) -> dict[str, Value]:
     """Return the id of a single maintenance under the attribute used in its trace; several ids under another one."""
     if len(maintenance_ids) == 1:
         return {"forewarn.maintenance.id": next(iter(maintenance_ids))}
-    return listed("forewarn.maintenance.ids", maintenance_ids) if maintenance_ids else {}
+    return build_list_attributes("forewarn.maintenance.ids", maintenance_ids) if maintenance_ids else {}
 
 
-def _written(context: SpanContext) -> str:
-    return names.traceparent(context.trace_id, context.span_id, is_sampled=context.trace_flags.sampled)
+def _format_context(context: SpanContext) -> str:
+    return trace_ids.format_traceparent(context.trace_id, context.span_id, is_sampled=context.trace_flags.sampled)
 
 
-def _ns(moment: datetime) -> int:
+def _to_nanoseconds(moment: datetime) -> int:
     """Return nanoseconds since 1970, the time unit of the SDK."""
     return (moment - _EPOCH) // timedelta(microseconds=1) * 1000

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from forewarn.testing.conformance.outcome import Outcome
-from forewarn.testing.conformance.probe import Probe
+from forewarn.testing.conformance.outcome import CheckOutcome
+from forewarn.testing.conformance.probe import EndpointProbe
 
-__all__ = ["Check", "Phase"]
+__all__ = ["CheckPhase", "ConformanceCheck"]
 
 
-class Phase(IntEnum):
+class CheckPhase(IntEnum):
     """Phase of a check: its observations depend on what earlier checks have done."""
 
     LOOK = 0
@@ -21,14 +21,14 @@ class Phase(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ConformanceCheck:
     """One property of an endpoint to check.
 
     Attributes:
         code: Stable name, for programs.
         numbers: Requirements of SPEC.md that it covers.
         title: Expected property, in one line.
-        look: Carries out the check, and returns the outcome.
+        run: Carries out the check, and returns the outcome.
         phase: `APPROVE` lets maintenance start, and runs only if that is allowed.
         needs_document: True if it is inconclusive at an endpoint without a document, where all refusals are alike.
     """
@@ -36,8 +36,8 @@ class Check:
     code: str
     numbers: tuple[str, ...]
     title: str
-    look: Callable[[Probe], Outcome]
-    phase: Phase = Phase.LOOK
+    run: Callable[[EndpointProbe], CheckOutcome]
+    phase: CheckPhase = CheckPhase.LOOK
     needs_document: bool = True
 
     @property

@@ -6,13 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Inconclusive", "Outcome", "Verdict", "breaks", "excerpt", "holds", "inconclusive", "judge", "note"]
+__all__ = [
+    "CheckOutcome",
+    "CheckVerdict",
+    "Inconclusive",
+    "breaks",
+    "excerpt_body",
+    "holds",
+    "inconclusive",
+    "judge",
+    "note_difference",
+]
 
 _NAMED_MAX = 3
 _EXCERPT_MAX = 120
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """Verdict of a check.
 
     `NOTE` is a difference that cannot harm a JSON client (R112). `INCONCLUSIVE`: the observations do not distinguish a
@@ -21,15 +31,15 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"
     BREAKS = "breaks"
-    NOTE = "note"
+    NOTE = "note_difference"
     INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckOutcome:
     """A verdict with one sentence about the observations."""
 
-    verdict: Verdict
+    verdict: CheckVerdict
     seen: str
 
 
@@ -37,46 +47,47 @@ class Inconclusive(Exception):
     """The requirement cannot be judged: the message gives the reason."""
 
 
-def holds(seen: str) -> Outcome:
+def holds(seen: str) -> CheckOutcome:
     """Return that the requirement holds, as far as checked."""
-    return Outcome(Verdict.HOLDS, seen)
+    return CheckOutcome(CheckVerdict.HOLDS, seen)
 
 
-def breaks(seen: str) -> Outcome:
+def breaks(seen: str) -> CheckOutcome:
     """Return that the requirement is broken."""
-    return Outcome(Verdict.BREAKS, seen)
+    return CheckOutcome(CheckVerdict.BREAKS, seen)
 
 
-def note(seen: str) -> Outcome:
+def note_difference(seen: str) -> CheckOutcome:
     """Return that the endpoint differs in a way that harms no client (R112)."""
-    return Outcome(Verdict.NOTE, seen)
+    return CheckOutcome(CheckVerdict.NOTE, seen)
 
 
-def inconclusive(reason: str) -> Outcome:
+def inconclusive(reason: str) -> CheckOutcome:
     """Return that the observations do not allow a verdict."""
-    return Outcome(Verdict.INCONCLUSIVE, reason)
+    return CheckOutcome(CheckVerdict.INCONCLUSIVE, reason)
 
 
-def judge(wrong: Sequence[str], right: str, blind: Sequence[str] = ()) -> Outcome:
+def judge(violations: Sequence[str], success: str, ambiguous: Sequence[str] = ()) -> CheckOutcome:
     """Return the outcome of several observations.
 
     Args:
-        wrong: Observations that break the requirement.
-        right: Observation to report if it holds.
-        blind: Observations that a wrong endpoint would have given as well; any of them leaves the check inconclusive.
+        violations: Observations that break the requirement.
+        success: Observation to report if it holds.
+        ambiguous: Observations that a wrong endpoint would have given as well; any of them leaves the check
+            inconclusive.
     """
-    if wrong:
-        return breaks(_first_of(wrong))
-    return inconclusive(_first_of(blind)) if blind else holds(right)
+    if violations:
+        return breaks(_join_first(violations))
+    return inconclusive(_join_first(ambiguous)) if ambiguous else holds(success)
 
 
-def _first_of(observations: Sequence[str]) -> str:
+def _join_first(observations: Sequence[str]) -> str:
     named = list(dict.fromkeys(observations))
     rest = [f"and {len(named) - _NAMED_MAX} more"] if len(named) > _NAMED_MAX else []
     return "; ".join([*named[:_NAMED_MAX], *rest])
 
 
-def excerpt(body: bytes) -> str:
+def excerpt_body(body: bytes) -> str:
     """Return the beginning of a body, on one line."""
     if not body:
         return "an empty body"

@@ -12,14 +12,21 @@ from http import HTTPStatus
 from typing import Any
 
 from forewarn.errors import EndpointUnreachable
-from forewarn.testing.conformance.line import Address, Line
-from forewarn.testing.conformance.outcome import Inconclusive, excerpt
-from forewarn.testing.conformance.reply import Reply
-from forewarn.testing.conformance.request import EVENTS, UNKNOWN_ID, Request, approval, get, post
-from forewarn.testing.conformance.shown import Shown, as_shown
-from forewarn.testing.conformance.table import VERSIONS
+from forewarn.testing.conformance.outcome import Inconclusive, excerpt_body
+from forewarn.testing.conformance.raw_connection import EndpointAddress, RawConnection
+from forewarn.testing.conformance.raw_document import RawDocument, parse_raw_document
+from forewarn.testing.conformance.raw_reply import RawReply
+from forewarn.testing.conformance.raw_request import (
+    EVENTS,
+    UNKNOWN_ID,
+    RawRequest,
+    build_get,
+    build_post,
+    encode_approval,
+)
+from forewarn.testing.conformance.version_table import VERSIONS
 
-__all__ = ["NO_PATH", "Harmless", "Outages", "Probe", "Views"]
+__all__ = ["NO_PATH", "EndpointProbe", "HarmlessApproval", "UnprovokedFailures", "VersionedDocuments"]
 
 FIRST_TIMEOUT_S = 130.0
 """Timeout of the answer that enables the service: it may be held for two minutes (R67)."""
@@ -28,8 +35,10 @@ _RETRIED = frozenset({HTTPStatus.GONE, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.
 _TRIES_MAX = 4
 _RETRY_S = 1.0
 _RETRY_S_MAX = 10.0
+# Four requests per second, below the five that the documentation of the instance metadata allows (R9).
 _PACE_S = 0.25
 _HISTORY_MAX = 1000
+# Each unanswered request costs a whole timeout, and a run sends some 400.
 _SILENCES_MAX = 6
 _STEADY_TRIES = 3
 _MALFORMED = b"{"
@@ -41,22 +50,22 @@ _REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.
 
 
 @dataclass(slots=True)
-class Outages:
+class UnprovokedFailures:
     """Failures that no check has provoked (R9, R66).
 
     Attributes:
         answers: Total number of answers.
-        refused: Number of answers with each of 410, 429 and 503; each retry that is refused counts again.
-        failed: Failures without an excuse: 500 and above, a time-out, or a document without a body.
+        retried_statuses: Number of answers with each of 410, 429 and 503; each retry that is refused counts again.
+        unexcused: Failures without an excuse: 500 and above, a time-out, or a document without a body.
     """
 
     answers: int = 0
-    refused: dict[int, int] = field(default_factory=dict)
-    failed: list[str] = field(default_factory=list)
+    retried_statuses: dict[int, int] = field(default_factory=dict)
+    unexcused: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Harmless:
+class HarmlessApproval:
     """A well-formed approval of nothing, with the answer that shows that it was understood.
 
     Attributes:
@@ -74,27 +83,27 @@ class Harmless:
         """Body as JSON."""
         return json.dumps(self.content).encode()
 
-    def is_taken(self, reply: Reply) -> bool:
+    def is_understood(self, reply: RawReply) -> bool:
         """Return True if the answer is that of an endpoint that has understood it."""
         return reply.status == self.status and self.answer in {None, reply.body}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Views:
+class VersionedDocuments:
     """The document at one moment in every api-version.
 
     Attributes:
         replies: All answers, newest version first.
-        shown: Those answers that are documents.
+        documents: Those answers that are documents.
         is_steady: True if the newest version was the same before and after, so that all show the same moment.
     """
 
-    replies: dict[str, Reply]
-    shown: dict[str, Shown]
+    replies: dict[str, RawReply]
+    documents: dict[str, RawDocument]
     is_steady: bool
 
 
-class Probe:
+class EndpointProbe:
     """Sends requests to one endpoint, and remembers the answers.
 
     Args:
@@ -103,121 +112,123 @@ class Probe:
         allow_approve: True if events may be approved.
     """
 
-    def __init__(self, address: Address, *, timeout_s: float = 5.0, allow_approve: bool = False) -> None:
+    def __init__(self, address: EndpointAddress, *, timeout_s: float = 5.0, allow_approve: bool = False) -> None:
         self.address = address
         self.timeout_s = timeout_s
         self.allow_approve = allow_approve
-        self.history: list[Shown] = []
-        self.outages = Outages()
+        self.documents_seen: list[RawDocument] = []
+        self.failures = UnprovokedFailures()
         self.approved_ids: list[str] = []
         self.target_not_before = ""
-        self.has_waited = False
-        self._views: Views | None = None
-        self._harmless: Harmless | Inconclusive | None = None
-        self._refused: dict[str, Any] | None = None
-        self._has_tried = False
-        self._target: str | None = None
-        self._silences = 0
+        self.has_waited_for_start = False
+        self._versioned_documents: VersionedDocuments | None = None
+        self._harmless_approval: HarmlessApproval | Inconclusive | None = None
+        self._refused_approval: dict[str, Any] | None = None
+        self._has_tried_refusal = False
+        self._target_event_id: str | None = None
+        self._unanswered_in_row = 0
         self._pace_s = 0.0
 
     # Requests
 
-    def line(self) -> Line:
+    def open_connection(self) -> RawConnection:
         """Open a new connection."""
-        return Line(self.address, self.timeout_s)
+        return RawConnection(self.address, self.timeout_s)
 
-    def ask(self, request: Request, *, timeout_s: float | None = None) -> Reply:
+    def send_request(self, request: RawRequest, *, timeout_s: float | None = None) -> RawReply:
         """Return the answer to a request on a new connection; retry after 410, 429 and 503.
 
         Raises:
             EndpointUnreachable: There was no answer.
             Inconclusive: Too many requests in a row were unanswered, so nothing was sent.
         """
-        reply = self._ask_once(request, timeout_s)
+        reply = self._send_once(request, timeout_s)
         for _ in range(_TRIES_MAX - 1):
             if reply.status not in _RETRIED:
                 break
-            self.outages.refused[reply.status] = self.outages.refused.get(reply.status, 0) + 1
+            self.failures.retried_statuses[reply.status] = self.failures.retried_statuses.get(reply.status, 0) + 1
             self._pace_s = _PACE_S if reply.status == HTTPStatus.TOO_MANY_REQUESTS else self._pace_s
-            time.sleep(_retry_s(reply))
-            reply = self._ask_once(request, timeout_s)
+            time.sleep(_parse_retry_after(reply))
+            reply = self._send_once(request, timeout_s)
         if reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            self.outages.failed.append(f"{request.method} {request.target} is answered {reply.status}")
+            self.failures.unexcused.append(f"{request.method} {request.target} returns {reply.status}")
         return reply
 
-    def ask_once(self, request: Request) -> Reply:
+    def send_once(self, request: RawRequest) -> RawReply:
         """Return the answer to a request, without retries."""
-        return self._ask_once(request, None)
+        return self._send_once(request, None)
 
-    def _ask_once(self, request: Request, timeout_s: float | None) -> Reply:
-        if self._silences >= _SILENCES_MAX:
-            msg = f"not asked: the endpoint left {_SILENCES_MAX} requests in a row unanswered"
+    def _send_once(self, request: RawRequest, timeout_s: float | None) -> RawReply:
+        if self._unanswered_in_row >= _SILENCES_MAX:
+            msg = f"not sent: the endpoint did not answer {_SILENCES_MAX} requests in a row"
             raise Inconclusive(msg)
         time.sleep(self._pace_s)
         try:
-            with self.line() as line:
-                reply = line.ask(request, timeout_s)
+            with self.open_connection() as line:
+                reply = line.send_request(request, timeout_s)
         except EndpointUnreachable as error:
-            self._silences += 1
+            self._unanswered_in_row += 1
             if error.details.get("timed_out"):
-                self.outages.failed.append(error.message)
+                self.failures.unexcused.append(error.message)
             raise
-        self._silences = 0
-        self.outages.answers += 1
+        self._unanswered_in_row = 0
+        self.failures.answers += 1
         return reply
 
     # Documents
 
-    def fetch(self, version: str | None = None) -> Shown:
+    def fetch_document(self, version: str | None = None) -> RawDocument:
         """Return the current document.
 
         Raises:
             Inconclusive: The answer is not a document.
         """
-        version = version or self.version
-        reply = self.ask(get(version))
-        shown = self.keep(version, reply)
+        version = version or self.newest_version
+        reply = self.send_request(build_get(version))
+        shown = self.remember_document(version, reply)
         if shown is None:
-            msg = f"api-version {version} is answered {reply.status} with {excerpt(reply.body)}"
+            msg = f"api-version {version} returns {reply.status} with {excerpt_body(reply.body)}"
             raise Inconclusive(msg)
         return shown
 
-    def keep(self, version: str, reply: Reply) -> Shown | None:
+    def remember_document(self, version: str, reply: RawReply) -> RawDocument | None:
         """Remember the answer to a GET if it is a document."""
-        shown = as_shown(version, reply, time.perf_counter())
-        if shown is not None and len(self.history) < _HISTORY_MAX:
-            self.history.append(shown)
+        shown = parse_raw_document(version, reply, time.perf_counter())
+        # Documents may have megabytes, and the first thousand are enough for every check.
+        if shown is not None and len(self.documents_seen) < _HISTORY_MAX:
+            self.documents_seen.append(shown)
         if reply.status == HTTPStatus.OK and not reply.body:
-            self.outages.failed.append(f"GET of {version} is answered 200 with an empty body")
+            self.failures.unexcused.append(f"GET in {version} returns 200 with an empty body")
         return shown
 
     @property
-    def views(self) -> Views:
+    def versioned_documents(self) -> VersionedDocuments:
         """First document in every version; fetched once, or up to three times if it changes meanwhile."""
-        if self._views is None:
-            self._views = self._look()
+        if self._versioned_documents is None:
+            self._versioned_documents = self._fetch_all_versions()
             for _ in range(_STEADY_TRIES - 1):
-                if self._views.is_steady:
+                if self._versioned_documents.is_steady:
                     break
-                self._views = self._look()
-        return self._views
+                self._versioned_documents = self._fetch_all_versions()
+        return self._versioned_documents
 
-    def _look(self) -> Views:
-        replies: dict[str, Reply] = {}
-        shown: dict[str, Shown] = {}
+    def _fetch_all_versions(self) -> VersionedDocuments:
+        replies: dict[str, RawReply] = {}
+        shown: dict[str, RawDocument] = {}
         for number, version in enumerate(VERSIONS):
-            is_first = number == 0 and not self.history and not self._silences
+            is_first = number == 0 and not self.documents_seen and not self._unanswered_in_row
             patience_s = max(self.timeout_s, FIRST_TIMEOUT_S) if is_first else None
-            replies[version.name] = self.ask(get(version.name), timeout_s=patience_s)
-            found = self.keep(version.name, replies[version.name])
+            replies[version.name] = self.send_request(build_get(version.name), timeout_s=patience_s)
+            found = self.remember_document(version.name, replies[version.name])
             if found is not None:
                 shown[version.name] = found
         newest = next(iter(shown), None)
         if newest is None:
-            return Views(replies=replies, shown=shown, is_steady=True)
-        again = self.ask(get(newest))
-        self.keep(newest, again)
-        return Views(replies=replies, shown=shown, is_steady=again.body == shown[newest].reply.body)
+            return VersionedDocuments(replies=replies, documents=shown, is_steady=True)
+        # Seven requests take time; if the newest is still the same, all of them show one moment.
+        again = self.send_request(build_get(newest))
+        self.remember_document(newest, again)
+        return VersionedDocuments(replies=replies, documents=shown, is_steady=again.body == shown[newest].reply.body)
 
     def find_refusal(self) -> int | None:
         """Return the status that refuses all api-versions alike, as for a caller that is no VM; None if there is none.
@@ -225,175 +236,188 @@ class Probe:
         Raises:
             EndpointUnreachable: There was no answer.
         """
-        replies = self.views.replies.values()
+        replies = self.versioned_documents.replies.values()
         statuses = {reply.status for reply in replies}
+        # An error about the api-version comes after the caller was accepted, so the checks can judge it.
         is_about_version = any(b"api-version" in reply.body for reply in replies)
         if len(statuses) > 1 or not statuses <= _REFUSALS or is_about_version:
             return None
         return statuses.pop()
 
     @property
-    def version(self) -> str:
+    def newest_version(self) -> str:
         """Newest api-version with a document; the newest of all if none has one."""
-        return next(iter(self.views.shown), VERSIONS[0].name)
+        return next(iter(self.versioned_documents.documents), VERSIONS[0].name)
 
     @property
-    def supported(self) -> list[str]:
+    def supported_versions(self) -> list[str]:
         """Api-versions with a document, newest first.
 
         Raises:
             Inconclusive: There is none.
         """
-        if not self.views.shown:
-            msg = "no api-version is answered with a document"
+        if not self.versioned_documents.documents:
+            msg = "no api-version returns a document"
             raise Inconclusive(msg)
-        return list(self.views.shown)
+        return list(self.versioned_documents.documents)
 
-    def shown(self, version: str | None = None) -> Shown:
+    def get_first_document(self, version: str | None = None) -> RawDocument:
         """Return the first document in that version, or in the newest.
 
         Raises:
             Inconclusive: There is none.
         """
-        supported = self.supported
+        supported = self.supported_versions
         name = version or supported[0]
-        if name not in self.views.shown:
-            msg = f"api-version {name} is not answered with a document"
+        if name not in self.versioned_documents.documents:
+            msg = f"api-version {name} does not return a document"
             raise Inconclusive(msg)
-        return self.views.shown[name]
+        return self.versioned_documents.documents[name]
 
-    def require_versions_to_count(self) -> None:
+    def require_version_dependence(self) -> None:
         """Check that the api-version makes a difference; without one, equal answers in two versions prove nothing.
 
         Raises:
             Inconclusive: It makes none.
         """
-        bodies = {shown.reply.body for shown in self.views.shown.values()}
-        if len(bodies) < 2 and as_shown(_NO_VERSION, self.ask(get(_NO_VERSION)), 0.0) is not None:  # noqa: PLR2004 - a pair
-            msg = f"every api-version is answered with the same document, {_NO_VERSION} as well"
+        bodies = {shown.reply.body for shown in self.versioned_documents.documents.values()}
+        reply = self.send_request(build_get(_NO_VERSION))
+        is_answered = parse_raw_document(_NO_VERSION, reply, 0.0) is not None
+        if len(bodies) < 2 and is_answered:  # noqa: PLR2004 - a pair
+            msg = f"every api-version returns the same document, even {_NO_VERSION}"
             raise Inconclusive(msg)
 
-    def require_paths_to_count(self) -> None:
+    def require_path_dependence(self) -> None:
         """Check that the path makes a difference.
 
         Raises:
             Inconclusive: It makes none.
         """
-        if as_shown(self.version, self.ask(get(self.version, path=NO_PATH)), 0.0) is not None:
-            msg = f"{NO_PATH} is answered with the document as well"
+        if (
+            parse_raw_document(
+                self.newest_version, self.send_request(build_get(self.newest_version, path=NO_PATH)), 0.0
+            )
+            is not None
+        ):
+            msg = f"{NO_PATH} returns the document as well"
             raise Inconclusive(msg)
 
-    def all_shown(self, version: str | None = None) -> list[Shown]:
+    def list_documents(self, version: str | None = None) -> list[RawDocument]:
         """Return every document seen in that version, or in the newest, without consecutive duplicates.
 
         Raises:
             Inconclusive: There is none.
         """
-        name = version or self.shown().version
-        found: list[Shown] = []
-        for shown in self.history:
+        name = version or self.get_first_document().version
+        found: list[RawDocument] = []
+        for shown in self.documents_seen:
             if shown.version == name and (not found or found[-1].reply.body != shown.reply.body):
                 found.append(shown)
         return found
 
-    def events(self, version: str | None = None) -> list[dict[str, Any]]:
+    def list_event_states(self, version: str | None = None) -> list[dict[str, Any]]:
         """Return every state of every event seen in that version, or in the newest.
 
         Raises:
             Inconclusive: There was no event.
         """
         found: list[dict[str, Any]] = []
-        for shown in self.all_shown(version):
+        for shown in self.list_documents(version):
             found += [event for event in shown.events if event not in found]
         if not found:
-            msg = "the document holds no event now"
+            msg = "the document has no events now"
             raise Inconclusive(msg)
         return found
 
     # Approvals
 
     @property
-    def harmless(self) -> Harmless:
+    def harmless_approval(self) -> HarmlessApproval:
         """Approval of nothing that this endpoint distinguishes from nonsense.
 
         Raises:
             Inconclusive: It answers both alike.
         """
-        if self._harmless is None:
+        # A failure is kept as well: most checks of approvals need this, and would send the same POSTs again.
+        if self._harmless_approval is None:
             try:
-                self._harmless = self._find_harmless()
+                self._harmless_approval = self._find_harmless()
             except Inconclusive as reason:
-                self._harmless = reason
-        if isinstance(self._harmless, Inconclusive):
-            raise self._harmless
-        return self._harmless
+                self._harmless_approval = reason
+        if isinstance(self._harmless_approval, Inconclusive):
+            raise self._harmless_approval
+        return self._harmless_approval
 
     @property
-    def nothing(self) -> bytes:
+    def empty_approval(self) -> bytes:
         """Body that approves nothing: the one that is understood, or an empty list if that is unknown."""
         try:
-            return self.harmless.body
+            return self.harmless_approval.body
         except Inconclusive:
-            return approval([])
+            return encode_approval([])
 
     @property
-    def refused(self) -> dict[str, Any] | None:
+    def refused_approval(self) -> dict[str, Any] | None:
         """Well-formed approval that this endpoint refuses; None if it answers 200 to any approval.
 
         A 200 proves something only next to such a refusal: other endpoints may not even read the body.
         """
-        if not self._has_tried:
-            self._has_tried = True
+        if not self._has_tried_refusal:
+            self._has_tried_refusal = True
             tried: list[dict[str, Any]] = [{"StartRequests": [{"EventId": UNKNOWN_ID}]}, {"StartRequests": [{}]}]
             for content in tried:
-                if self.ask(post(json.dumps(content).encode(), self.version)).status != HTTPStatus.OK:
-                    self._refused = content
+                if (
+                    self.send_request(build_post(json.dumps(content).encode(), self.newest_version)).status
+                    != HTTPStatus.OK
+                ):
+                    self._refused_approval = content
                     break
-        return self._refused
+        return self._refused_approval
 
-    def _find_harmless(self) -> Harmless:
-        nonsense = self.ask(post(_MALFORMED, self.version))
-        nothing = self.ask(post(approval([]), self.version))
+    def _find_harmless(self) -> HarmlessApproval:
+        nonsense = self.send_request(build_post(_MALFORMED, self.newest_version))
+        nothing = self.send_request(build_post(encode_approval([]), self.newest_version))
+        # A 200 shows that the body was read only if nonsense gets another status.
         if nothing.status == HTTPStatus.OK != nonsense.status:
-            return Harmless(content={"StartRequests": []}, status=200, answer=None)
-        unknown = self.ask(post(approval([UNKNOWN_ID]), self.version))
+            return HarmlessApproval(content={"StartRequests": []}, status=200, answer=None)
+        unknown = self.send_request(build_post(encode_approval([UNKNOWN_ID]), self.newest_version))
         if (unknown.status, unknown.body) != (nonsense.status, nonsense.body):
             content = {"StartRequests": [{"EventId": UNKNOWN_ID}]}
-            return Harmless(content=content, status=unknown.status, answer=unknown.body)
-        msg = f"a body that is no JSON and one that approves nothing are both answered {nonsense.status}"
+            return HarmlessApproval(content=content, status=unknown.status, answer=unknown.body)
+        msg = f"invalid JSON and an approval of nothing both return {nonsense.status}"
         raise Inconclusive(msg)
 
-    def scheduled(self) -> list[str]:
+    def fetch_scheduled_ids(self) -> list[str]:
         """Return the ids of the events that are Scheduled now, in their original spelling."""
-        events = self.fetch().by_id().values()
+        events = self.fetch_document().events_by_id().values()
         return [str(event["EventId"]) for event in events if event.get("EventStatus") == "Scheduled"]
 
     @property
-    def target(self) -> str:
+    def target_event_id(self) -> str:
         """Id of the event to approve: the first that was Scheduled at the first use.
 
         Raises:
             Inconclusive: None was.
         """
-        if self._target is None:
-            events = self.fetch().by_id().values()
+        if self._target_event_id is None:
+            events = self.fetch_document().events_by_id().values()
             waiting = [event for event in events if event.get("EventStatus") == "Scheduled"]
             if not waiting:
-                msg = "no event is Scheduled now, so that there is none to approve"
+                msg = "no event is Scheduled now, so there is none to approve"
                 raise Inconclusive(msg)
-            self._target = str(waiting[0]["EventId"])
+            self._target_event_id = str(waiting[0]["EventId"])
             self.target_not_before = str(waiting[0].get("NotBefore"))
-        return self._target
+        return self._target_event_id
 
-    def approve(self, request: Request) -> Reply:
+    def approve_target(self, request: RawRequest) -> RawReply:
         """Send an approval of the target, and fetch the document after it."""
-        reply = self.ask(request)
+        reply = self.send_request(request)
         if reply.status == HTTPStatus.OK:
-            self.approved_ids.append(self.target)
-        self.fetch()
+            self.approved_ids.append(self.target_event_id)
+        self.fetch_document()
         return reply
 
 
-def _retry_s(reply: Reply) -> float:
-    said = reply.header("retry-after")
+def _parse_retry_after(reply: RawReply) -> float:
+    said = reply.get_header("retry-after")
     return min(float(said), _RETRY_S_MAX) if said.isascii() and said.isdigit() else _RETRY_S

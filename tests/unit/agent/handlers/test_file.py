@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from forewarn.agent.configuration import read_configuration
-from forewarn.agent.handlers import File
+from forewarn.agent.configuration import parse_configuration
+from forewarn.agent.handlers import FileHandler
 from forewarn.errors import HookFailed
 from tests.support.documents import ROOT, files_in
 from tests.support.interrupted import Crash, Fragile, Fuse, crash_everywhere
@@ -19,24 +19,24 @@ pytestmark = pytest.mark.anyio
 HOW_TO = ROOT / "docs/how-to/agent-health-file.md"
 
 
-def handler_of(word: str, path: Path) -> File:
-    return File(touch=str(path)) if word == "touch" else File(remove=str(path))
+def handler_of(word: str, path: Path) -> FileHandler:
+    return FileHandler(touch=str(path)) if word == "touch" else FileHandler(remove=str(path))
 
 
 @pytest.mark.parametrize("settings", [{}, {"touch": "/a", "remove": "/b"}])
 def test_it_names_exactly_one_file(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="exactly one of touch and remove"):
-        File(**settings)
+        FileHandler(**settings)
 
 
 def test_it_says_what_it_does() -> None:
-    assert File(touch="/run/drain").explain() == ["make the file /run/drain"]
-    assert File(remove="/run/ok").explain() == ["remove the file /run/ok"]
+    assert FileHandler(touch="/run/drain").describe_actions() == ["create the file /run/drain"]
+    assert FileHandler(remove="/run/ok").describe_actions() == ["remove the file /run/ok"]
 
 
 async def test_a_file_is_made_with_its_folder_and_removed_again(tmp_path: Path) -> None:
     path = tmp_path / "health" / "drain"
-    handler, occasion = File(touch=str(path)), Fragile()
+    handler, occasion = FileHandler(touch=str(path)), Fragile()
     await handler.prepare(occasion)
     assert path.read_bytes() == b""
     await handler.undo(occasion)
@@ -46,7 +46,7 @@ async def test_a_file_is_made_with_its_folder_and_removed_again(tmp_path: Path) 
 async def test_a_file_that_was_there_before_stays(tmp_path: Path) -> None:
     path = tmp_path / "drain"
     path.write_bytes(b"by hand")
-    handler, occasion = File(touch=str(path)), Fragile()
+    handler, occasion = FileHandler(touch=str(path)), Fragile()
     await handler.prepare(occasion)
     path.write_bytes(b"by hand, and more since")
     await handler.undo(occasion)
@@ -58,7 +58,7 @@ async def test_a_removed_file_comes_back_with_what_it_held(tmp_path: Path, conte
     path = tmp_path / "ok"
     path.write_bytes(content)
     path.chmod(0o640)
-    handler, occasion = File(remove=str(path)), Fragile()
+    handler, occasion = FileHandler(remove=str(path)), Fragile()
     await handler.prepare(occasion)
     assert not path.exists()
     await handler.undo(occasion)
@@ -68,7 +68,7 @@ async def test_a_removed_file_comes_back_with_what_it_held(tmp_path: Path, conte
 
 async def test_a_file_that_was_missing_before_stays_missing(tmp_path: Path) -> None:
     path = tmp_path / "ok"
-    handler, occasion = File(remove=str(path)), Fragile()
+    handler, occasion = FileHandler(remove=str(path)), Fragile()
     await handler.prepare(occasion)
     await handler.undo(occasion)
     assert not path.exists()
@@ -101,15 +101,15 @@ async def test_it_is_remembered_before_it_is_done(tmp_path: Path) -> None:
     path = tmp_path / "ok"
     path.write_bytes(b"held")
     with pytest.raises(Crash):
-        await File(remove=str(path)).prepare(Fragile(Fuse(0)))
+        await FileHandler(remove=str(path)).prepare(Fragile(Fuse(0)))
     assert path.exists()
 
 
 async def test_a_file_too_large_to_be_put_back_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "ok"
     path.write_bytes(b"x" * ((64 << 10) + 1))
-    with pytest.raises(HookFailed, match="larger than the 65536 bytes"):
-        await File(remove=str(path)).prepare(Fragile())
+    with pytest.raises(HookFailed, match="larger than 65536 bytes"):
+        await FileHandler(remove=str(path)).prepare(Fragile())
     assert path.exists()
 
 
@@ -117,15 +117,15 @@ async def test_what_the_system_refuses_is_told_with_its_reason(tmp_path: Path) -
     (tmp_path / "plain").write_bytes(b"")
     below_a_file = str(tmp_path / "plain" / "drain")
     with pytest.raises(HookFailed, match=r"cannot read .*drain: Not a directory"):
-        await File(touch=below_a_file).prepare(Fragile())
+        await FileHandler(touch=below_a_file).prepare(Fragile())
     with pytest.raises(HookFailed, match=r"cannot write .*drain: "):
-        await File(remove=below_a_file).undo(Fragile(memory={"existed": True, "content": ""}))
+        await FileHandler(remove=below_a_file).undo(Fragile(memory={"existed": True, "content": ""}))
     with pytest.raises(HookFailed, match=r"cannot remove .*drain: Not a directory"):
-        await File(touch=below_a_file).undo(Fragile(memory={"existed": False}))
+        await FileHandler(touch=below_a_file).undo(Fragile(memory={"existed": False}))
     with pytest.raises(HookFailed, match="Is a directory"):
-        await File(remove=str(tmp_path)).prepare(Fragile())
+        await FileHandler(remove=str(tmp_path)).prepare(Fragile())
 
 
 def test_the_how_to_shows_a_configuration_that_is_one() -> None:
-    (rule,) = read_configuration(files_in(HOW_TO)["agent.toml"]).rules
-    assert rule.handlers == (File(touch="/run/forewarn/drain"),)
+    (rule,) = parse_configuration(files_in(HOW_TO)["agent.toml"]).rules
+    assert rule.handlers == (FileHandler(touch="/run/forewarn/drain"),)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from forewarn.agent.codec import Span
-from forewarn.agent.configuration import read_configuration
-from forewarn.agent.handlers import HAProxy, Ran, haproxy
+from forewarn.agent.codec import Duration
+from forewarn.agent.configuration import parse_configuration
+from forewarn.agent.handlers import CommandResult, HAProxyHandler, haproxy
 from forewarn.errors import ConfigError, HookFailed
 from tests.support.documents import ROOT, files_in
 from tests.support.interrupted import Crash, Fuse, Staged, crash_everywhere
@@ -26,8 +26,8 @@ ADDRESS = "127.0.0.1:9999"
 ADMIN = {"ready": 0, "drain": 8, "maint": 1}
 
 
-def settings(**members: Any) -> HAProxy:  # noqa: ANN401 - members of the handler
-    return HAProxy(**({"socket": ADDRESS, "servers": ("web/a",)} | members))
+def settings(**members: Any) -> HAProxyHandler:  # noqa: ANN401 - members of the handler
+    return HAProxyHandler(**({"socket": ADDRESS, "servers": ("web/a",)} | members))
 
 
 @dataclass
@@ -103,7 +103,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Proxy]:
 
 
 def occasion(fuse: Fuse | None = None, memory: dict[str, Any] | None = None) -> Staged:
-    return Staged(lambda _: Ran(status=1, output="", errors="no command is expected"), fuse, memory)
+    return Staged(lambda _: CommandResult(status=1, output="", errors="no command is expected"), fuse, memory)
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def occasion(fuse: Fuse | None = None, memory: dict[str, Any] | None = None) -> 
         ({"servers": ("web/a\nshow info",)}, "expected backend/server"),
         ({"servers": ("web/a\n",)}, "expected backend/server"),
         ({"servers": ("web/#1",)}, "expected backend/server"),
-        ({"servers": ("web/a", "web/a")}, "names a server twice"),
+        ({"servers": ("web/a", "web/a")}, "lists a server twice"),
         ({"socket": ""}, "expected a path with a /, or host:port"),
         ({"socket": "haproxy.sock"}, "expected a path with a /, or host:port"),
         ({"socket": "lb:"}, "expected a path with a /, or host:port"),
         ({"socket": "lb:0"}, "expected a path with a /, or host:port"),
         ({"socket": "lb:65536"}, "expected a path with a /, or host:port"),
         ({"socket": "::1:9999"}, "expected a path with a /, or host:port"),
-        ({"drain_timeout": Span(minutes=5)}, "expected more than drain_timeout"),
+        ({"drain_timeout": Duration(minutes=5)}, "must be longer than drain_timeout"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(members: dict[str, Any], complaint: str) -> None:
@@ -145,14 +145,16 @@ def test_a_path_is_a_socket() -> None:
 def test_a_state_that_is_none_is_refused_with_its_line() -> None:
     text = '[[rule]]\n[[rule.handlers]]\nuse = "haproxy"\nsocket = "lb:1"\nservers = ["web/a"]\nstate = "ready"\n'
     with pytest.raises(ConfigError, match=r":6: .*'ready'"):
-        read_configuration(text)
+        parse_configuration(text)
 
 
 def test_it_says_what_it_does() -> None:
-    assert settings(servers=("web/a", "api/a")).explain() == [
+    assert settings(servers=("web/a", "api/a")).describe_actions() == [
         "drain and then put into maintenance web/a, api/a in the HAProxy at 127.0.0.1:9999, waiting 60 s at most"
     ]
-    assert settings(state="drain").explain() == ["drain web/a in the HAProxy at 127.0.0.1:9999, waiting 60 s at most"]
+    assert settings(state="drain").describe_actions() == [
+        "drain web/a in the HAProxy at 127.0.0.1:9999, waiting 60 s at most"
+    ]
 
 
 async def test_a_server_is_drained_until_it_is_empty_and_then_put_into_maintenance(stage: Callable[..., Proxy]) -> None:
@@ -189,13 +191,13 @@ async def test_what_becomes_of_sessions_that_do_not_end_is_a_choice(
     proxy, there = stage(a=0, b=0), occasion()
     proxy.sessions["web/a"] = [2] * 100
     handler = settings(
-        servers=("web/a", "web/b"), state=state, on_timeout=on_timeout, drain_timeout=Span(milliseconds=600)
+        servers=("web/a", "web/b"), state=state, on_timeout=on_timeout, drain_timeout=Duration(milliseconds=600)
     )
     await handler.prepare(there)
     assert proxy.commands == commands
     assert there.paused_s == pytest.approx([0.25, 0.25, 0.1])
-    end = "put into maintenance anyway" if on_timeout == "maint" else "left draining"
-    assert there.said == [f"web/a still has 2 sessions after 0.6 s: it is {end}"]
+    end = "putting it into maintenance anyway" if on_timeout == "maint" else "leaving it draining"
+    assert there.said == [f"web/a still has 2 sessions after 0.6 s; {end}"]
     await handler.undo(there)
     assert proxy.admin == {"web/a": 0, "web/b": 0}
 
@@ -304,14 +306,14 @@ async def test_what_haproxy_does_not_know_is_named_and_nothing_is_drained(
     proxy, there = stage(a=0), occasion()
     with pytest.raises(HookFailed) as raised:
         await settings(servers=("web/a", server)).prepare(there)
-    assert raised.value.message == f"HAProxy says about {server}: {said}"
+    assert raised.value.message == f"HAProxy reports for {server}: {said}"
     assert (proxy.commands, there.memory) == ([], {})
 
 
 async def test_a_refusal_of_haproxy_is_a_failure(stage: Callable[..., Proxy]) -> None:
     proxy = stage(a=0)
     proxy.level = "operator"
-    with pytest.raises(HookFailed, match="HAProxy says about web/a: Permission denied"):
+    with pytest.raises(HookFailed, match="HAProxy reports for web/a: Permission denied"):
         await settings().prepare(occasion())
 
 
@@ -326,11 +328,11 @@ async def test_a_server_that_goes_while_it_drains_is_a_failure(stage: Callable[.
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(haproxy, "_ask", ask)
-        with pytest.raises(HookFailed, match=r"about web/a: No such server\."):
+        with pytest.raises(HookFailed, match=r"for web/a: No such server\."):
             await settings().prepare(there)
         del proxy.admin["web/b"]
         with pytest.raises(HookFailed, match=r"No such proxy\."):
-            await settings()._sessions("web/b")
+            await settings()._count_sessions("web/b")
 
 
 async def test_undo_goes_on_with_the_others_when_one_is_gone(stage: Callable[..., Proxy]) -> None:
@@ -338,7 +340,7 @@ async def test_undo_goes_on_with_the_others_when_one_is_gone(stage: Callable[...
     handler = settings(servers=("web/a", "web/b", "web/c"))
     await handler.prepare(there)
     del proxy.admin["web/b"]
-    with pytest.raises(HookFailed, match=r"^HAProxy says about web/b: No such server\.$"):
+    with pytest.raises(HookFailed, match=r"^HAProxy reports for web/b: No such server\.$"):
         await handler.undo(there)
     assert proxy.admin == {"web/a": 0, "web/c": 0}
 
@@ -371,7 +373,7 @@ async def test_a_crash_at_any_moment_is_made_up_for(stage: Callable[..., Proxy],
         servers=("web/ready", "web/draining", "web/off", "web/busy"),
         state=state,
         on_timeout=on_timeout,
-        drain_timeout=Span(milliseconds=600),
+        drain_timeout=Duration(milliseconds=600),
     )
     moments = await crash_everywhere(
         handler,
@@ -383,7 +385,7 @@ async def test_a_crash_at_any_moment_is_made_up_for(stage: Callable[..., Proxy],
 
 
 def test_the_how_to_shows_a_configuration_that_is_one() -> None:
-    (rule,) = read_configuration(files_in(HOW_TO)["agent.toml"]).rules
+    (rule,) = parse_configuration(files_in(HOW_TO)["agent.toml"]).rules
     assert rule.handlers == (
-        HAProxy(socket="10.0.0.2:9999", servers=("web/vm-1", "api/vm-1"), drain_timeout=Span(minutes=2)),
+        HAProxyHandler(socket="10.0.0.2:9999", servers=("web/vm-1", "api/vm-1"), drain_timeout=Duration(minutes=2)),
     )

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from forewarn.agent.codec import Span, convert
-from forewarn.agent.handlers import AnyHandler, Kubernetes, Ran
-from forewarn.agent.handlers.kubernetes import Conditions
+from forewarn.agent.codec import Duration, convert
+from forewarn.agent.handlers import AnyHandler, CommandResult, KubernetesHandler
+from forewarn.agent.handlers.kubernetes import NodeConditions
 from forewarn.errors import HookFailed
 from forewarn.wire.document import Event
 from tests.support.apiserver import a_node
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 STAND_IN = Path("tests/support/kubectl").resolve()
 TAINT = "example.com/maintenance=scheduled:NoSchedule"
-EVERYTHING = Kubernetes(taint=TAINT, condition=True)
+EVERYTHING = KubernetesHandler(taint=TAINT, condition=True)
 QUIET = "--request-timeout=15s"
 
 
@@ -72,14 +72,14 @@ class Cluster(Fragile):
 
     async def run(
         self, *command: str, stdin: bytes = b"", timeout_s: float | None = None, is_checked: bool = True
-    ) -> Ran:
+    ) -> CommandResult:
         assert not is_checked
         self.fuse.burn()
         self.commands.append(command)
         self.now += timedelta(seconds=0.1)
         status, output, errors = self.answer(command)
         self.fuse.burn()
-        return Ran(status=status, output=output, errors=errors)
+        return CommandResult(status=status, output=output, errors=errors)
 
     async def pause(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
@@ -122,20 +122,20 @@ async def fails(work: Coroutine[Any, Any, None]) -> str:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"node": "-A"}, "'-A' is no name of a Kubernetes node"),
-        ({"node": "Web_1"}, "'Web_1' is no name of a Kubernetes node"),
-        ({"node": "a" * 254}, "is no name of a Kubernetes node"),
-        ({"kubectl": ""}, "'' is no name of a program"),
-        ({"kubectl": "--help"}, "'--help' is no name of a program"),
-        ({"taint": "-x=y:NoSchedule"}, "is no taint"),
+        ({"node": "-A"}, "'-A' is not a valid node name"),
+        ({"node": "Web_1"}, "'Web_1' is not a valid node name"),
+        ({"node": "a" * 254}, "is not a valid node name"),
+        ({"kubectl": ""}, "'' is not a valid program name"),
+        ({"kubectl": "--help"}, "'--help' is not a valid program name"),
+        ({"taint": "-x=y:NoSchedule"}, "is not a valid taint"),
         ({"taint": "x=y:Sometimes"}, "NoSchedule, PreferNoSchedule or NoExecute"),
         ({"taint": "x=y"}, "expected key=value:effect"),
-        ({"drain_args": ["other-node"]}, "'other-node' in drain_args is no option"),
-        ({"drain_args": ["--"]}, "'--' in drain_args is no option"),
+        ({"drain_args": ["other-node"]}, "'other-node' in drain_args is not an option"),
+        ({"drain_args": ["--"]}, "'--' in drain_args is not an option"),
         ({"drain_timeout": "5m"}, "shorter than timeout"),
         ({"drain_timeout": "0s"}, "at least 1s"),
-        ({"conditions": {"planned": "Maintenance planned"}}, "no name of a condition"),
-        ({"conditions": {"reason": "because it is so"}}, "no reason of a condition"),
+        ({"conditions": {"planned": "Maintenance planned"}}, "is not a valid condition type"),
+        ({"conditions": {"reason": "because it is so"}}, "is not a valid condition reason"),
         ({"conditions": {"over": "Over"}}, "unknown field"),
         ({"nodes": "db"}, "unknown field"),
     ],
@@ -150,7 +150,7 @@ def test_settings_that_kubectl_would_refuse_or_misunderstand_are_refused(
 @pytest.mark.parametrize("taint", ["key:NoSchedule", "key=:NoExecute", TAINT, "a.b/c_d=e.f-g:PreferNoSchedule"])
 async def test_a_taint_may_lack_a_value_or_have_a_prefix(taint: str) -> None:
     occasion = Cluster()
-    handler = Kubernetes(taint=taint)
+    handler = KubernetesHandler(taint=taint)
     await handler.prepare(occasion)
     assert len(occasion.spec["taints"]) == 1
     await handler.undo(occasion)
@@ -158,16 +158,18 @@ async def test_a_taint_may_lack_a_value_or_have_a_prefix(taint: str) -> None:
 
 
 def test_a_node_that_is_only_cordoned_may_have_a_short_timeout() -> None:
-    assert Kubernetes(drain=False, timeout=Span(seconds=10)).drain_timeout > Span(seconds=10)
+    assert KubernetesHandler(drain=False, timeout=Duration(seconds=10)).drain_timeout > Duration(seconds=10)
 
 
 def test_what_it_does_is_told_in_words() -> None:
-    assert Kubernetes().explain() == [
+    assert KubernetesHandler().describe_actions() == [
         "cordon this VM's node",
         "drain this VM's node within 4m: --ignore-daemonsets --delete-emptydir-data --timeout=240s",
     ]
-    handler = Kubernetes(node="w-1", drain=False, taint=TAINT, condition=True, conditions=Conditions(draining=""))
-    assert handler.explain() == [
+    handler = KubernetesHandler(
+        node="w-1", drain=False, taint=TAINT, condition=True, conditions=NodeConditions(draining="")
+    )
+    assert handler.describe_actions() == [
         "cordon the node w-1",
         f"taint the node w-1 with {TAINT}",
         "set conditions of the node w-1: MaintenancePlanned, Drained, MaintenanceInProgress",
@@ -178,11 +180,11 @@ def test_what_it_does_is_told_in_words() -> None:
 
 
 async def test_a_node_is_cordoned_and_drained_and_uncordoned() -> None:
-    occasion, handler = Cluster(), Kubernetes()
+    occasion, handler = Cluster(), KubernetesHandler()
     await handler.prepare(occasion)
     assert occasion.spec == {"unschedulable": True}
     assert set(occasion.state["pods"]) == {"lb"}
-    await handler.started(occasion)
+    await handler.react_to_start(occasion)
     await handler.undo(occasion)
     assert occasion.spec == {}
     assert occasion.changes == [
@@ -193,12 +195,12 @@ async def test_a_node_is_cordoned_and_drained_and_uncordoned() -> None:
 
 
 async def test_every_command_goes_where_the_settings_say() -> None:
-    handler = Kubernetes(
+    handler = KubernetesHandler(
         kubectl="/opt/kubectl",
         kubeconfig="/etc/-k",
         context="-prod",
-        grace=Span(seconds=1.5),
-        drain_timeout=Span(seconds=90),
+        grace=Duration(seconds=1.5),
+        drain_timeout=Duration(seconds=90),
         drain_args=("--force", "--pod-selector=app!=db"),
         taint=TAINT,
         condition=True,
@@ -215,39 +217,41 @@ async def test_every_command_goes_where_the_settings_say() -> None:
 
 async def test_a_node_may_only_be_cordoned() -> None:
     occasion = Cluster()
-    await Kubernetes(drain=False).prepare(occasion)
+    await KubernetesHandler(drain=False).prepare(occasion)
     assert occasion.changes == [("cordon", "db", QUIET)]
 
 
 async def test_the_node_is_the_vm_in_lower_case() -> None:
     occasion = Cluster(vm="DB")
-    await Kubernetes().prepare(occasion)
+    await KubernetesHandler().prepare(occasion)
     assert occasion.memory["node"] == "db"
 
 
 async def test_a_vm_whose_name_no_node_can_have_needs_the_setting() -> None:
     occasion = Cluster(vm="-web_1")
-    assert "the setting node says which it is" in await fails(Kubernetes().prepare(occasion))
+    assert "is not a valid node name: set `node` to the name of its node" in await fails(
+        KubernetesHandler().prepare(occasion)
+    )
     assert occasion.commands == []
 
 
 async def test_a_node_that_is_not_there_fails_and_leaves_nothing_to_undo() -> None:
     occasion = Cluster()
-    assert "the cluster has no node w-9" in await fails(Kubernetes(node="w-9").prepare(occasion))
+    assert "the cluster has no node w-9" in await fails(KubernetesHandler(node="w-9").prepare(occasion))
     assert occasion.memory == {}
     assert occasion.changes == []
 
 
 async def test_a_node_that_was_cordoned_before_stays_so() -> None:
     occasion = Cluster(state=a_cluster(unschedulable=True))
-    handler = Kubernetes()
+    handler = KubernetesHandler()
     await handler.prepare(occasion)
     await handler.undo(occasion)
     assert occasion.spec == {"unschedulable": True}
 
 
 async def test_a_taint_that_was_there_before_keeps_its_value() -> None:
-    handler = Kubernetes(taint=TAINT)
+    handler = KubernetesHandler(taint=TAINT)
     for value in ({"value": "mine"}, {"value": "scheduled"}, {}):
         taint = {"key": "example.com/maintenance", "effect": "NoSchedule", **value}
         occasion = Cluster(state=a_cluster(taints=[taint]))
@@ -260,7 +264,7 @@ async def test_a_taint_that_was_there_before_keeps_its_value() -> None:
 async def test_other_taints_are_left_alone() -> None:
     other = {"key": "example.com/maintenance", "value": "x", "effect": "NoExecute"}
     occasion = Cluster(state=a_cluster(taints=[other]))
-    handler = Kubernetes(taint=TAINT)
+    handler = KubernetesHandler(taint=TAINT)
     await handler.prepare(occasion)
     assert len(occasion.spec["taints"]) == 2
     await handler.undo(occasion)
@@ -274,7 +278,7 @@ async def test_undo_without_a_memory_asks_nothing() -> None:
 
 
 async def test_undo_leaves_a_node_alone_that_is_no_longer_cordoned() -> None:
-    occasion, handler = Cluster(), Kubernetes(taint=TAINT)
+    occasion, handler = Cluster(), KubernetesHandler(taint=TAINT)
     await handler.prepare(occasion)
     occasion.spec.clear()
     occasion.commands.clear()
@@ -287,7 +291,7 @@ async def test_a_node_that_is_gone_needs_no_undo() -> None:
     await EVERYTHING.prepare(occasion)
     occasion.state["nodes"].clear()
     await EVERYTHING.undo(occasion)
-    assert occasion.said == ["node db is gone, there is nothing to put back"]
+    assert occasion.said == ["node db no longer exists; nothing to restore"]
 
 
 # What goes wrong
@@ -314,14 +318,17 @@ async def test_what_kubectl_says_last_is_the_reason_but_for_its_hints() -> None:
 
     occasion = Cluster()
     occasion.answer = refuse
-    assert await fails(Kubernetes().prepare(occasion)) == "kubectl cordon ended with status 1: error: unknown flag: --x"
+    assert (
+        await fails(KubernetesHandler().prepare(occasion))
+        == "kubectl cordon ended with status 1: error: unknown flag: --x"
+    )
     silent = Cluster()
     silent.answer = lambda _: (2, "", "")
-    assert await fails(Kubernetes().prepare(silent)) == "kubectl get ended with status 2"
+    assert await fails(KubernetesHandler().prepare(silent)) == "kubectl get ended with status 2"
 
 
 async def test_a_right_that_is_missing_is_told_although_kubectl_ends_with_status_0() -> None:
-    occasion, handler = Cluster(), Kubernetes()
+    occasion, handler = Cluster(), KubernetesHandler()
     occasion.state["readonly"] = True
     refusal = '/api/v1/nodes/db is forbidden: User "forewarn" cannot patch it'
     for work in (handler.prepare, handler.undo):
@@ -332,18 +339,18 @@ async def test_a_right_that_is_missing_is_told_although_kubectl_ends_with_status
 
 
 async def test_an_api_server_that_is_away_is_asked_again_for_a_while() -> None:
-    occasion, handler = Cluster(), Kubernetes()
+    occasion, handler = Cluster(), KubernetesHandler()
     await handler.prepare(occasion)
     occasion.state["away"] = 20
     began = occasion.now
     await handler.undo(occasion)
     assert occasion.spec == {}
     assert timedelta(seconds=100) < occasion.now - began < timedelta(seconds=120)
-    assert occasion.said[0].endswith("did you specify the right host or port?; it is asked again")
+    assert occasion.said[0].endswith("did you specify the right host or port?; retrying")
 
 
 async def test_an_api_server_that_stays_away_is_a_failure() -> None:
-    occasion, handler = Cluster(), Kubernetes()
+    occasion, handler = Cluster(), KubernetesHandler()
     await handler.prepare(occasion)
     occasion.state["away"] = 1000
     began = occasion.now
@@ -356,7 +363,7 @@ async def test_what_will_not_pass_is_not_tried_again() -> None:
     refusal = 'Error from server (Forbidden): nodes "db" is forbidden: User "vm" cannot get resource "nodes"'
     occasion = Cluster()
     occasion.answer = lambda _: (1, "", refusal)
-    assert await fails(Kubernetes().prepare(occasion)) == f"kubectl get ended with status 1: {refusal}"
+    assert await fails(KubernetesHandler().prepare(occasion)) == f"kubectl get ended with status 1: {refusal}"
     assert len(occasion.commands) == 1
 
 
@@ -366,7 +373,7 @@ async def test_what_will_not_pass_is_not_tried_again() -> None:
 async def test_output_that_is_no_node_is_a_failure(output: str) -> None:
     occasion = Cluster()
     occasion.answer = lambda _: (0, output, "")
-    assert await fails(Kubernetes().prepare(occasion)) == "kubectl get printed something that is no node"
+    assert await fails(KubernetesHandler().prepare(occasion)) == "kubectl get did not print a node"
     assert occasion.memory == {}
 
 
@@ -388,7 +395,7 @@ async def test_the_conditions_follow_the_event() -> None:
     await EVERYTHING.prepare(occasion)
     seen.append(occasion.true)
     occasion.event = an_event(status="Started", not_before=None)
-    await EVERYTHING.started(occasion)
+    await EVERYTHING.react_to_start(occasion)
     seen.append(occasion.true)
     await EVERYTHING.undo(occasion)
     seen.append(occasion.true)
@@ -399,7 +406,7 @@ async def test_the_conditions_follow_the_event() -> None:
         {"MaintenanceInProgress", "Drained"},
         set(),
     ]
-    assert {occasion.conditions[kind]["reason"] for kind in Conditions().names if kind != "DrainInProgress"} <= {
+    assert {occasion.conditions[kind]["reason"] for kind in NodeConditions().names if kind != "DrainInProgress"} <= {
         "MaintenanceWindow",
         "NoMaintenance",
     }
@@ -407,7 +414,7 @@ async def test_the_conditions_follow_the_event() -> None:
 
 async def test_a_condition_says_which_event_it_is_about_and_when() -> None:
     occasion = Cluster()
-    handler = Kubernetes(drain=False, condition=True)
+    handler = KubernetesHandler(drain=False, condition=True)
     await handler.prepare(occasion)
     planned = occasion.conditions["MaintenancePlanned"]
     assert planned["message"] == (
@@ -416,7 +423,7 @@ async def test_a_condition_says_which_event_it_is_about_and_when() -> None:
     )
     assert planned["reason"] == "MaintenanceWindow"
     occasion.event = an_event(status="Started", not_before=None)
-    await handler.started(occasion)
+    await handler.react_to_start(occasion)
     assert "Freeze of this VM has started" in occasion.conditions["MaintenanceInProgress"]["message"]
     await handler.undo(occasion)
     assert "Freeze of this VM is over" in occasion.conditions["MaintenanceInProgress"]["message"]
@@ -427,7 +434,7 @@ async def test_a_condition_says_which_event_it_is_about_and_when() -> None:
 
 async def test_the_time_of_a_transition_moves_only_with_the_status() -> None:
     occasion = Cluster()
-    handler = Kubernetes(drain=False, condition=True)
+    handler = KubernetesHandler(drain=False, condition=True)
     await handler.prepare(occasion)
     first = occasion.conditions["MaintenancePlanned"]
     assert first["lastTransitionTime"] == first["lastHeartbeatTime"] == "2030-01-01T00:00:00Z"
@@ -447,17 +454,17 @@ async def test_the_time_of_a_transition_moves_only_with_the_status() -> None:
 
 
 async def test_conditions_may_have_other_names_or_none() -> None:
-    names = Conditions(
+    names = NodeConditions(
         planned="VMEventScheduled",
         draining="",
         drained="",
         in_progress="VMEventScheduled",
         reason="VMEventScheduled",
     )
-    occasion, handler = Cluster(), Kubernetes(condition=True, conditions=names)
+    occasion, handler = Cluster(), KubernetesHandler(condition=True, conditions=names)
     await handler.prepare(occasion)
     assert occasion.true == {"Ready", "VMEventScheduled"}
-    await handler.started(occasion)
+    await handler.react_to_start(occasion)
     assert occasion.true == {"Ready", "VMEventScheduled"}
     await handler.undo(occasion)
     assert set(occasion.conditions) == {"Ready", "VMEventScheduled"}
@@ -468,7 +475,7 @@ async def test_a_condition_that_somebody_else_has_set_is_left_alone() -> None:
     occasion = Cluster()
     occasion.set_condition("MaintenancePlanned", "a new kernel")
     before = occasion.conditions["MaintenancePlanned"]
-    for work in (EVERYTHING.prepare, EVERYTHING.started, EVERYTHING.undo):
+    for work in (EVERYTHING.prepare, EVERYTHING.react_to_start, EVERYTHING.undo):
         await work(occasion)
         assert occasion.conditions["MaintenancePlanned"] == before
     assert occasion.true == {"Ready", "MaintenancePlanned"}
@@ -477,7 +484,7 @@ async def test_a_condition_that_somebody_else_has_set_is_left_alone() -> None:
 async def test_a_condition_of_another_event_is_taken_over_and_outlives_the_first() -> None:
     first = Cluster()
     second = Cluster(an_event(id="B", type="Reboot"), state=first.state)
-    handler = Kubernetes(drain=False, condition=True)
+    handler = KubernetesHandler(drain=False, condition=True)
     await handler.prepare(first)
     await handler.prepare(second)
     await handler.undo(first)
@@ -489,7 +496,7 @@ async def test_a_condition_of_another_event_is_taken_over_and_outlives_the_first
 
 async def test_an_event_that_was_never_prepared_for_is_in_progress_when_it_starts() -> None:
     occasion = Cluster(an_event(status="Started"), state=a_cluster(unschedulable=True))
-    await EVERYTHING.started(occasion)
+    await EVERYTHING.react_to_start(occasion)
     assert occasion.true == {"Ready", "MaintenanceInProgress"}
     await EVERYTHING.undo(occasion)
     assert occasion.true == {"Ready"}
@@ -498,7 +505,7 @@ async def test_an_event_that_was_never_prepared_for_is_in_progress_when_it_start
 
 async def test_without_conditions_the_start_asks_nothing() -> None:
     occasion = Cluster()
-    await Kubernetes().started(occasion)
+    await KubernetesHandler().react_to_start(occasion)
     assert occasion.commands == []
     assert occasion.memory == {}
 
@@ -561,14 +568,14 @@ async def test_whenever_the_agent_is_killed_at_the_start_of_an_event_its_end_cle
         await EVERYTHING.prepare(occasion)
         occasion.fuse = Fuse(lasts)
         try:
-            await EVERYTHING.started(occasion)
+            await EVERYTHING.react_to_start(occasion)
         except Crash:
             is_crashed = True
         else:
             is_crashed = False
         occasion.fuse = Fuse()
         if lasts % 2:
-            await EVERYTHING.started(occasion)
+            await EVERYTHING.react_to_start(occasion)
         await EVERYTHING.undo(occasion)
         assert lasting(occasion.state) == lasting(a_cluster())
         if not is_crashed:

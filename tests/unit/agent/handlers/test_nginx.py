@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from forewarn.agent.codec import Span
-from forewarn.agent.configuration import read_configuration
-from forewarn.agent.handlers import Nginx, Ran
+from forewarn.agent.codec import Duration
+from forewarn.agent.configuration import parse_configuration
+from forewarn.agent.handlers import CommandResult, NginxHandler
 from forewarn.errors import HookFailed
 from tests.support.documents import ROOT, files_in
 from tests.support.interrupted import Crash, Fuse, Staged, crash_everywhere
@@ -59,17 +59,19 @@ class Loaded:
         self.broken = ""
         self.is_running = True
 
-    def __call__(self, command: Sequence[str]) -> Ran:
+    def __call__(self, command: Sequence[str]) -> CommandResult:
         match command:
             case ("nginx", "-t"):
                 failed = "nginx: configuration file /etc/nginx/nginx.conf test failed\n"
-                return Ran(status=int(bool(self.broken)), output="", errors=self.broken and self.broken + failed)
+                return CommandResult(
+                    status=int(bool(self.broken)), output="", errors=self.broken and self.broken + failed
+                )
             case ("nginx", "-s", "reload"):
                 if not self.is_running:
-                    return Ran(status=1, output="", errors='nginx: [error] invalid PID number ""\n')
+                    return CommandResult(status=1, output="", errors='nginx: [error] invalid PID number ""\n')
                 self.content = self.path.read_bytes()
-                return Ran(status=0, output="", errors="")
-        return Ran(status=127, output="no such command", errors="")
+                return CommandResult(status=0, output="", errors="")
+        return CommandResult(status=127, output="no such command", errors="")
 
     def both(self) -> tuple[bytes, bytes]:
         """What the file holds and what is loaded."""
@@ -81,37 +83,39 @@ def nginx(tmp_path: Path) -> Loaded:
     return Loaded(tmp_path / "upstream.conf")
 
 
-def handler_of(nginx: Loaded, **members: Any) -> Nginx:  # noqa: ANN401 - members of the handler
-    return Nginx(**({"file": str(nginx.path), "server": SERVER} | members))
+def handler_of(nginx: Loaded, **members: Any) -> NginxHandler:  # noqa: ANN401 - members of the handler
+    return NginxHandler(**({"file": str(nginx.path), "server": SERVER} | members))
 
 
 @pytest.mark.parametrize(
     ("members", "complaint"),
     [
-        ({"file": ""}, "has a file"),
-        ({"server": ""}, "not the address of a server"),
-        ({"server": "10.0.0.5:8080 weight=3"}, "not the address of a server"),
-        ({"server": "10.0.0.5:8080;"}, "not the address of a server"),
-        ({"server": "10.0.0.5\n"}, "not the address of a server"),
-        ({"test": ()}, "begin with the name of a program"),
-        ({"reload": ("",)}, "begin with the name of a program"),
-        ({"settle": Span(minutes=5)}, "expected more than settle"),
+        ({"file": ""}, "needs a file"),
+        ({"server": ""}, "is not a valid server address"),
+        ({"server": "10.0.0.5:8080 weight=3"}, "is not a valid server address"),
+        ({"server": "10.0.0.5:8080;"}, "is not a valid server address"),
+        ({"server": "10.0.0.5\n"}, "is not a valid server address"),
+        ({"test": ()}, "must begin with the name of a program"),
+        ({"reload": ("",)}, "must begin with the name of a program"),
+        ({"settle": Duration(minutes=5)}, "must be longer than settle"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(members: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        Nginx(**({"file": "/etc/nginx/upstream.conf", "server": SERVER} | members))
+        NginxHandler(**({"file": "/etc/nginx/upstream.conf", "server": SERVER} | members))
 
 
 def test_it_says_what_it_does() -> None:
-    handler = Nginx(file="/etc/nginx/upstream.conf", server=SERVER)
-    said = "mark 10.0.0.5:8080 as down in /etc/nginx/upstream.conf and load it by 'nginx -s reload'"
-    assert handler.explain() == [said]
-    assert msgspec.structs.replace(handler, vm="web-1").explain() == [f"{said} if web-1 is named"]
+    handler = NginxHandler(file="/etc/nginx/upstream.conf", server=SERVER)
+    said = "mark 10.0.0.5:8080 as down in /etc/nginx/upstream.conf and reload with 'nginx -s reload'"
+    assert handler.describe_actions() == [said]
+    assert msgspec.structs.replace(handler, vm="web-1").describe_actions() == [
+        f"{said}, only for events that name web-1"
+    ]
 
 
 async def test_one_line_is_marked_and_put_back_to_the_byte(nginx: Loaded) -> None:
-    handler, occasion = handler_of(nginx, settle=Span(seconds=3)), Staged(nginx)
+    handler, occasion = handler_of(nginx, settle=Duration(seconds=3)), Staged(nginx)
     await handler.prepare(occasion)
     assert nginx.both() == (MARKED, MARKED)
     assert occasion.paused_s == [3]
@@ -296,7 +300,9 @@ async def test_commands_may_be_others_and_what_they_print_is_told(nginx: Loaded)
     with pytest.raises(HookFailed, match=r"^sudo nginx -t ended with status 127: no such command$"):
         await handler_of(nginx, test=("sudo", "nginx", "-t")).prepare(Staged(nginx))
     with pytest.raises(HookFailed, match=r"^quiet ended with status 2$"):
-        await handler_of(nginx, test=("quiet",)).prepare(Staged(lambda _: Ran(status=2, output="", errors="")))
+        await handler_of(nginx, test=("quiet",)).prepare(
+            Staged(lambda _: CommandResult(status=2, output="", errors=""))
+        )
 
 
 async def test_undo_without_memory_does_nothing(nginx: Loaded) -> None:
@@ -383,11 +389,11 @@ async def test_a_disk_that_is_full_leaves_the_file_as_it_was(nginx: Loaded, monk
 
 
 def test_the_how_to_shows_a_configuration_that_is_one() -> None:
-    (rule,) = read_configuration(files_in(HOW_TO)["agent.toml"]).rules
+    (rule,) = parse_configuration(files_in(HOW_TO)["agent.toml"]).rules
     path = "/etc/nginx/upstreams/web.conf"
     assert rule.handlers == (
-        Nginx(vm="web-1", file=path, server="10.0.0.5:8080", settle=Span(seconds=30)),
-        Nginx(vm="web-2", file=path, server="10.0.0.6:8080", settle=Span(seconds=30)),
+        NginxHandler(vm="web-1", file=path, server="10.0.0.5:8080", settle=Duration(seconds=30)),
+        NginxHandler(vm="web-2", file=path, server="10.0.0.6:8080", settle=Duration(seconds=30)),
     )
-    (own,) = read_configuration(files_in(HOW_TO)["web-1.toml"]).rules
+    (own,) = parse_configuration(files_in(HOW_TO)["web-1.toml"]).rules
     assert own.has_preparation

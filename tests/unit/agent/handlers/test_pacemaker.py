@@ -10,14 +10,14 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from forewarn.agent.codec import Span, convert
-from forewarn.agent.handlers import AnyHandler, Pacemaker, Ran
+from forewarn.agent.codec import Duration, convert
+from forewarn.agent.handlers import AnyHandler, CommandResult, PacemakerHandler
 from forewarn.errors import HookFailed
 from tests.support.interrupted import Fragile, Fuse, crash_everywhere
 
 pytestmark = pytest.mark.anyio
 
-HANDLER = Pacemaker(tool="crm_standby")
+HANDLER = PacemakerHandler(tool="crm_standby")
 INTO = ("crm_standby", "--node=a", "--update=on", "--lifetime=forever")
 OUT = ("crm_standby", "--node=a", "--delete", "--lifetime=forever")
 MON = ("crm_mon", "--one-shot", "--output-as=xml")
@@ -48,24 +48,24 @@ class Cluster:
     is_deaf: bool = False
     names: list[str] = field(default_factory=lambda: ["a"])
 
-    def answer(self, command: tuple[str, ...]) -> Ran:
+    def answer(self, command: tuple[str, ...]) -> CommandResult:
         if self.away:
             self.away -= 1
-            return Ran(status=102, output=NO_CLUSTER, errors="")
+            return CommandResult(status=102, output=NO_CLUSTER, errors="")
         match command:
             case ("crm_mon", *_):
                 self.moves_after -= 1
                 if self.moves_after < 0:
                     self._move()
-                return Ran(status=0, output=self._mon(), errors="")
+                return CommandResult(status=0, output=self._mon(), errors="")
             case ("crm_node", "--name"):
-                return Ran(status=0, output=f"{self.names[0]}\n", errors="")
+                return CommandResult(status=0, output=f"{self.names[0]}\n", errors="")
             case _:
                 if not self.is_deaf:
                     is_on = command[2] in {"--update=on", "standby"}
                     name = command[1].removeprefix("--node=") if command[0] == "crm_standby" else command[3]
                     self.nodes[name]["standby"] = "true" if is_on else "false"
-                return Ran(status=0, output="", errors="")
+                return CommandResult(status=0, output="", errors="")
 
     def is_able(self, name: str) -> bool:
         states = self.nodes[name]
@@ -103,7 +103,7 @@ class Standing(Fragile):
 
     async def run(
         self, *command: str, stdin: bytes = b"", timeout_s: float | None = None, is_checked: bool = True
-    ) -> Ran:
+    ) -> CommandResult:
         assert not is_checked
         self.fuse.burn()
         self.commands.append(command)
@@ -135,11 +135,11 @@ async def fails(work: Any) -> str:  # noqa: ANN401 - a coroutine
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"node": "--all"}, "'--all' is no name of a node"),
-        ({"node": "a b"}, "'a b' is no name of a node"),
+        ({"node": "--all"}, "'--all' is not a valid node name"),
+        ({"node": "a b"}, "'a b' is not a valid node name"),
         ({"tool": "pacemaker"}, "Invalid enum value"),
-        ({"tool": "pcs", "lifetime": "reboot"}, "pcs knows no lifetime 'reboot'"),
-        ({"wait": "5m"}, "wait is expected to be shorter than timeout"),
+        ({"tool": "pcs", "lifetime": "reboot"}, "pcs does not support lifetime 'reboot'"),
+        ({"wait": "5m"}, "wait must be shorter than timeout"),
         ({"nodes": "a"}, "unknown field"),
     ],
 )
@@ -149,13 +149,13 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], expec
 
 
 def test_what_it_does_is_told_in_words() -> None:
-    assert Pacemaker().explain() == [
+    assert PacemakerHandler().describe_actions() == [
         "put this machine's node of the Pacemaker cluster into standby",
-        "not if no other node can run its resources",
+        "refuse if no other node can run its resources",
         "wait until no resource runs there, for at most 4m",
     ]
-    handler = Pacemaker(node="a", tool="crm", lifetime="reboot", alone="proceed", wait=Span(0))
-    assert handler.explain() == ["put node a of the Pacemaker cluster into standby with crm, until it reboots"]
+    handler = PacemakerHandler(node="a", tool="crm", lifetime="reboot", alone="proceed", wait=Duration(0))
+    assert handler.describe_actions() == ["put node a of the Pacemaker cluster into standby with crm, until it reboots"]
 
 
 # What is done
@@ -167,7 +167,7 @@ async def test_a_node_goes_into_standby_and_comes_back() -> None:
     assert occasion.cluster.running == {"db": "b", "ip": "b", "web": "b"}
     assert occasion.commands[0] == ("crm_node", "--name")
     assert occasion.commands[1] == MON
-    await HANDLER.started(occasion)
+    await HANDLER.react_to_start(occasion)
     await HANDLER.undo(occasion)
     assert occasion.cluster.is_able("a")
     assert occasion.changes == [INTO, OUT]
@@ -177,18 +177,18 @@ async def test_a_node_goes_into_standby_and_comes_back() -> None:
     ("handler", "changes"),
     [
         (
-            Pacemaker(tool="crm_standby", lifetime="reboot", node="a"),
+            PacemakerHandler(tool="crm_standby", lifetime="reboot", node="a"),
             [
                 ("crm_standby", "--node=a", "--update=on", "--lifetime=reboot"),
                 ("crm_standby", "--node=a", "--delete", "--lifetime=reboot"),
             ],
         ),
-        (Pacemaker(tool="crm"), [("crm", "node", "standby", "a", "forever"), ("crm", "node", "online", "a")]),
-        (Pacemaker(tool="pcs"), [("pcs", "node", "standby", "a"), ("pcs", "node", "unstandby", "a")]),
+        (PacemakerHandler(tool="crm"), [("crm", "node", "standby", "a", "forever"), ("crm", "node", "online", "a")]),
+        (PacemakerHandler(tool="pcs"), [("pcs", "node", "standby", "a"), ("pcs", "node", "unstandby", "a")]),
     ],
-    ids=lambda value: value.tool if isinstance(value, Pacemaker) else "",
+    ids=lambda value: value.tool if isinstance(value, PacemakerHandler) else "",
 )
-async def test_each_tool_has_its_words(handler: Pacemaker, changes: list[tuple[str, ...]]) -> None:
+async def test_each_tool_has_its_words(handler: PacemakerHandler, changes: list[tuple[str, ...]]) -> None:
     occasion = Standing()
     await handler.prepare(occasion)
     await handler.undo(occasion)
@@ -222,7 +222,7 @@ async def test_a_node_that_is_no_longer_in_the_cluster_needs_no_undo() -> None:
     await HANDLER.prepare(occasion)
     del occasion.cluster.nodes["a"]
     await HANDLER.undo(occasion)
-    assert occasion.said == ["node a is no longer in the cluster, there is nothing to put back"]
+    assert occasion.said == ["node a is no longer in the cluster; nothing to restore"]
 
 
 async def test_it_waits_until_nothing_runs_on_the_node() -> None:
@@ -235,7 +235,7 @@ async def test_it_waits_until_nothing_runs_on_the_node() -> None:
 
 async def test_it_does_not_wait_when_it_should_not() -> None:
     occasion = Standing(Cluster(moves_after=60))
-    await Pacemaker(tool="crm_standby", wait=Span(0)).prepare(occasion)
+    await PacemakerHandler(tool="crm_standby", wait=Duration(0)).prepare(occasion)
     assert occasion.changes == [INTO]
     assert occasion.cluster.running["db"] == "a"
 
@@ -257,7 +257,7 @@ async def test_what_still_runs_is_named_when_the_time_is_over() -> None:
 )
 async def test_the_last_node_that_can_run_resources_does_not_leave(states: dict[str, str]) -> None:
     occasion = Standing(Cluster(nodes={"a": {}, "b": states}))
-    assert await fails(HANDLER.prepare(occasion)) == "no other node of the cluster can run what runs on a"
+    assert await fails(HANDLER.prepare(occasion)) == "no other node of the cluster can run the resources of a"
     assert occasion.changes == []
     await HANDLER.undo(occasion)
     assert occasion.changes == []
@@ -279,7 +279,7 @@ async def test_the_last_node_leaves_as_soon_as_another_one_is_back() -> None:
 
 async def test_the_last_node_leaves_where_that_does_not_matter() -> None:
     occasion = Standing(Cluster(nodes={"a": {}}, running={"db": "a"}))
-    await Pacemaker(tool="crm_standby", alone="proceed").prepare(occasion)
+    await PacemakerHandler(tool="crm_standby", alone="proceed").prepare(occasion)
     assert set(occasion.cluster.running.values()) == {None}
 
 
@@ -287,14 +287,14 @@ async def test_two_nodes_that_leave_at_the_same_time_both_come_back() -> None:
     cluster = Cluster(moves_after=1000)
 
     class Racing(Standing):
-        async def run(self, *command: str, **options: Any) -> Ran:  # noqa: ANN401 - handed on
+        async def run(self, *command: str, **options: Any) -> CommandResult:  # noqa: ANN401 - handed on
             if command[0] == "crm_standby":
                 cluster.nodes["b"]["standby"] = "true"
             return await super().run(*command, **options)
 
     occasion = Racing(cluster)
     assert await fails(HANDLER.prepare(occasion)) == (
-        "no other node of the cluster is left to run resources, so a is out of standby again"
+        "no other node of the cluster is left to run resources, so a was taken out of standby again"
     )
     assert cluster.is_able("a")
 
@@ -309,9 +309,7 @@ async def test_a_node_that_finds_itself_alone_after_a_crash_comes_back() -> None
 
 async def test_a_tool_that_only_says_that_it_worked_is_not_believed() -> None:
     occasion = Standing(Cluster(is_deaf=True))
-    assert await fails(HANDLER.prepare(occasion)) == (
-        "node a is not in standby, although the command for that said that it worked"
-    )
+    assert await fails(HANDLER.prepare(occasion)) == ("node a is not in standby, although the command reported success")
     occasion = Standing()
     await HANDLER.prepare(occasion)
     occasion.cluster.is_deaf = True
@@ -320,12 +318,12 @@ async def test_a_tool_that_only_says_that_it_worked_is_not_believed() -> None:
 
 async def test_a_tool_that_fails_is_quoted() -> None:
     class Failing(Standing):
-        async def run(self, *command: str, **options: Any) -> Ran:  # noqa: ANN401 - handed on
+        async def run(self, *command: str, **options: Any) -> CommandResult:  # noqa: ANN401 - handed on
             if command[0] == "crm":
-                return Ran(status=1, output="", errors="\x1b[31mERROR\x1b[0m: node.standby: no such node\n\n")
+                return CommandResult(status=1, output="", errors="\x1b[31mERROR\x1b[0m: node.standby: no such node\n\n")
             return await super().run(*command, **options)
 
-    assert await fails(Pacemaker(tool="crm").prepare(Failing())) == (
+    assert await fails(PacemakerHandler(tool="crm").prepare(Failing())) == (
         "crm node standby a forever ended with status 1: ERROR: node.standby: no such node"
     )
 
@@ -353,43 +351,41 @@ async def test_a_cluster_that_has_not_come_together_is_waited_for() -> None:
     occasion = Standing()
     await HANDLER.prepare(occasion)
     occasion.cluster.has_coordinator = False
-    assert await fails(HANDLER.undo(occasion)) == (
-        "the cluster has not come together: it has no designated coordinator"
-    )
+    assert await fails(HANDLER.undo(occasion)) == ("the cluster has not formed: it has no designated coordinator")
     assert occasion.changes == [INTO]
 
 
 async def test_a_tool_that_does_not_know_its_options_is_not_asked_again() -> None:
     class Old(Standing):
-        async def run(self, *command: str, **options: Any) -> Ran:  # noqa: ANN401 - handed on
+        async def run(self, *command: str, **options: Any) -> CommandResult:  # noqa: ANN401 - handed on
             await super().run(*command, **options)
-            return Ran(status=64, output="", errors="crm_mon: Unknown option --output-as=xml\n")
+            return CommandResult(status=64, output="", errors="crm_mon: Unknown option --output-as=xml\n")
 
     occasion = Old()
-    said = await fails(Pacemaker(node="a").prepare(occasion))
+    said = await fails(PacemakerHandler(node="a").prepare(occasion))
     assert said == "crm_mon --one-shot --output-as=xml ended with status 64: crm_mon: Unknown option --output-as=xml"
     assert len(occasion.commands) == 1
 
 
 async def test_output_that_is_no_xml_is_a_failure() -> None:
     class Wordy(Standing):
-        async def run(self, *command: str, **options: Any) -> Ran:  # noqa: ANN401 - handed on
-            return Ran(status=0, output="Online: [ a b ]", errors="")
+        async def run(self, *command: str, **options: Any) -> CommandResult:  # noqa: ANN401 - handed on
+            return CommandResult(status=0, output="Online: [ a b ]", errors="")
 
-    said = await fails(Pacemaker(node="a").prepare(Wordy()))
-    assert said == "crm_mon printed something that is no XML: expected Pacemaker 2.0.3 or newer"
+    said = await fails(PacemakerHandler(node="a").prepare(Wordy()))
+    assert said == "crm_mon did not print XML: expected Pacemaker 2.0.3 or newer"
 
 
 async def test_a_node_that_is_not_in_the_cluster_is_told_with_those_that_are() -> None:
     occasion = Standing()
-    said = await fails(Pacemaker(node="c").prepare(occasion))
-    assert said == "the cluster has no node c, only a, b: the setting node says which is this VM's"
+    said = await fails(PacemakerHandler(node="c").prepare(occasion))
+    assert said == "the cluster has no node c, only a, b: set `node` to the name of this VM's node"
     assert occasion.memory == {}
 
 
 async def test_a_local_name_that_is_none_needs_the_setting() -> None:
     occasion = Standing(Cluster(names=["(null)"]))
-    assert "the setting node says which it is" in await fails(HANDLER.prepare(occasion))
+    assert "set `node` to the name of this VM's node" in await fails(HANDLER.prepare(occasion))
 
 
 @pytest.mark.parametrize(
@@ -407,7 +403,7 @@ async def test_the_first_tool_that_is_there_is_taken(
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: name if name in programs else None)
     occasion = Standing()
-    handler = Pacemaker(lifetime=lifetime)
+    handler = PacemakerHandler(lifetime=lifetime)
     if expected is None:
         said = await fails(handler.prepare(occasion))
         assert said == (f"none of crm_standby, crm, pcs can put this node into standby with lifetime {lifetime}")

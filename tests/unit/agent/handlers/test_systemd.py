@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from forewarn.agent.codec import Span
-from forewarn.agent.configuration import read_configuration
-from forewarn.agent.handlers import Ran, Systemd
+from forewarn.agent.codec import Duration
+from forewarn.agent.configuration import parse_configuration
+from forewarn.agent.handlers import CommandResult, SystemdHandler
 from forewarn.errors import HookFailed
 from tests.support.documents import ROOT, files_in
 from tests.support.interrupted import Crash, Fuse, Staged, crash_everywhere
@@ -21,7 +21,7 @@ from tests.support.interrupted import Crash, Fuse, Staged, crash_everywhere
 pytestmark = pytest.mark.anyio
 
 HOW_TO = ROOT / "docs/how-to/agent-systemd.md"
-OK = Ran(status=0, output="", errors="")
+OK = CommandResult(status=0, output="", errors="")
 
 
 @dataclass
@@ -52,18 +52,18 @@ class Systemctl:
     units: dict[str, Unit]
     done: list[str] = field(default_factory=list)
 
-    def __call__(self, command: Sequence[str]) -> Ran:
+    def __call__(self, command: Sequence[str]) -> CommandResult:
         words = [word for word in command if not word.startswith("--") or word.startswith("--property=")]
         assert words[0] == "systemctl"
         verb, *names = words[1:]
         if verb == "show":
             properties, *names = names
             assert properties.startswith("--property=")
-            return Ran(status=0, output="\n\n".join(map(self._show, names)) + "\n", errors="")
+            return CommandResult(status=0, output="\n\n".join(map(self._show, names)) + "\n", errors="")
         (name,) = names
         self.done.append(f"{verb} {name}")
         if name not in self.units:
-            return Ran(status=5, output="", errors=f"Failed to {verb} {name}: Unit {name} not loaded.\n")
+            return CommandResult(status=5, output="", errors=f"Failed to {verb} {name}: Unit {name} not loaded.\n")
         return self._start(name) if verb == "start" else self._stop(name)
 
     def _show(self, name: str) -> str:
@@ -74,7 +74,7 @@ class Systemctl:
         lines.append(f"RequiredBy={' '.join(other for other, each in self.units.items() if name in each.needs)}")
         return "\n".join(lines)
 
-    def _stop(self, name: str) -> Ran:
+    def _stop(self, name: str) -> CommandResult:
         for other, each in self.units.items():
             if name in each.needs:
                 self._stop(other)
@@ -82,12 +82,12 @@ class Systemctl:
         if unit.state != "failed" and not unit.upheld_by:
             unit.state = "inactive"
         warning = f"Warning: Stopping {name}, but it can still be\n  activated.\n" if unit.upheld_by else ""
-        return Ran(status=0, output="", errors=warning)
+        return CommandResult(status=0, output="", errors=warning)
 
-    def _start(self, name: str) -> Ran:
+    def _start(self, name: str) -> CommandResult:
         unit = self.units[name]
         if not unit.can_start:
-            return Ran(status=1, output="", errors=f"Job for {name} failed.\nSee the journal.\n")
+            return CommandResult(status=1, output="", errors=f"Job for {name} failed.\nSee the journal.\n")
         for other in unit.needs:
             self._start(other)
         unit.state = "active"
@@ -101,31 +101,31 @@ class Systemctl:
     ("units", "complaint"),
     [
         ((), "at least one unit"),
-        (("",), "not the name of a unit"),
-        (("--force",), "not the name of a unit"),
-        (("web service",), "not the name of a unit"),
-        (("web*.service",), "not the name of a unit"),
-        (("web.service\nreboot",), "not the name of a unit"),
-        (("worker@",), "not the name of a unit"),
-        (("worker@.service",), "not the name of a unit"),
-        (("web", "web.service"), "names a unit twice"),
+        (("",), "is not a valid unit name"),
+        (("--force",), "is not a valid unit name"),
+        (("web service",), "is not a valid unit name"),
+        (("web*.service",), "is not a valid unit name"),
+        (("web.service\nreboot",), "is not a valid unit name"),
+        (("worker@",), "is not a valid unit name"),
+        (("worker@.service",), "is not a valid unit name"),
+        (("web", "web.service"), "lists a unit twice"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(units: tuple[str, ...], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        Systemd(units=units)
+        SystemdHandler(units=units)
 
 
 def test_it_says_what_it_does() -> None:
-    assert Systemd(units=("web", "my.app", "db.socket")).explain() == [
+    assert SystemdHandler(units=("web", "my.app", "db.socket")).describe_actions() == [
         "stop web.service, then my.app.service, then db.socket"
     ]
-    assert Systemd(units=("web",), is_user=True).explain() == ["stop the user's web.service"]
+    assert SystemdHandler(units=("web",), is_user=True).describe_actions() == ["stop the user's web.service"]
 
 
 async def test_units_stop_in_order_and_start_in_reverse() -> None:
     systemctl = Systemctl({"web.service": Unit(), "worker@1.service": Unit(), "db.service": Unit()})
-    handler, occasion = Systemd(units=("web", "worker@1.service", "db.service")), Staged(systemctl)
+    handler, occasion = SystemdHandler(units=("web", "worker@1.service", "db.service")), Staged(systemctl)
     await handler.prepare(occasion)
     assert systemctl.done == ["stop web.service", "stop worker@1.service", "stop db.service"]
     assert set(systemctl.states().values()) == {"inactive"}
@@ -138,14 +138,14 @@ async def test_commands_go_to_the_users_systemd_when_told() -> None:
     systemctl = Systemctl({"web.service": Unit()})
     for is_user in (False, True):
         occasion = Staged(systemctl)
-        await Systemd(units=("web",), is_user=is_user).prepare(occasion)
+        await SystemdHandler(units=("web",), is_user=is_user).prepare(occasion)
         assert [("--user" in command) for command in occasion.commands] == [is_user] * 3
 
 
 @pytest.mark.parametrize("state", ["inactive", "failed", "deactivating"])
 async def test_a_unit_that_did_not_run_is_not_started(state: str) -> None:
     systemctl = Systemctl({"web.service": Unit(), "idle.service": Unit(state=state)})
-    handler, occasion = Systemd(units=("idle", "web")), Staged(systemctl)
+    handler, occasion = SystemdHandler(units=("idle", "web")), Staged(systemctl)
     await handler.prepare(occasion)
     systemctl.done.clear()
     await handler.undo(occasion)
@@ -155,7 +155,7 @@ async def test_a_unit_that_did_not_run_is_not_started(state: str) -> None:
 @pytest.mark.parametrize("state", ["active", "activating", "reloading", "refreshing"])
 async def test_a_unit_that_was_meant_to_run_is_started(state: str) -> None:
     systemctl = Systemctl({"web.service": Unit(state=state)})
-    handler, occasion = Systemd(units=("web",)), Staged(systemctl)
+    handler, occasion = SystemdHandler(units=("web",)), Staged(systemctl)
     await handler.prepare(occasion)
     await handler.undo(occasion)
     assert systemctl.states() == {"web.service": "active"}
@@ -171,7 +171,7 @@ async def test_what_stops_along_starts_again_after_what_it_needs() -> None:
         }
     )
     before = systemctl.states()
-    handler, occasion = Systemd(units=("db",)), Staged(systemctl)
+    handler, occasion = SystemdHandler(units=("db",)), Staged(systemctl)
     await handler.prepare(occasion)
     assert set(systemctl.states().values()) == {"inactive"}
     systemctl.done.clear()
@@ -190,7 +190,7 @@ async def test_a_target_that_stops_along_is_left_but_not_what_needs_it() -> None
         }
     )
     occasion = Staged(systemctl)
-    await Systemd(units=("db",)).prepare(occasion)
+    await SystemdHandler(units=("db",)).prepare(occasion)
     assert occasion.memory == {"running": ["db.service"], "along": ["web.service"]}
 
 
@@ -198,30 +198,30 @@ async def test_a_unit_that_does_not_exist_is_named_and_nothing_is_stopped() -> N
     systemctl = Systemctl({"web.service": Unit()})
     occasion = Staged(systemctl)
     with pytest.raises(HookFailed, match=r"there is no unit nope\.service"):
-        await Systemd(units=("web", "nope")).prepare(occasion)
+        await SystemdHandler(units=("web", "nope")).prepare(occasion)
     assert (systemctl.done, occasion.memory) == ([], {})
 
 
 async def test_a_unit_that_could_not_be_started_again_is_not_stopped() -> None:
     systemctl = Systemctl({"web.service": Unit(load="masked", can_start=False)})
     with pytest.raises(HookFailed, match="could not be started again: it is masked"):
-        await Systemd(units=("web",)).prepare(Staged(systemctl))
+        await SystemdHandler(units=("web",)).prepare(Staged(systemctl))
     assert systemctl.done == []
     systemctl.units["web.service"].state = "inactive"
-    await Systemd(units=("web",)).prepare(Staged(systemctl))
+    await SystemdHandler(units=("web",)).prepare(Staged(systemctl))
 
 
 async def test_a_unit_that_something_starts_again_is_a_failure_with_the_reason() -> None:
     systemctl = Systemctl({"web.service": Unit(upheld_by="web.socket")})
     occasion = Staged(systemctl)
     with pytest.raises(HookFailed, match=r"web\.service was stopped and is active again: web\.socket starts it"):
-        await Systemd(units=("web",)).prepare(occasion)
+        await SystemdHandler(units=("web",)).prepare(occasion)
     assert occasion.said == ["Warning: Stopping web.service, but it can still be activated."]
 
 
 async def test_one_that_does_not_start_keeps_no_other_from_it() -> None:
     systemctl = Systemctl({"web.service": Unit(), "db.service": Unit(), "cache.service": Unit()})
-    handler, occasion = Systemd(units=("web", "db", "cache")), Staged(systemctl)
+    handler, occasion = SystemdHandler(units=("web", "db", "cache")), Staged(systemctl)
     await handler.prepare(occasion)
     systemctl.units["cache.service"].can_start = False
     del systemctl.units["db.service"]
@@ -236,14 +236,14 @@ async def test_one_that_does_not_start_keeps_no_other_from_it() -> None:
 
 async def test_a_systemctl_that_fails_without_a_word_is_told_by_its_status() -> None:
     with pytest.raises(HookFailed, match=r"systemctl show web ended with status 1$"):
-        await Systemd(units=("web",)).prepare(Staged(lambda _: Ran(status=1, output="", errors="")))
-    with pytest.raises(HookFailed, match="told of 1 units, expected 2"):
-        await Systemd(units=("web", "db")).prepare(Staged(lambda _: OK))
+        await SystemdHandler(units=("web",)).prepare(Staged(lambda _: CommandResult(status=1, output="", errors="")))
+    with pytest.raises(HookFailed, match="reported 1 units, expected 2"):
+        await SystemdHandler(units=("web", "db")).prepare(Staged(lambda _: OK))
 
 
 async def test_undo_without_memory_does_nothing() -> None:
     occasion = Staged(Systemctl({"web.service": Unit(state="inactive")}))
-    await Systemd(units=("web",)).undo(occasion)
+    await SystemdHandler(units=("web",)).undo(occasion)
     assert occasion.commands == []
 
 
@@ -253,7 +253,7 @@ async def test_it_is_remembered_before_anything_stops() -> None:
     for lasts in range(20):
         occasion = Staged(systemctl, Fuse(lasts))
         with pytest.raises(Crash):
-            await Systemd(units=("web",)).prepare(occasion)
+            await SystemdHandler(units=("web",)).prepare(occasion)
         if systemctl.done:
             break
     assert occasion.memory["running"] == ["web.service"]
@@ -274,7 +274,7 @@ async def test_a_crash_at_any_moment_is_made_up_for() -> None:
         return Staged(systemctl, fuse, memory)
 
     moments = await crash_everywhere(
-        Systemd(units=("web", "idle", "broken", "db")),
+        SystemdHandler(units=("web", "idle", "broken", "db")),
         occasion,
         systemctl.states,
         lambda: "active" not in systemctl.states().values(),
@@ -284,7 +284,7 @@ async def test_a_crash_at_any_moment_is_made_up_for() -> None:
 
 async def test_one_that_was_started_between_two_tries_is_stopped_and_started_again() -> None:
     systemctl = Systemctl({"web.service": Unit(), "db.service": Unit(state="inactive")})
-    handler, occasion = Systemd(units=("web", "db")), Staged(systemctl)
+    handler, occasion = SystemdHandler(units=("web", "db")), Staged(systemctl)
     await handler.prepare(occasion)
     systemctl.units["db.service"].state = "active"
     await handler.prepare(occasion)
@@ -294,6 +294,6 @@ async def test_one_that_was_started_between_two_tries_is_stopped_and_started_aga
 
 
 def test_the_how_to_shows_a_configuration_that_is_one() -> None:
-    (rule,) = read_configuration(files_in(HOW_TO)["agent.toml"]).rules
+    (rule,) = parse_configuration(files_in(HOW_TO)["agent.toml"]).rules
     units = ("web.service", "worker@1.service", "postgresql.service")
-    assert rule.handlers == (Systemd(timeout=Span(minutes=10), units=units),)
+    assert rule.handlers == (SystemdHandler(timeout=Duration(minutes=10), units=units),)

@@ -13,8 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from forewarn.core.chain import Chain, Head, chain_of, link
-from forewarn.core.model import Entry, EntryKind
+from forewarn.core.audit_chain import Chain, ChainHead, choose_chain, hash_entry
+from forewarn.core.model import AuditEntry, EntryKind
 
 revision = "0010"
 down_revision = "0009"
@@ -56,7 +56,7 @@ def upgrade() -> None:
 def _fill(connection: sa.Connection) -> None:
     if connection.dialect.name != "sqlite":  # a busy machine may pause between two of a thousand pieces
         connection.execute(sa.text("SET LOCAL idle_in_transaction_session_timeout = 0"))
-    heads = {chain: Head() for chain in Chain}
+    heads = {chain: ChainHead() for chain in Chain}
     after, done, told = -1, 0, 0
     query = sa.select(*(_audit_log.c[name] for name in _CONTENT)).order_by(_audit_log.c.sequence).limit(_PIECE)
     while found := connection.execute(query.where(_audit_log.c.sequence > after)).mappings().all():
@@ -73,12 +73,12 @@ def _fill(connection: sa.Connection) -> None:
     connection.execute(sa.insert(_meta).values(key="audit_log_heads", value=value))
 
 
-def _linked(heads: dict[Chain, Head], row: dict[str, Any]) -> tuple[int, str, bytes]:
+def _linked(heads: dict[Chain, ChainHead], row: dict[str, Any]) -> tuple[int, str, bytes]:
     kind, at = EntryKind(row.pop("kind")), _EPOCH + timedelta(microseconds=row.pop("at"))
-    entry = Entry(kind=kind, at=at, **row)
-    chain = chain_of(entry)
-    digest = link(heads[chain].hash, chain, entry.sequence, entry)
-    heads[chain] = Head(sequence=entry.sequence, hash=digest)
+    entry = AuditEntry(kind=kind, at=at, **row)
+    chain = choose_chain(entry)
+    digest = hash_entry(heads[chain].hash, chain, entry.sequence, entry)
+    heads[chain] = ChainHead(sequence=entry.sequence, hash=digest)
     return entry.sequence, chain.value, digest
 
 

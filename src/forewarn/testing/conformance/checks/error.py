@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from forewarn.testing.conformance.check import Check, Phase
-from forewarn.testing.conformance.outcome import Outcome, excerpt, inconclusive, judge
-from forewarn.testing.conformance.probe import Probe
-from forewarn.testing.conformance.reply import Reply
-from forewarn.testing.conformance.request import EVENTS, Request, get, post
+from forewarn.testing.conformance.check import CheckPhase, ConformanceCheck
+from forewarn.testing.conformance.outcome import CheckOutcome, excerpt_body, inconclusive, judge
+from forewarn.testing.conformance.probe import EndpointProbe
+from forewarn.testing.conformance.raw_reply import RawReply
+from forewarn.testing.conformance.raw_request import EVENTS, RawRequest, build_get, build_post
 
 __all__ = ["CHECKS"]
 
@@ -16,84 +16,91 @@ _POLLS = 5
 _FORWARDED = ("X-Forwarded-For", "192.0.2.1")
 
 
-def _says_error(probe: Probe) -> Outcome:
+def _check_error_bodies(probe: EndpointProbe) -> CheckOutcome:
     asked = {
-        "404": get(probe.version, path=EVENTS + "x"),
-        "405": get(probe.version, method="PUT"),
-        "400 to X-Forwarded-For": get(probe.version).having(_FORWARDED),
-        "400 to a malformed approval": post(b"{", probe.version),
-        "400 to a missing api-version": get(None),
+        "404": build_get(probe.newest_version, path=EVENTS + "x"),
+        "405": build_get(probe.newest_version, method="PUT"),
+        "400 to X-Forwarded-For": build_get(probe.newest_version).with_headers(_FORWARDED),
+        "400 to a malformed approval": build_post(b"{", probe.newest_version),
+        "400 to a missing api-version": build_get(None),
     }
-    answers = {name: probe.ask(request) for name, request in asked.items()}
+    answers = {name: probe.send_request(request) for name, request in asked.items()}
     replies = {name: reply for name, reply in answers.items() if reply.status >= HTTPStatus.BAD_REQUEST}
     if not replies:
-        return inconclusive("no request is answered with an error")
+        return inconclusive("no request returns an error")
     wrong = [
-        f"the {name} has the body {excerpt(reply.body)}" for name, reply in replies.items() if not _is_error(reply)
+        f"the {name} has the body {excerpt_body(reply.body)}"
+        for name, reply in replies.items()
+        if not _is_json_error(reply)
     ]
-    return judge(wrong, f"{len(replies)} kinds of errors are JSON with a text 'error': the {', the '.join(replies)}")
+    return judge(wrong, f"{len(replies)} kinds of errors are JSON with a string 'error': the {', the '.join(replies)}")
 
 
-def _is_error(reply: Reply) -> bool:
+def _is_json_error(reply: RawReply) -> bool:
     content = reply.content
     return isinstance(content, dict) and isinstance(content.get("error"), str) and bool(content["error"])
 
 
-def _checks_in_order(probe: Probe) -> Outcome:
+def _check_error_order(probe: EndpointProbe) -> CheckOutcome:
     """Send requests with everything wrong from some point on; each answer must be about the first error."""
-    bare = get(None, method="PUT").without("Metadata").having(_FORWARDED)
-    asked: list[tuple[str, Request, int]] = [
-        ("the path", get(None, path=EVENTS + "x", method="PUT").without("Metadata").having(_FORWARDED), 404),
+    bare = build_get(None, method="PUT").without_header("Metadata").with_headers(_FORWARDED)
+    asked: list[tuple[str, RawRequest, int]] = [
+        (
+            "the path",
+            build_get(None, path=EVENTS + "x", method="PUT").without_header("Metadata").with_headers(_FORWARDED),
+            404,
+        ),
         ("the method", bare, 405),
-        ("X-Forwarded-For", get(None).without("Metadata").having(_FORWARDED), 400),
-        ("Metadata", get(None).without("Metadata"), 400),
-        ("api-version", post(b"{", None), 400),
+        ("X-Forwarded-For", build_get(None).without_header("Metadata").with_headers(_FORWARDED), 400),
+        ("Metadata", build_get(None).without_header("Metadata"), 400),
+        ("api-version", build_post(b"{", None), 400),
     ]
-    alone = _told_alone(probe)
+    alone = _request_single_errors(probe)
     wrong, blind = [], []
     for name, request, status in asked:
-        reply = probe.ask(request)
+        reply = probe.send_request(request)
         about = [other for other, body in alone.items() if body == reply.body]
         if reply.status != status:
-            wrong.append(f"{name} comes first, but the answer is {reply.status}")
+            wrong.append(f"{name} should be checked first, but the answer is {reply.status}")
         elif name in alone and about and name not in about:
-            wrong.append(f"{name} comes first, but the answer is about {about[0]}")
+            wrong.append(f"{name} should be checked first, but the answer is about {about[0]}")
+        # Two errors with the same body cannot be distinguished, so their order does not show.
         elif name in alone and about != [name]:
-            blind.append(f"the 400 does not tell whether it is about {name}")
+            blind.append(f"the 400 does not show whether it is about {name}")
     return judge(
         wrong, "path, method, X-Forwarded-For, Metadata, api-version and body are checked in this order", blind
     )
 
 
-def _told_alone(probe: Probe) -> dict[str, bytes]:
+def _request_single_errors(probe: EndpointProbe) -> dict[str, bytes]:
     """Return the body of the answer to each request with only one error."""
-    right = get(probe.supported[0])
+    right = build_get(probe.supported_versions[0])
     requests = {
-        "X-Forwarded-For": right.having(_FORWARDED),
-        "Metadata": right.without("Metadata"),
-        "api-version": get(None),
-        "the body": post(b"{", probe.version),
+        "X-Forwarded-For": right.with_headers(_FORWARDED),
+        "Metadata": right.without_header("Metadata"),
+        "api-version": build_get(None),
+        "the body": build_post(b"{", probe.newest_version),
     }
-    return {name: probe.ask(request).body for name, request in requests.items()}
+    return {name: probe.send_request(request).body for name, request in requests.items()}
 
 
-def _has_no_outage(probe: Probe) -> Outcome:
+def _check_outages(probe: EndpointProbe) -> CheckOutcome:
     for _ in range(_POLLS):
-        probe.keep(probe.version, probe.ask(get(probe.version)))
-    refused = ", ".join(f"{status} ({count} times)" for status, count in probe.outages.refused.items())
-    right = f"{probe.outages.answers} answers, none of them 5xx, none empty that should not be, none too late"
-    return judge(probe.outages.failed, right + (f"; asked again after {refused}" if refused else ""))
+        probe.remember_document(probe.newest_version, probe.send_request(build_get(probe.newest_version)))
+    refused = ", ".join(f"{status} ({count} times)" for status, count in probe.failures.retried_statuses.items())
+    right = f"{probe.failures.answers} answers, none of them 5xx, unexpectedly empty or too late"
+    return judge(probe.failures.unexcused, right + (f"; retried after {refused}" if refused else ""))
 
 
 CHECKS = (
-    Check("error-body", ("R65",), "Errors are JSON objects with a text 'error'", _says_error),
-    Check("error-order", ("R62",), "What is wrong is found in a fixed order", _checks_in_order),
-    Check(
+    ConformanceCheck("error-body", ("R65",), "Errors are JSON objects with a string 'error'", _check_error_bodies),
+    ConformanceCheck("error-order", ("R62",), "Errors are detected in a fixed order", _check_error_order),
+    ConformanceCheck(
         "outages",
         ("R66",),
         "No 5xx, no empty document, no time-out",
-        _has_no_outage,
-        Phase.AFTERWARDS,
+        _check_outages,
+        CheckPhase.AFTERWARDS,
         needs_document=False,
     ),
 )

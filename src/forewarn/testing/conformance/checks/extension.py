@@ -7,11 +7,11 @@ from http import HTTPStatus
 from typing import Any
 
 from forewarn.errors import EndpointUnreachable
-from forewarn.testing.conformance.check import Check
-from forewarn.testing.conformance.outcome import Outcome, breaks, excerpt, holds, inconclusive, judge
-from forewarn.testing.conformance.probe import Probe
-from forewarn.testing.conformance.request import get
-from forewarn.testing.conformance.table import NEWEST
+from forewarn.testing.conformance.check import ConformanceCheck
+from forewarn.testing.conformance.outcome import CheckOutcome, breaks, excerpt_body, holds, inconclusive, judge
+from forewarn.testing.conformance.probe import EndpointProbe
+from forewarn.testing.conformance.raw_request import build_get
+from forewarn.testing.conformance.version_table import NEWEST
 
 __all__ = ["CHECKS"]
 
@@ -39,107 +39,120 @@ _HELD_AT_LEAST_S = 0.9
 _HELD_AT_MOST_S = 3.0
 
 
-def _names_by_instance(probe: Probe) -> Outcome:
-    reply = probe.ask(get(_INSTANCE_VERSIONS[0], path=f"{_INSTANCE}/compute/name", query="&format=text"))
+def _check_vm_name(probe: EndpointProbe) -> CheckOutcome:
+    reply = probe.send_request(build_get(_INSTANCE_VERSIONS[0], path=f"{_INSTANCE}/compute/name", query="&format=text"))
     name = reply.body.decode("utf-8", "replace")
     if reply.status != HTTPStatus.OK or not name:
-        return inconclusive(f"/metadata/instance does not tell the VM's name: {reply.status}")
-    names = {str(each) for event in probe.events() for each in event.get("Resources") or []}
+        return inconclusive(f"/metadata/instance does not return the VM's name: {reply.status}")
+    names = {str(each) for event in probe.list_event_states() for each in event.get("Resources") or []}
     if name in names:
-        return holds(f"Resources has {name}, as /metadata/instance spells it")
+        return holds(f"Resources has {name}, spelled as in /metadata/instance")
     alike = [each for each in names if each.casefold() == name.casefold()]
     if alike:
         return breaks(f"Resources has {alike[0]}, /metadata/instance {name}")
-    return inconclusive(f"no event names {name}, which is the VM's name")
+    return inconclusive(f"no event names {name}, the VM of this caller")
 
 
-def _holds_polls(probe: Probe) -> Outcome:
-    incarnation = probe.fetch().incarnation
-    request = get(probe.version).having(("If-None-Match", f'"{incarnation}"'), ("Prefer", f"wait={_HELD_S}"))
+def _check_long_poll(probe: EndpointProbe) -> CheckOutcome:
+    incarnation = probe.fetch_document().incarnation
+    request = build_get(probe.newest_version).with_headers(
+        ("If-None-Match", f'"{incarnation}"'), ("Prefer", f"wait={_HELD_S}")
+    )
     try:
-        reply = probe.ask(request, timeout_s=_HELD_AT_MOST_S)
+        reply = probe.send_request(request, timeout_s=_HELD_AT_MOST_S)
     except EndpointUnreachable:
-        return breaks(f"a GET that wants to be held for {_HELD_S} s is not answered within {_HELD_AT_MOST_S:.0f} s")
+        return breaks(f"a GET with Prefer: wait={_HELD_S} got no answer within {_HELD_AT_MOST_S:.0f} s")
+    # A change ends the hold, so an early 200 with another incarnation proves nothing.
     if reply.status == HTTPStatus.OK and (reply.content or {}).get("DocumentIncarnation") != incarnation:
         return inconclusive("the document changed while the GET was held")
     if reply.elapsed_s < _HELD_AT_LEAST_S:
-        return inconclusive(f"not offered: a GET with Prefer: wait={_HELD_S} is answered {reply.status} at once")
+        return inconclusive(f"not offered: a GET with Prefer: wait={_HELD_S} returns {reply.status} at once")
     if reply.status != HTTPStatus.NOT_MODIFIED:
-        return breaks(f"a GET is held for {reply.elapsed_s:.1f} s and answered {reply.status}, though nothing changed")
-    return holds(f"a GET with Prefer: wait={_HELD_S} is held for {reply.elapsed_s:.1f} s and answered 304")
+        return breaks(f"a GET is held for {reply.elapsed_s:.1f} s and returns {reply.status}, though nothing changed")
+    return holds(f"a GET with Prefer: wait={_HELD_S} is held for {reply.elapsed_s:.1f} s and returns 304")
 
 
-def _lists_versions(probe: Probe) -> Outcome:
-    reply = probe.ask(get(None, path="/metadata/versions"))
+def _check_version_list(probe: EndpointProbe) -> CheckOutcome:
+    reply = probe.send_request(build_get(None, path="/metadata/versions"))
     if reply.status != HTTPStatus.OK:
-        return inconclusive(f"not offered: /metadata/versions is answered {reply.status}")
+        return inconclusive(f"not offered: /metadata/versions returns {reply.status}")
     versions = reply.content.get("apiVersions") if isinstance(reply.content, dict) else None
     if not isinstance(versions, list) or not all(isinstance(version, str) for version in versions):
-        return breaks(f"/metadata/versions is answered with {excerpt(reply.body)}")
+        return breaks(f"/metadata/versions returns {excerpt_body(reply.body)}")
     return holds(f"/metadata/versions lists {len(versions)} api-versions")
 
 
-def _tells_instance(probe: Probe) -> Outcome:
-    replies = {version: probe.ask(get(version, path=_INSTANCE)) for version in _INSTANCE_VERSIONS}
+def _check_instance(probe: EndpointProbe) -> CheckOutcome:
+    replies = {version: probe.send_request(build_get(version, path=_INSTANCE)) for version in _INSTANCE_VERSIONS}
     first = replies[_INSTANCE_VERSIONS[0]]
     if first.status != HTTPStatus.OK:
-        return inconclusive(f"not offered: /metadata/instance is answered {first.status}")
-    wrong = [f"api-version {v} is answered {r.status}" for v, r in replies.items() if r.status != HTTPStatus.OK]
-    compute = _part(first.content, "compute")
-    wrong += [f"compute has no text {name}" for name in _TEXTS if not isinstance(compute.get(name), str)]
+        return inconclusive(f"not offered: /metadata/instance returns {first.status}")
+    wrong = [f"api-version {v} returns {r.status}" for v, r in replies.items() if r.status != HTTPStatus.OK]
+    compute = _get_section(first.content, "compute")
+    wrong += [f"compute has no string {name}" for name in _TEXTS if not isinstance(compute.get(name), str)]
     if not isinstance(compute.get("tagsList"), list):
         wrong.append("compute has no array tagsList")
-    if not isinstance(_part(first.content, "network").get("interface"), list):
+    if not isinstance(_get_section(first.content, "network").get("interface"), list):
         wrong.append("network has no array interface")
-    for path, expected in (("compute", compute), ("network", _part(first.content, "network"))):
-        if probe.ask(get(_INSTANCE_VERSIONS[0], path=f"{_INSTANCE}/{path}")).content != expected:
-            wrong.append(f"/metadata/instance/{path} is not that part of the whole")
-    text = probe.ask(get(_INSTANCE_VERSIONS[0], path=f"{_INSTANCE}/compute/name", query="&format=text")).body
+    for path, expected in (("compute", compute), ("network", _get_section(first.content, "network"))):
+        if probe.send_request(build_get(_INSTANCE_VERSIONS[0], path=f"{_INSTANCE}/{path}")).content != expected:
+            wrong.append(f"/metadata/instance/{path} differs from that part of /metadata/instance")
+    text = probe.send_request(
+        build_get(_INSTANCE_VERSIONS[0], path=f"{_INSTANCE}/compute/name", query="&format=text")
+    ).body
     if text.decode("utf-8", "replace") != compute.get("name"):
-        wrong.append(f"compute/name is {excerpt(text)}, in the whole {compute.get('name')!r}")
-    return judge(wrong, f"/metadata/instance tells who asks: {compute.get('name')}")
+        wrong.append(f"compute/name is {excerpt_body(text)}, in /metadata/instance {compute.get('name')!r}")
+    return judge(wrong, f"/metadata/instance describes the calling VM: {compute.get('name')}")
 
 
-def _part(content: Any, name: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
+def _get_section(content: Any, name: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
     part = content.get(name) if isinstance(content, dict) else None
     return part if isinstance(part, dict) else {}
 
 
-def _wants_text(probe: Probe) -> Outcome:
+def _check_text_format(probe: EndpointProbe) -> CheckOutcome:
     path = f"{_INSTANCE}/compute/name"
-    as_text = probe.ask(get(_INSTANCE_VERSIONS[0], path=path, query="&format=text"))
+    as_text = probe.send_request(build_get(_INSTANCE_VERSIONS[0], path=path, query="&format=text"))
     if as_text.status != HTTPStatus.OK:
-        return inconclusive(f"not offered: {path} with format=text is answered {as_text.status}")
-    plain = {query: probe.ask(get(_INSTANCE_VERSIONS[0], path=path, query=query)).status for query in ("", _AS_JSON)}
+        return inconclusive(f"not offered: {path} with format=text returns {as_text.status}")
+    plain = {
+        query: probe.send_request(build_get(_INSTANCE_VERSIONS[0], path=path, query=query)).status
+        for query in ("", _AS_JSON)
+    }
     wrong = [
-        f"{path} {f'with {query[1:]}' if query else 'without format=text'} is answered {status}, not 400"
+        f"{path} {f'with {query[1:]}' if query else 'without format=text'} returns {status}, not 400"
         for query, status in plain.items()
         if status != HTTPStatus.BAD_REQUEST
     ]
-    return judge(wrong, f"{path} is answered 200 with format=text, and 400 without it and with format=json")
+    return judge(wrong, f"{path} returns 200 with format=text, and 400 without it and with format=json")
 
 
-def _knows_its_versions(probe: Probe) -> Outcome:
-    known = probe.ask(get(_INSTANCE_VERSIONS[0], path=_INSTANCE))
+def _check_instance_versions(probe: EndpointProbe) -> CheckOutcome:
+    known = probe.send_request(build_get(_INSTANCE_VERSIONS[0], path=_INSTANCE))
     if known.status != HTTPStatus.OK:
-        return inconclusive(f"not offered: {_INSTANCE} is answered {known.status}")
-    reply = probe.ask(get(_NO_VERSION, path=_INSTANCE))
+        return inconclusive(f"not offered: {_INSTANCE} returns {known.status}")
+    reply = probe.send_request(build_get(_NO_VERSION, path=_INSTANCE))
     if reply.status != HTTPStatus.BAD_REQUEST:
-        return breaks(f"api-version {_NO_VERSION}, which never existed, is answered {reply.status}, not 400")
+        return breaks(f"api-version {_NO_VERSION}, which never existed, returns {reply.status}, not 400")
     newest = reply.content.get("newest-versions") if isinstance(reply.content, dict) else None
-    said = f"api-version {_NO_VERSION}, which never existed, is answered 400"
+    said = f"api-version {_NO_VERSION}, which never existed, returns 400"
     if newest is None:
         return holds(f"{said}, without the newest versions")
+    # Scheduled Events has its own list of newest versions (R64), which would mislead clients here.
     if newest == NEWEST:
         return breaks(f"{said} with the versions of Scheduled Events, not of the instance metadata")
-    return holds(f"{said}, with the newest versions {excerpt(json.dumps(newest).encode())}")
+    return holds(f"{said}, with the newest versions {excerpt_body(json.dumps(newest).encode())}")
 
 
 CHECKS = (
-    Check("names", ("W7",), "Resources spells names as /metadata/instance does", _names_by_instance),
-    Check("long-poll", ("X1",), "A GET is held until something changes", _holds_polls),
-    Check("version-list", ("X2",), "/metadata/versions lists the api-versions", _lists_versions),
-    Check("instance", ("X3",), "/metadata/instance tells who asks", _tells_instance),
-    Check("instance-format", ("R111",), "A single value of the instance needs format=text", _wants_text),
-    Check("instance-version", ("R111",), "/metadata/instance has api-versions of its own", _knows_its_versions),
+    ConformanceCheck("names", ("W7",), "Resources spells names as /metadata/instance does", _check_vm_name),
+    ConformanceCheck("long-poll", ("X1",), "A GET is held until the document changes", _check_long_poll),
+    ConformanceCheck("version-list", ("X2",), "/metadata/versions lists the api-versions", _check_version_list),
+    ConformanceCheck("instance", ("X3",), "/metadata/instance describes the calling VM", _check_instance),
+    ConformanceCheck(
+        "instance-format", ("R111",), "A single value of the instance needs format=text", _check_text_format
+    ),
+    ConformanceCheck(
+        "instance-version", ("R111",), "/metadata/instance has its own api-versions", _check_instance_versions
+    ),
 )

@@ -1,0 +1,157 @@
+"""Construction of the configured actuator, which is imported only then."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal, Protocol
+
+from forewarn.actuators.contract import Actuator
+from forewarn.actuators.simulate import Simulate
+from forewarn.clock import Clock
+from forewarn.errors import ConfigError
+from forewarn.util.secrets import read_token
+
+__all__ = ["ActuatorSettings", "make_actuator"]
+
+
+class ActuatorSettings(Protocol):
+    """Settings of the actuators; `forewarn.config.Settings` implements them."""
+
+    @property
+    def actuator(self) -> Literal["simulate", "exec", "webhook", "libvirt"]: ...
+    @property
+    def state_dir(self) -> Path: ...
+
+    @property
+    def simulate_impact_after(self) -> timedelta: ...
+    @property
+    def simulate_complete_after(self) -> timedelta | None: ...
+
+    @property
+    def exec_command(self) -> str: ...
+    @property
+    def exec_observe_command(self) -> str: ...
+    @property
+    def exec_abort_command(self) -> str: ...
+    @property
+    def exec_deadline(self) -> timedelta: ...
+    @property
+    def exec_observe_deadline(self) -> timedelta: ...
+    @property
+    def exec_output_size_bytes_max(self) -> int: ...
+    @property
+    def exec_runs_max(self) -> int: ...
+    @property
+    def exec_on_lost(self) -> Literal["fail", "repeat"]: ...
+
+    @property
+    def webhook_url(self) -> str: ...
+    @property
+    def webhook_secret_file(self) -> Path | None: ...
+    @property
+    def webhook_deadline(self) -> timedelta: ...
+    @property
+    def webhook_answer_size_bytes_max(self) -> int: ...
+
+    @property
+    def libvirt_uri(self) -> str: ...
+    @property
+    def libvirt_destination(self) -> str: ...
+    @property
+    def libvirt_freeze(self) -> timedelta: ...
+    @property
+    def libvirt_shutdown_timeout(self) -> timedelta: ...
+    @property
+    def libvirt_migration_timeout(self) -> timedelta: ...
+    @property
+    def libvirt_call_timeout(self) -> timedelta: ...
+
+    @property
+    def actuator_look_every(self) -> timedelta: ...
+
+
+def make_actuator(settings: ActuatorSettings, clock: Clock) -> Actuator:
+    """Return the configured actuator.
+
+    Args:
+        settings: All settings.
+        clock: Clock of the service. Durations on machines are measured with it.
+
+    Raises:
+        ConfigError: A setting is missing or invalid, or a library is missing.
+    """
+    match settings.actuator:
+        case "exec":
+            return _make_exec(settings)
+        case "webhook":
+            return _make_webhook(settings)
+        case "libvirt":
+            return _make_libvirt(settings, clock)
+        case "simulate":
+            return Simulate(settings.simulate_impact_after, settings.simulate_complete_after)
+
+
+def _make_exec(settings: ActuatorSettings) -> Actuator:
+    from forewarn.actuators.exec import CommandLimits, Exec  # noqa: PLC0415 - only what is chosen
+
+    return Exec(
+        _split_command("exec_command", settings.exec_command),
+        settings.state_dir / "exec",
+        observe_command=_split_command("exec_observe_command", settings.exec_observe_command),
+        abort_command=_split_command("exec_abort_command", settings.exec_abort_command),
+        on_lost=settings.exec_on_lost,
+        limits=CommandLimits(
+            deadline=settings.exec_deadline,
+            observe_deadline=settings.exec_observe_deadline,
+            check_every=settings.actuator_look_every,
+            output_size_bytes_max=settings.exec_output_size_bytes_max,
+            runs_max=settings.exec_runs_max,
+        ),
+    )
+
+
+def _make_webhook(settings: ActuatorSettings) -> Actuator:
+    from forewarn.actuators.webhook import Webhook  # noqa: PLC0415 - only what is chosen
+
+    if settings.webhook_secret_file is None:
+        msg = "the actuator webhook needs a secret: set webhook_secret_file"
+        raise ConfigError(msg, setting="webhook_secret_file")
+    return Webhook(
+        settings.webhook_url,
+        read_token(settings.webhook_secret_file),
+        deadline=settings.webhook_deadline,
+        answer_size_bytes_max=settings.webhook_answer_size_bytes_max,
+        check_every=settings.actuator_look_every,
+    )
+
+
+def _make_libvirt(settings: ActuatorSettings, clock: Clock) -> Actuator:
+    from forewarn.actuators.libvirt import Libvirt, LibvirtTimings, read_destinations  # noqa: PLC0415 - only what is chosen
+
+    return Libvirt(
+        settings.libvirt_uri,
+        destinations=read_destinations(settings.libvirt_destination),
+        timings=LibvirtTimings(
+            freeze=settings.libvirt_freeze,
+            shutdown_timeout=settings.libvirt_shutdown_timeout,
+            migration_timeout=settings.libvirt_migration_timeout,
+            check_every=settings.actuator_look_every,
+        ),
+        call_timeout=settings.libvirt_call_timeout,
+        clock=clock,
+    )
+
+
+def _split_command(setting: str, text: str) -> list[str]:
+    """Split a command line into words, quoted as in a shell; nothing is expanded.
+
+    Raises:
+        ConfigError: A quotation mark is not closed.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        msg = f"setting {setting}: {text!r} cannot be split into words: {error}"
+        raise ConfigError(msg, setting=setting) from error

@@ -1,0 +1,138 @@
+"""Completion of names and ids: those that the service knows, or that come with Forewarn.
+
+Completion fails silently: on any error there are no candidates, and a request takes at most one second.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import typer
+
+from forewarn.cli.connection import DEFAULT_URL, ControlConnection
+from forewarn.core.causes import CAUSES
+from forewarn.core.fault import FAULTS
+from forewarn.errors import ForewarnError
+
+__all__ = [
+    "Completer",
+    "cause_names",
+    "event_ids",
+    "fault_names",
+    "host_names",
+    "maintenance_ids",
+    "rollout_ids",
+    "scenario_names",
+    "vm_names",
+]
+
+Completer = Callable[[typer.Context, str], list[tuple[str, str]]]
+"""Type of Typer's `autocompletion`: context and typed text, to values with a description each."""
+
+_TIMEOUT_S = 1.0
+_ANSWER_BYTES_MAX = 4 << 20
+_OFFERED_MAX = 1000
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""Names that a shell takes unquoted. Other names are not offered; the user types and quotes them."""
+
+
+def _make_completer(path: str, key: str, describe: Callable[[dict[str, Any]], str]) -> Completer:
+    def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        """Return matching names or ids that the service knows."""
+        # Several names may be given with commas: the last one is being typed.
+        before, comma, _ = incomplete.rpartition(",")
+        offered = []
+        for item in _fetch_items(ctx, path):
+            name = str(item.get(key, ""))
+            if _SAFE.fullmatch(name) and name not in before.split(","):
+                offered.append((f"{before}{comma}{name}", describe(item)))
+        return offered
+
+    return complete
+
+
+def _describe_maintenance(item: dict[str, Any]) -> str:
+    return f"{item['state']}: {item['type']} of {_join_names(item['hosts'] or item['vms'])}"
+
+
+def _join_names(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")  # noqa: PLR2004 - as above
+
+
+vm_names = _make_completer("/v1/vms", "name", lambda vm: f"on {vm['host']}" if vm["host"] else "")
+host_names = _make_completer("/v1/hosts", "name", lambda host: _join_names(host["vms"]))
+maintenance_ids = _make_completer("/v1/maintenance", "id", _describe_maintenance)
+event_ids = _make_completer("/v1/events", "id", lambda event: f"{event['status']}: {_join_names(event['resources'])}")
+rollout_ids = _make_completer("/v1/rollouts", "id", lambda rollout: str(rollout["state"]))
+
+
+def cause_names(_ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
+    """Return causes of maintenance, with the type of their events."""
+    return [(cause.name, str(cause.type)) for cause in CAUSES.values()]
+
+
+def fault_names(_ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
+    """Return kinds of faults, with their effect on a client."""
+    return [(kind.name, kind.what) for kind in FAULTS.values()]
+
+
+def scenario_names(_ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
+    """Return the scenarios that come with Forewarn."""
+    folder = Path(__file__).parents[1] / "testing" / "scenarios"
+    return [(file.stem, "") for file in sorted(folder.glob("*.yaml"))]
+
+
+def _fetch_items(ctx: typer.Context, path: str) -> list[dict[str, Any]]:
+    """Return the first items of a list of the control API; none if the request fails."""
+    url = ctx.params.get("control_url") or DEFAULT_URL
+    token_file = ctx.params.get("token_file")
+    try:
+        with ControlConnection(url, Path(token_file) if token_file else None) as connection, _limit_time():
+            items = _get_json(connection, f"{path}?limit={_OFFERED_MAX}")["items"]
+            return [item for item in items if isinstance(item, dict)]
+    except (ForewarnError, HTTPException, OSError, ValueError, LookupError, TypeError):
+        return []
+
+
+def _get_json(connection: ControlConnection, path: str) -> Any:  # noqa: ANN401 - JSON
+    """Send a GET with the standard library: importing httpx alone takes longer than an answer."""
+    parts = urlsplit(connection.url)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    line = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+    try:
+        line.request("GET", parts.path + path, headers=connection.build_headers())
+        return json.loads(line.getresponse().read(_ANSWER_BYTES_MAX))
+    finally:
+        line.close()
+
+
+@contextmanager
+def _limit_time() -> Iterator[None]:
+    """Interrupt the block after one second, even if each byte arrives in time.
+
+    Raises:
+        TimeoutError: It took longer.
+    """
+    # Windows has no timers; there, only the time-out of the socket holds.
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def stop(_number: int, _frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, _TIMEOUT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

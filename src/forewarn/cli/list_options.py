@@ -1,0 +1,204 @@
+"""Options that select a part of the history, and the output of long lists; shared by all list commands."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from forewarn.cli.connection import ControlConnection
+from forewarn.cli.output import Output, as_json, parse_moment
+from forewarn.cli.times import as_moment_or_span
+from forewarn.core.model import EventSource, EventType
+from forewarn.util.escape import escape_lines
+
+__all__ = [
+    "CSV_COLUMNS",
+    "Csv",
+    "HistoryFilter",
+    "check_output_format",
+    "escape_cell",
+    "iterate_with_progress",
+    "make_filter_parameters",
+    "print_csv",
+    "print_items",
+]
+
+CSV_COLUMNS = {
+    "audit-log": "sequence at kind actor maintenance_id event_id scope vm source_address api_version reason",
+    "events": "id maintenance_id scope resources update_domain status type not_before approved_at approved_by",
+    "maintenances": "id request_id state cause type impact source description duration_s notice_s not_before "
+    "moved_from moved_by created_at started_at impacted_at ended_at force_reason latest_start deferrals extensions "
+    "extended_s hosts vms unwarned_vms",
+}
+"""Columns of the CSV output by list: members of the API's answers, in order. The schemas are slow to import."""
+
+_PANEL = "Filters"
+_STEP = 1000
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV with a header line; every row unless --limit is given.")]
+
+
+def _make_option(help_: str, metavar: str, **more: Any) -> Any:  # noqa: ANN401 - what Typer takes
+    return typer.Option(metavar=metavar, help=help_, rich_help_panel=_PANEL, **more)
+
+
+_TIME_FORMS = "RFC 3339, or a span ago such as 30d."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryFilter:
+    """Options that select a part of the history; a command requests them by annotating a parameter."""
+
+    since: Annotated[str | None, _make_option(f"Start of the period: {_TIME_FORMS}", "TIME")] = None
+    until: Annotated[str | None, _make_option(f"End of the period, exclusive: {_TIME_FORMS}", "TIME")] = None
+    vm: Annotated[str | None, _make_option("Only items about this VM, even one no longer declared.", "NAME")] = None
+    scope: Annotated[str | None, _make_option("Only items about this scope.", "NAME")] = None
+    host: Annotated[str | None, _make_option("Only items about VMs that were on this host at the time.", "NAME")] = None
+    event_type: Annotated[
+        EventType | None,
+        typer.Option(
+            "--type",
+            case_sensitive=False,
+            metavar="TYPE",
+            rich_help_panel=_PANEL,
+            help=f"Only maintenance of this type: {', '.join(EventType)}.",
+        ),
+    ] = None
+    source: Annotated[
+        EventSource | None, _make_option("Only maintenance from this source.", "Platform|User", case_sensitive=False)
+    ] = None
+    actor: Annotated[
+        str | None, _make_option("Only items by this actor, such as operator:ann, vm:db or forewarn.", "ACTOR")
+    ] = None
+    text: Annotated[
+        str | None, _make_option("Only items with this text in a reason or description; case-insensitive.", "TEXT")
+    ] = None
+
+    @property
+    def has_options(self) -> bool:
+        """True if any option was given."""
+        return any(getattr(self, field.name) is not None for field in fields(self))
+
+    def to_query_params(self, connection: ControlConnection) -> dict[str, object]:
+        """Return the query parameters of the API. Spans count from the time of the service, which may be virtual.
+
+        Raises:
+            typer.BadParameter: A time is invalid, or a text is empty.
+        """
+        for name in ("vm", "scope", "host", "actor", "text"):
+            if getattr(self, name) == "":
+                msg = "must not be empty: give a value, or omit the option"
+                raise typer.BadParameter(msg, param_hint=f"--{name}")
+        given = {"since": self.since, "until": self.until}
+        moments = {name: as_moment_or_span(text, f"--{name}") for name, text in given.items() if text is not None}
+        # The clock is requested only if a span needs it: most calls give absolute times or none.
+        is_asked = any(isinstance(moment, float) for moment in moments.values())
+        now = parse_moment(connection.get("/v1/clock")["now"]) if is_asked else None
+        return {name: _format_query_time(moment, now, name) for name, moment in moments.items()} | {
+            "vm": self.vm,
+            "scope": self.scope,
+            "host": self.host,
+            "type": self.event_type,
+            "source": self.source,
+            "actor": self.actor,
+            "text": self.text,
+        }
+
+
+def _format_query_time(value: datetime | float, now: datetime | None, name: str) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    assert now is not None  # noqa: S101 - asked for above
+    try:
+        return (now - timedelta(seconds=value)).isoformat()
+    except OverflowError:
+        msg = "is too far in the past"
+        raise typer.BadParameter(msg, param_hint=f"--{name}") from None
+
+
+def make_filter_parameters() -> list[inspect.Parameter]:
+    """Return the options as parameters of a command."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    signature = inspect.signature(HistoryFilter, eval_str=True)
+    return [p.replace(kind=kind) for p in signature.parameters.values()]
+
+
+# Long lists
+
+
+def check_output_format(output: Output) -> None:
+    """Check that only one output format is requested.
+
+    Raises:
+        typer.BadParameter: Both `--csv` and `--json` were given.
+    """
+    if output.is_json:
+        msg = "cannot be combined with --json"
+        raise typer.BadParameter(msg, param_hint="--csv")
+
+
+def iterate_with_progress(items: Iterable[dict[str, Any]], output: Output) -> Iterator[dict[str, Any]]:
+    """Yield the same items; count them on the terminal if the list itself goes elsewhere."""
+    is_shown = sys.stderr.isatty() and not sys.stdout.isatty()
+    count = 0
+    for count, item in enumerate(items, 1):
+        if is_shown and count % _STEP == 0:
+            output.show_progress(f"{count} rows")
+        yield item
+    if is_shown and count >= _STEP:
+        output.show_progress()
+
+
+def print_items(items: Iterable[dict[str, Any]], output: Output) -> None:
+    """Print a JSON array item by item, so that it may have any length; same format as `Output.json`."""
+    is_indented = sys.stdout.isatty()
+    count = 0
+    for item in iterate_with_progress(items, output):
+        text = as_json(item, is_indented=is_indented)
+        # The same text as `json.dumps` of the whole list, so that a program sees no difference between short and long
+        # lists.
+        between = "[" if count == 0 else ","
+        if is_indented:
+            text = "\n" + "\n".join(f"  {line}" for line in text.split("\n"))
+        elif count:
+            between = ", "
+        sys.stdout.write(between + text)
+        count += 1
+    sys.stdout.write(("\n]\n" if is_indented else "]\n") if count else "[]\n")
+
+
+def print_csv(items: Iterable[dict[str, Any]], list_name: str, output: Output) -> None:
+    """Print rows as CSV (RFC 4180, lines ended by LF), with one page of the API in memory at a time.
+
+    A list becomes one cell, separated by commas; null becomes an empty cell. See `escape_cell` for cells that a
+    spreadsheet would execute.
+    """
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    columns = CSV_COLUMNS[list_name].split()
+    writer.writerow(columns)
+    for item in iterate_with_progress(items, output):
+        writer.writerow([escape_cell(item[name]) for name in columns])
+
+
+def escape_cell(value: object) -> object:
+    """Return the value as a cell that no spreadsheet executes.
+
+    Spreadsheets execute a text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return as a formula,
+    and reasons, descriptions and names are written by others. Such a text gets a leading apostrophe, which spreadsheets
+    take as the mark of a text. Numbers are left as they are. Control characters except line feeds and tabs are made
+    visible.
+    """
+    if isinstance(value, list | tuple):
+        value = ", ".join(str(each) for each in value)
+    if not isinstance(value, str):
+        return value
+    text = escape_lines(value)
+    return f"'{text}" if value.lstrip(" ").startswith(_FORMULA) else text

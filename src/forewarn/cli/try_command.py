@@ -1,0 +1,236 @@
+"""`forewarn try`: run a handler against one scenario or all of them, and report its behaviour."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forewarn.cli.command import command, require_testing_extra
+from forewarn.cli.completers import scenario_names
+from forewarn.cli.output import Column, Output
+from forewarn.cli.scenario import ExpectationFailed, SetOption, make_step_printer, make_wait_printer, parse_parameters
+from forewarn.cli.times import as_span_s
+from forewarn.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from forewarn.testing.report import TrialReport
+    from forewarn.testing.scenario_loader import Scenario
+
+__all__ = ["add_try"]
+
+# A handler mostly sleeps between its requests, so a processor has time for several.
+_JOBS_PER_CPU = 4
+_JOBS_MAX = 64
+_OUTPUT_LINES = 20
+# An absolute path in a shell command, also after an equals sign or inside quotes; files below /dev are no state.
+_ABSOLUTE = re.compile(r"(?:^|[\s='\"])(/(?!dev/)[^\s'\";|&)]+)")
+
+
+def add_try(app: typer.Typer) -> None:
+    """Add the command `try`."""
+
+    @command(
+        app,
+        "try",
+        "forewarn try -- ./my-handler.sh",
+        "forewarn try --all --prepared 'test -e drained' --junit report.xml -- python3 handler.py",
+        "forewarn try --scenario spot-eviction --recovered 'test ! -e drained' -- ./my-handler.sh",
+        panel="Test",
+    )
+    def try_it(
+        handler: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The handler, with its arguments.")],
+        output: Output,
+        which: Annotated[
+            str,
+            typer.Option(
+                "--scenario",
+                metavar="NAME_OR_FILE",
+                help="Scenario to run the handler in.",
+                autocompletion=scenario_names,
+            ),
+        ] = "live-migration",
+        is_all: Annotated[
+            bool,
+            typer.Option("--all", help="Run every scenario for handlers, several at a time."),
+        ] = False,
+        jobs: Annotated[
+            int | None,
+            typer.Option(
+                min=1,
+                max=_JOBS_MAX,
+                help="With --all: number of scenarios at a time. (default: four per processor; one if --prepared or "
+                "--recovered names an absolute path, since all scenarios would share that file)",
+            ),
+        ] = None,
+        patience: Annotated[
+            str, typer.Option(metavar="SPAN", help="Maximum real time to react to each change.")
+        ] = "5s",
+        prepared: Annotated[
+            str, typer.Option(metavar="SHELL", help="Command that succeeds only while the VM is prepared.")
+        ] = "",
+        recovered: Annotated[
+            str,
+            typer.Option(
+                metavar="SHELL", help="Command that succeeds once the VM has recovered; run when no event is left."
+            ),
+        ] = "",
+        reboot: Annotated[
+            bool, typer.Option("--reboot", help="Kill and restart the handler when its VM reboots.")
+        ] = False,
+        junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report as JUnit XML.")] = None,
+        shows_output: Annotated[
+            bool, typer.Option("--show-output", help="Show the handler's last output even if it passed.")
+        ] = False,
+        shared_network: Annotated[
+            bool,
+            typer.Option(
+                "--shared-network", help="Use this machine's network; the handler must then use $FOREWARN_ENDPOINT."
+            ),
+        ] = False,
+        parameters: SetOption = None,
+    ) -> None:
+        """Run a handler in a scenario, and report its actions, their times, and its mistakes.
+
+        The handler finds the endpoint at 169.254.169.254 port 80, in a separate network, if that can be created;
+        otherwise at the address in the variable FOREWARN_ENDPOINT. Time is virtual: it advances once the handler has
+        reacted. With --all, each scenario has its own empty folder, in which the handler and the commands run.
+        """
+        how = {
+            "patience_s": as_span_s(patience, "--patience") or 0.0,
+            "prepared": prepared,
+            "recovered": recovered,
+            "reboots": reboot,
+            "is_alone": not shared_network,
+        }
+        if jobs is not None and not is_all:
+            msg = "--jobs requires --all"
+            raise InvalidRequest(msg)
+        if parameters and is_all:
+            msg = "--set cannot be combined with --all: name one scenario with --scenario"
+            raise InvalidRequest(msg)
+        with require_testing_extra():
+            from forewarn.testing.report import encode_junit
+            from forewarn.testing.scenario_loader import load_scenario
+
+        reports = (
+            _try_all(output, handler, jobs or _choose_jobs(output, prepared, recovered), how)
+            if is_all
+            else [_try_one(output, load_scenario(which, parse_parameters(parameters)), handler, how)]
+        )
+        # Written before anything is printed: CI needs the report even if the reader of the output has gone.
+        if junit is not None:
+            junit.write_bytes(encode_junit(reports))
+        _print_reports(output, reports, is_all=is_all, shows_output=shows_output)
+        failed = [report for report in reports if not report.has_passed]
+        if is_all and failed:
+            names = ", ".join(report.scenario for report in failed)
+            msg = f"the handler failed {len(failed)} of {len(reports)} scenarios: {names}"
+            raise ExpectationFailed(msg)
+        if failed:
+            msg = f"the handler failed {failed[0].scenario}: {failed[0].faults[0]}"
+            raise ExpectationFailed(msg)
+
+
+def _try_one(output: Output, scenario: Scenario, handler: list[str], options: dict[str, Any]) -> TrialReport:
+    from forewarn.testing.trial import try_handler
+
+    on_wait = make_wait_printer(output, len(scenario.steps))
+    return asyncio.run(try_handler(scenario, handler, on_step=make_step_printer(output), on_wait=on_wait, **options))
+
+
+def _try_all(output: Output, handler: list[str], jobs: int, options: dict[str, Any]) -> list[TrialReport]:
+    with require_testing_extra():
+        from forewarn.testing.scenario_loader import load_scenario, shipped_scenarios
+        from forewarn.testing.trial import try_all_scenarios
+
+    scenarios = [scenario for scenario in map(load_scenario, shipped_scenarios()) if scenario.only != "play"]
+    return asyncio.run(
+        try_all_scenarios(
+            scenarios, handler, jobs=jobs, on_report=_make_progress_printer(output, len(scenarios)), **options
+        )
+    )
+
+
+def _make_progress_printer(output: Output, count: int) -> Callable[[TrialReport], None]:
+    """Return a callback that shows on a terminal how many scenarios are done."""
+    done: list[str] = []
+
+    def count_one(report: TrialReport) -> None:
+        done.append(report.scenario)
+        word = "passed" if report.has_passed else "failed"
+        output.show_progress(f"{len(done)} of {count} scenarios: {report.scenario} {word}")
+
+    output.show_progress(f"0 of {count} scenarios")
+    return count_one
+
+
+def _choose_jobs(output: Output, prepared: str, recovered: str) -> int:
+    """Return the number of scenarios to try at a time, if the user gives none."""
+    shared = _ABSOLUTE.search(f"{prepared} {recovered}")
+    if shared is None:
+        return _JOBS_PER_CPU * (os.cpu_count() or 1)
+    output.print_notice(
+        f"running one scenario at a time, because all would share {shared[1]}: use a relative path, since each "
+        "scenario has a separate folder, or pass --jobs"
+    )
+    return 1
+
+
+def _print_reports(output: Output, reports: list[TrialReport], *, is_all: bool, shows_output: bool) -> None:
+    if is_all:
+        content: Any = {"passed": all(r.has_passed for r in reports), "scenarios": [r.as_json() for r in reports]}
+        if output.print_if_json(content):
+            return
+        output.show_progress()
+        output.print_table(
+            [Column("scenario"), Column("result"), Column("time"), Column("mistake", is_whole=False)],
+            [
+                (
+                    r.scenario,
+                    "passed" if r.has_passed else "failed",
+                    f"{r.took_s:.1f} s",
+                    r.faults[0] if r.faults else "",
+                )
+                for r in reports
+            ],
+        )
+    elif output.print_if_json(reports[0].as_json()):
+        return
+    for report in reports:
+        if not is_all:
+            _print_summary(output, report)
+        if is_all and not report.has_passed:
+            output.print_heading(report.scenario)
+            for line in report.faults:
+                output.print_line(f"  {line}")
+        if report.output and (shows_output or not report.has_passed):
+            output.print_heading(f"last output in {report.scenario}")
+            for line in report.output.splitlines()[-_OUTPUT_LINES:]:
+                output.print_line(f"  {line}")
+
+
+def _print_summary(output: Output, report: TrialReport) -> None:
+    output.print_line()
+    first_request = "never" if report.first_request_s is None else f"{report.first_request_s:.1f} s after its start"
+    pause = "" if report.interval_s is None else f", every {report.interval_s:.1f} s"
+    reboots = [("rebooted", f"{report.reboots} times")] if report.reboots else []
+    output.print_fields(
+        [
+            ("network", "its own, endpoint at 169.254.169.254" if report.has_own_network else "this machine's"),
+            ("first request", first_request),
+            ("requests", f"{report.requests}{pause}"),
+            *reboots,
+            *(("approved", f"{event_id} after {after_s:.1f} s") for event_id, after_s in report.approvals),
+        ]
+    )
+    output.print_table(
+        [Column("finding"), Column("times"), Column("detail", is_whole=False)],
+        [("wrong" if f.is_failure else "note", f.count, f.text) for f in report.findings],
+        empty="no findings",
+    )

@@ -1,0 +1,235 @@
+"""`/v1/hosts/NAME/watch` and the other routes that the endpoint on a host calls."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter
+from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from forewarn.control.context import Actor, Caller, Context, ContextOf, HostActor, is_still_valid
+from forewarn.core.access import Principal, Token
+from forewarn.core.approval import Approver
+from forewarn.core.model import VirtualMachine
+from forewarn.errors import Forbidden
+from forewarn.publishing.host_watch import HostWatch
+from forewarn.wire.control import PageOut
+from forewarn.wire.hostfeed import ALIVE, encode_state_line
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/hosts/{name}", tags=["host"])
+
+_ALIVE_S = 5.0
+_LOOK_S = 60.0
+"""Interval between checks of a watcher's token."""
+
+_NAMES_MAX = 10_000
+
+
+class _RequestModel(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class HostApprovalIn(_RequestModel):
+    """Approvals that a VM of the host has given."""
+
+    vm: Annotated[str, Field(max_length=128, description="Name of the VM.")]
+    event_ids: Annotated[
+        list[Annotated[str, Field(max_length=64)]], Field(max_length=1000, description="Ids of the approved events.")
+    ]
+    source_address: Annotated[str, Field(max_length=64, description="Address from which the VM sent them.")] = ""
+    api_version: Annotated[str, Field(max_length=32, description="Api-version of the VM's request.")] = ""
+
+
+class HostApprovalOut(BaseModel):
+    """Outcome of each approval, as lists of event ids."""
+
+    unknown: list[str]
+    approved: list[str]
+    unchanged: list[str]
+    refused: list[str] = []
+
+
+class HostRequestsIn(_RequestModel):
+    """Time of the last request of VMs of the host; a scope's first request enables the service for it (R67, R69)."""
+
+    vms: Annotated[
+        dict[Annotated[str, Field(max_length=128)], datetime],
+        Field(max_length=_NAMES_MAX, description="Time of the last request, by VM."),
+    ]
+
+
+class HostRequestsOut(BaseModel):
+    """Number of scopes that this enabled."""
+
+    enabled: int
+
+
+class HostTokenOut(BaseModel):
+    """A token of a host; the token itself is shown only once, when it is created."""
+
+    id: str
+    host: str
+    created_at: datetime
+    revoked_at: datetime | None
+    token: str | None = None
+
+    @classmethod
+    def of(cls, token: Token, secret: str | None = None) -> HostTokenOut:
+        """Return the API's form of a token."""
+        host = token.host or token.name
+        return cls(id=token.id, host=host, created_at=token.created_at, revoked_at=token.revoked_at, token=secret)
+
+
+_LINES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+        "description": "JSON lines: first `build_state`, then each changed `document`, and `alive` in between.",
+    }
+}
+
+
+@router.get("/watch", response_class=StreamingResponse, responses=_LINES)
+async def watch(context: ContextOf, caller: Caller, _actor: HostActor, name: str) -> Response:
+    """Stream the documents of a host's VMs: all of them, then each that changes; a line at least every 5 seconds."""
+    return _WatchResponse(context, context.hub.begin_watch(name), caller)
+
+
+class _WatchResponse(Response):
+    """Stream of lines to one watcher, until it disconnects or the service stops.
+
+    There may be thousands of these, all woken at once, so waiting creates no task. A generator is avoided too: if it
+    were never started, its cleanup would not run.
+    """
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, context: Context, watch: HostWatch, caller: Principal) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._context = context
+        self._watch = watch
+        self._caller = caller
+        self._check_at_s = asyncio.get_running_loop().time() + _LOOK_S
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        ends = (
+            asyncio.ensure_future(_wait_for_disconnect(receive)),
+            asyncio.ensure_future(self._context.is_stopping.wait()),
+        )
+        # Only one future is awaited, that of the watch, so the others have to wake it.
+        for end in ends:
+            end.add_done_callback(lambda _: self._watch.wake())
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            while not any(end.done() for end in ends) and await self._is_still_valid():
+                lines = await self._wait_for_lines()
+                if lines:
+                    await send({"type": "http.response.body", "body": lines, "more_body": True})
+            await send({"type": "http.response.body"})
+        finally:
+            self._context.hub.end_watch(self._watch)
+            for end in ends:
+                end.cancel()
+
+    async def _is_still_valid(self) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._check_at_s:
+            return True
+        self._check_at_s = now_s + _LOOK_S
+        return await is_still_valid(self._context, self._caller)
+
+    async def _wait_for_lines(self) -> bytes:
+        """Wait for the next lines to send; empty if woken for another reason."""
+        changes = self._watch.take_changes()
+        if changes is None:
+            return encode_state_line(self._context.hub.build_state(self._watch))
+        if changes:
+            return b"".join(change.encoded_line for change in changes)
+        return b"" if await self._watch.wait(_ALIVE_S) else ALIVE
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@router.post("/approvals")
+async def approve(context: ContextOf, _actor: HostActor, name: str, body: HostApprovalIn) -> HostApprovalOut:
+    """Approve events for a VM of the host; approvals are on disk when the response is sent."""
+    vm = _find_vm(context, name, body.vm)
+    approver = Approver(
+        actor=f"vm:{vm.name}",
+        audience=context.engine.identity.get_audience_key(vm.name),
+        vm=vm.name,
+        source_address=body.source_address or None,
+        api_version=body.api_version or None,
+    )
+    approval = await context.engine.approve(body.event_ids, approver)
+    # Refused ids are listed as unknown too: an endpoint of the previous version does not know `refused` and would
+    # answer 200 for them.
+    return HostApprovalOut(
+        unknown=[*approval.unknown, *approval.refused],
+        approved=list(approval.approved),
+        unchanged=list(approval.unchanged),
+        refused=list(approval.refused),
+    )
+
+
+@router.post("/requests")
+async def asked(context: ContextOf, _actor: HostActor, name: str, body: HostRequestsIn) -> HostRequestsOut:
+    """Record requests of VMs of the host: the service is enabled for their scopes, and stays so."""
+    now = context.clock.now()
+    enabled = 0
+    for vm_name, moment in body.vms.items():
+        vm = _find_vm(context, name, vm_name)
+        channel = context.engine.feed.channel(context.engine.identity.get_audience_key(vm.name))
+        if not channel.is_enabled:
+            await context.engine.enable(channel.key, vm.scope)
+            enabled += 1
+        latest = min(moment, now)  # the host's clock may be ahead
+        channel.last_polled_at = latest if channel.last_polled_at is None else max(channel.last_polled_at, latest)
+    return HostRequestsOut(enabled=enabled)
+
+
+def _find_vm(context: Context, host: str, name: str) -> VirtualMachine:
+    """Return a VM that runs on a host.
+
+    Raises:
+        Forbidden: No VM of that name runs there; the error does not reveal whether another host runs one.
+    """
+    vm = next((vm for vm in context.engine.identity.vms_of(host) if vm.name == name), None)
+    if vm is None:
+        msg = f"vm {name!r} does not run on host {host!r}"
+        raise Forbidden(msg, vm=name, host=host)
+    return vm
+
+
+# Tokens
+
+
+@router.post("/tokens", status_code=201)
+async def create_token(context: ContextOf, actor: Actor, name: str) -> HostTokenOut:
+    """Create a token for the endpoint on that host; it is shown only this once."""
+    token, word = await context.engine.create_host_token(name, actor=actor)
+    return HostTokenOut.of(token, word)
+
+
+@router.get("/tokens")
+async def list_tokens(context: ContextOf, _actor: Actor, name: str) -> PageOut[HostTokenOut]:
+    """List the host's tokens, oldest first."""
+    found = await context.engine.read(lambda reader: reader.list_tokens(name))
+    return PageOut(items=[HostTokenOut.of(token) for token in found], next=None)
+
+
+@router.delete("/tokens/{token_id}")
+async def revoke_token(context: ContextOf, actor: Actor, name: str, token_id: str) -> HostTokenOut:
+    """Revoke a token; watchers that use it are disconnected within a minute."""
+    return HostTokenOut.of(await context.engine.revoke_host_token(name, token_id, actor=actor))

@@ -1,0 +1,66 @@
+"""Arithmetic of quiet hours over weeks, nights and clock changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from forewarn.core.policy import QuietHours
+
+__all__ = ["find_free_start", "overlaps_quiet_hours"]
+
+_DAY = timedelta(days=1)
+_INSTANT = timedelta(microseconds=1)
+_LASTS_MAX = timedelta(days=8)
+"""Maximum duration to check: quiet hours repeat every week, so any longer duration meets them anyway."""
+
+
+def find_free_start(
+    quiet: Iterable[QuietHours], at: datetime, until: datetime, duration: timedelta = timedelta(0)
+) -> datetime | None:
+    """Return the first moment at which something can begin and end outside of all quiet hours.
+
+    Args:
+        quiet: Quiet hours of all tenants concerned.
+        at: Earliest moment.
+        until: Latest moment, unless `at` itself is free.
+        duration: Duration; 0 or less for a single moment.
+
+    Returns:
+        The moment; None if there is none until then.
+    """
+    # Hundreds of tenants on a host may have the same quiet hours.
+    distinct = set(quiet)
+    # An interval without length would overlap nothing, so a single moment counts as the shortest one.
+    length = min(max(duration, _INSTANT), _LASTS_MAX)
+    moment = at
+    while True:
+        free_from = max((end for each in distinct for end in _find_ends(each, moment, moment + length)), default=moment)
+        if free_from == moment:
+            return moment
+        if free_from > until:
+            return None
+        # This end may lie in other quiet hours, so look again from there.
+        moment = free_from
+
+
+def overlaps_quiet_hours(quiet: Iterable[QuietHours], at: datetime, duration: timedelta) -> bool:
+    """Return True if any of these quiet hours overlap the period that begins `at` and lasts that long."""
+    end = at + min(max(duration, _INSTANT), _LASTS_MAX)
+    return any(True for each in set(quiet) for _ in _find_ends(each, at, end))
+
+
+def _find_ends(quiet_hours: QuietHours, begin: datetime, end: datetime) -> Iterable[datetime]:
+    """Yield the ends of the quiet hours that overlap the period from `begin` to `end`."""
+    # Quiet hours that began two days ago may still last: a whole day, and an hour more when clocks are set back.
+    day = (
+        begin.astimezone(quiet_hours.zone.rules).replace(tzinfo=None, hour=0, minute=0, second=0, microsecond=0)
+        - 2 * _DAY
+    )
+    last = end.astimezone(quiet_hours.zone.rules).replace(tzinfo=None) + _DAY
+    while day <= last:
+        if day.weekday() in quiet_hours.days:
+            quiet_from, quiet_until = quiet_hours.get_interval(day)
+            if quiet_from < end and quiet_until > begin:
+                yield quiet_until
+        day += _DAY

@@ -1,0 +1,243 @@
+"""Actions of the dashboard's buttons: commands of the control API, sent from a browser."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from forewarn.control import commands
+from forewarn.control.access import ROUTES
+from forewarn.control.context import Context
+from forewarn.core import rollout_commands
+from forewarn.core.access import Principal
+from forewarn.engine.transaction import IdempotencyKey
+from forewarn.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from forewarn.util.duration import parse_duration
+from forewarn.wire.control import MaintenanceIn
+
+__all__ = [
+    "act_on_maintenance",
+    "act_on_rollout",
+    "approve_event",
+    "check_button_allowed",
+    "check_maintenance_action",
+    "list_allowed_buttons",
+    "recover_host",
+    "schedule_maintenance",
+]
+
+_REASON_MAX = 1000
+_SPAN_LENGTH_MAX = 40
+
+_BUTTONS: Mapping[str, str] = {
+    "approve_event": "POST /v1/events/approve",
+    "cancel": "POST /v1/maintenance/{maintenance_id}/cancel",
+    "defer": "POST /v1/maintenance/{maintenance_id}/defer",
+    "extend": "POST /v1/maintenance/{maintenance_id}/extend",
+    "start": "POST /v1/maintenance/{maintenance_id}/start",
+    "complete": "POST /v1/maintenance/{maintenance_id}/complete",
+    "schedule_maintenance": "POST /v1/maintenance",
+    "recover": "POST /v1/hosts/{name}/recover",
+    # One entry for pause, resume and abort, which the same roles may call.
+    "rollout": "POST /v1/rollouts/{rollout_id}/pause",
+}
+"""API route for each button: the roles that may call the route may press the button."""
+
+
+def list_allowed_buttons(caller: Principal) -> set[str]:
+    """Return the buttons that the caller's role may press."""
+    return {name for name, route in _BUTTONS.items() if caller.role in ROUTES[route]}
+
+
+def check_button_allowed(caller: Principal, name: str) -> None:
+    """Check that the caller may press a button.
+
+    Raises:
+        Forbidden: The caller's role may not.
+    """
+    if name not in list_allowed_buttons(caller):
+        msg = f"{caller.actor} may not do this: not allowed for role {caller.role}"
+        raise Forbidden(msg, role=caller.role.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _ButtonPress:
+    """A press of a button of a maintenance."""
+
+    context: Context
+    caller: Principal
+    maintenance_id: str
+    form: Mapping[str, str]
+
+    def read_reason(self, verb: str = "") -> str | None:
+        return _read_reason(self.form, verb)
+
+
+async def _cancel_maintenance(press: _ButtonPress) -> None:
+    await commands.cancel_maintenance(press.context, press.caller, press.maintenance_id, reason=press.read_reason())
+
+
+async def _start_maintenance(press: _ButtonPress) -> None:
+    reason = press.read_reason("start it now") or ""
+    await press.context.engine.start(press.maintenance_id, actor=press.caller.actor, reason=reason)
+
+
+async def _complete_maintenance(press: _ButtonPress) -> None:
+    await press.context.engine.complete(press.maintenance_id, actor=press.caller.actor)
+
+
+async def _defer_maintenance(press: _ButtonPress) -> None:
+    by = _parse_duration_field(press.form, "by")
+    await commands.defer_maintenance(
+        press.context, press.caller, press.maintenance_id, by=by, reason=press.read_reason()
+    )
+
+
+async def _extend_maintenance(press: _ButtonPress) -> None:
+    by, tenant = _parse_duration_field(press.form, "by"), press.form.get("tenant") or None
+    await commands.extend_maintenance(
+        press.context, press.caller, press.maintenance_id, by, tenant=tenant, reason=press.read_reason()
+    )
+
+
+_VERBS: Mapping[str, Callable[[_ButtonPress], Awaitable[None]]] = {
+    "cancel": _cancel_maintenance,
+    "start": _start_maintenance,
+    "complete": _complete_maintenance,
+    "defer": _defer_maintenance,
+    "extend": _extend_maintenance,
+}
+
+
+async def act_on_maintenance(
+    context: Context, verb: str, maintenance_id: str, form: Mapping[str, str], caller: Principal
+) -> None:
+    """Cancel, start, complete, defer or extend a maintenance.
+
+    Raises:
+        NotFound: The verb does not exist, or the maintenance does not exist for the caller.
+        Forbidden: The caller may not press the button.
+        InvalidRequest: A start has no reason, or a duration cannot be read.
+        Conflict: The state or the limits of the maintenance do not allow it.
+    """
+    if verb not in _VERBS:
+        raise _unknown_button_error(verb)
+    check_button_allowed(caller, verb)
+    await _VERBS[verb](_ButtonPress(context, caller, maintenance_id, form))
+
+
+def check_maintenance_action(verb: str, form: Mapping[str, str], caller: Principal) -> None:
+    """Check that a button of a maintenance may be pressed, before the page asks for confirmation.
+
+    Raises:
+        NotFound: The verb does not exist.
+        Forbidden: The caller may not press the button.
+        InvalidRequest: A start has no reason.
+    """
+    if verb not in _VERBS:
+        raise _unknown_button_error(verb)
+    check_button_allowed(caller, verb)
+    _read_reason(form, "start it now" if verb == "start" else "")
+
+
+async def recover_host(context: Context, name: str, form: Mapping[str, str], caller: Principal) -> None:
+    """Report that a failed host works again.
+
+    Raises:
+        NotFound: The host does not exist.
+        Forbidden: The caller may not press the button.
+        Conflict: The host has not failed.
+    """
+    check_button_allowed(caller, "recover")
+    await context.engine.recover_host(name, actor=caller.actor, reason=_read_reason(form))
+
+
+async def approve_event(context: Context, event_id: str, caller: Principal) -> None:
+    """Approve an event for its VMs (X6).
+
+    Raises:
+        NotFound: No event of the caller has that id.
+        Forbidden: The caller may not press the button.
+        Conflict: A policy leaves the approval to another party.
+    """
+    check_button_allowed(caller, "approve_event")
+    (outcome,) = (await commands.approve_events(context, caller, [event_id])).values()
+    if outcome == "unknown":
+        msg = f"event {event_id!r} does not exist"
+        raise NotFound(msg, id=event_id)
+    if outcome == "refused":
+        msg = f"cannot approve event {event_id!r}: a policy leaves its approval to another party"
+        raise Conflict(msg, id=event_id)
+
+
+async def act_on_rollout(
+    context: Context, verb: str, rollout_id: str, form: Mapping[str, str], caller: Principal
+) -> None:
+    """Pause, resume or abort a rollout.
+
+    Raises:
+        NotFound: The verb or the rollout does not exist.
+        Forbidden: The caller may not press the button.
+        Conflict: The state of the rollout does not allow it.
+    """
+    check_button_allowed(caller, "rollout")
+    reason = _read_reason(form)
+    changes = {
+        "pause": (lambda r, now: rollout_commands.pause_rollout(r, now, reason=reason), "paused"),
+        "resume": (lambda r, now: rollout_commands.resume_rollout(r, now, accept_health="accept" in form), "resumed"),
+        "abort": (lambda r, now: rollout_commands.abort_rollout(r, now, reason=reason), "aborted"),
+    }
+    if verb not in changes:
+        raise _unknown_button_error(verb)
+    change, word = changes[verb]
+    await context.engine.change_rollout(rollout_id, change, word, actor=caller.actor)
+
+
+async def schedule_maintenance(context: Context, wanted: MaintenanceIn, key: str, caller: Principal) -> list[str]:
+    """Schedule the maintenance of a form, once for each key: a form sent twice schedules it once.
+
+    Returns:
+        Ids of the maintenances.
+
+    Raises:
+        Forbidden: The caller may not press the button.
+    """
+    check_button_allowed(caller, "schedule_maintenance")
+    actor = caller.actor
+    content = f"{actor}\n{wanted.model_dump_json()}".encode()
+    # Prefixed to keep the keys of forms apart from the Idempotency-Keys that the same person sends to the API.
+    once = (
+        IdempotencyKey(key=f"{actor}/form/{key[:100]}", fingerprint=hashlib.sha256(content).hexdigest())
+        if key
+        else None
+    )
+    made = await context.engine.schedule(wanted.to_request(), actor=actor, key=once)
+    return [maintenance.id for maintenance in made]
+
+
+def _read_reason(form: Mapping[str, str], verb: str = "") -> str | None:
+    text = form.get("reason", "").strip()
+    if len(text) > _REASON_MAX or "\x00" in text:
+        msg = f"the reason is longer than {_REASON_MAX} characters or contains a NUL character"
+        raise InvalidRequest(msg)
+    if not text and verb:
+        msg = f"give a reason to {verb}: it is recorded in the audit log"
+        raise InvalidRequest(msg)
+    return text or None
+
+
+def _parse_duration_field(form: Mapping[str, str], name: str) -> timedelta:
+    text = form.get(name, "").strip()
+    try:
+        if 0 < len(text) <= _SPAN_LENGTH_MAX:
+            return parse_duration(text)
+    except ValueError:
+        pass
+    msg = "enter a duration, for example 30m, 2h or 1d"
+    raise InvalidRequest(msg)
+
+
+def _unknown_button_error(verb: str) -> NotFound:
+    return NotFound(f"action {verb!r} does not exist")

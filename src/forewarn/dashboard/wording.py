@@ -1,0 +1,158 @@
+"""Wording of the dashboard in one place, so that every page uses the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from urllib.parse import quote
+
+from forewarn.core.forecast import MaintenanceProblem, MissingVote, NextStep
+from forewarn.core.model import Event, Maintenance, MaintenanceState
+from forewarn.dashboard.board import BoardItem
+
+__all__ = [
+    "STATES",
+    "TROUBLES",
+    "describe_next_step",
+    "describe_place",
+    "join_names",
+    "list_missing_tenants",
+    "make_title",
+    "tenant_name",
+    "tenant_path",
+]
+
+STATES: Mapping[MaintenanceState, str] = {
+    MaintenanceState.QUEUED: "…",
+    MaintenanceState.SCHEDULED: "◷",
+    MaintenanceState.STARTED: "▶",
+    MaintenanceState.COMPLETED: "✓",
+    MaintenanceState.CANCELED: "⊘",
+    MaintenanceState.FAILED: "✕",
+}
+"""Symbol for each state, so that states differ without colours."""
+
+TROUBLES: Mapping[MaintenanceProblem, tuple[str, str]] = {
+    MaintenanceProblem.FAILED: ("Failed", "The actuator gave up. See History for the cause."),
+    MaintenanceProblem.FAILING: ("Failing", "The actuator has failed and will be retried."),
+    MaintenanceProblem.LATE: ("Late", "Its start is due, but it has not started."),
+    MaintenanceProblem.OVERRUN: ("Overrun", "It is taking longer than announced."),
+    MaintenanceProblem.UNSEEN: (
+        "Not seen",
+        "A tenant has not polled since the announcement: no handler there knows of it.",
+    ),
+    MaintenanceProblem.UNAPPROVED: ("Not approved", "A tenant has not approved, and most of the notice has passed."),
+}
+"""Label and sentence for each trouble."""
+
+_NAMES_MAX = 3
+
+
+def tenant_name(audience: str) -> str:
+    """Return the name of an audience: a scope or a standalone VM."""
+    return audience.partition(":")[2]
+
+
+def tenant_path(audience: str) -> str:
+    """Return the path of an audience's page."""
+    kind, _, name = audience.partition(":")
+    return f"/{'scopes' if kind == 'scope' else 'vms'}/{quote(name, safe='')}"
+
+
+def join_names(names: Iterable[str], most: int = _NAMES_MAX) -> str:
+    """Join the first `most` names, and the number of further ones."""
+    all_names = list(names)
+    rest = len(all_names) - most
+    if rest > 0:
+        return f"{', '.join(all_names[:most])} and {rest} more"
+    return " and ".join([", ".join(all_names[:-1]), all_names[-1]]) if len(all_names) > 1 else "".join(all_names)
+
+
+def describe_place(maintenance: Maintenance) -> str:
+    """Return the hosts of a maintenance, or its VMs if it names no hosts."""
+    return join_names(maintenance.hosts or maintenance.vms)
+
+
+def make_title(maintenance: Maintenance) -> str:
+    """Return a title for a maintenance."""
+    return f"{maintenance.type} of {describe_place(maintenance) or 'nothing'}"
+
+
+def list_missing_tenants(votes: Iterable[MissingVote], reason: str | None = None) -> list[str]:
+    """Return the tenants whose approval is missing, each once; with `reason`, only those missing for that cause."""
+    return list(dict.fromkeys(tenant_name(vote.audience) for vote in votes if reason is None or vote.reason == reason))
+
+
+def describe_next_step(item: BoardItem) -> str:
+    """Return what a maintenance waits for and its next step, without a full stop; the page may append a time."""
+    return _NEXT[item.forecast.next_step](item)
+
+
+def _describe_announcement(item: BoardItem) -> str:
+    if item.forecast.has_hidden_blockers:
+        return "It is announced when earlier maintenances are over"
+    if not item.forecast.blocked_by:
+        return "It is announced next"
+    return f"It is announced when {_describe_blockers(item)} over"
+
+
+def _describe_start(item: BoardItem) -> str:
+    outlook = item.forecast
+    missing = list_missing_tenants(outlook.votes)
+    # For a tenant: others, whom it must not see, hold the maintenance up as well.
+    if outlook.has_hidden_blockers and MaintenanceProblem.LATE not in outlook.problems:
+        whom = f"{join_names([*missing, 'others'])} have approved" if missing else "others have approved"
+        return f"It also affects VMs of other tenants. It starts when {whom}, at the latest"
+    if outlook.blocked_by:
+        approved = f" and {join_names(missing)} approved, or its notice has passed" if missing else ""
+        return f"It starts when {_describe_blockers(item)} over{approved}"
+    if MaintenanceProblem.LATE in outlook.problems:
+        return "It should have started"
+    if missing:
+        verb = "approve" if len(missing) > 1 else "approves"
+        return f"It starts as soon as {join_names(missing)} {verb}, at the latest"
+    if any(event.is_listed for event in item.events):
+        return "All tenants have approved. It starts now"
+    return "No approval is needed. It starts"
+
+
+def _describe_end(item: BoardItem) -> str:
+    if item.maintenance.attempts:
+        often = item.maintenance.attempts
+        return f"The actuator has failed {often} time{'' if often == 1 else 's'} and will be retried"
+    if MaintenanceProblem.OVERRUN in item.forecast.problems:
+        return "It is under way and overdue"
+    return "It is under way and expected to end" if item.forecast.at else "It is under way; its end is not known"
+
+
+def _describe_final_state(item: BoardItem) -> str:
+    return {
+        MaintenanceState.COMPLETED: "It is over",
+        MaintenanceState.CANCELED: "It was canceled",
+    }.get(item.maintenance.state, "It failed and is not retried. See History for the cause")
+
+
+_NEXT = {
+    NextStep.ANNOUNCED: _describe_announcement,
+    NextStep.STARTED: _describe_start,
+    NextStep.OVER: _describe_end,
+    NextStep.NOTHING: _describe_final_state,
+}
+
+
+def _describe_blockers(item: BoardItem) -> str:
+    mine = make_title(item.maintenance)
+    titles = [make_title(maintenance) for maintenance in item.blocked_by]
+    names = [f"the other {each}" if each == mine else each for each in titles] or list(item.forecast.blocked_by)
+    return f"{join_names(names)} {'are' if len(names) > 1 else 'is'}"
+
+
+def count_approvals(events: Iterable[Event]) -> str:
+    """Return the number of listed events that are approved, out of all listed events."""
+    asked = [event for event in events if event.is_listed]
+    return f"{sum(event.is_approved for event in asked)} of {len(asked)}" if asked else "none needed"
+
+
+def describe_tenants(item: BoardItem) -> str:
+    """Return the scopes and standalone VMs that are affected; empty if `describe_place` says the same."""
+    names = join_names(dict.fromkeys(claim.scope or claim.vm for claim in item.maintenance.claims))
+    return "" if names == describe_place(item.maintenance) else names

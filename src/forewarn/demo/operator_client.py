@@ -1,0 +1,68 @@
+"""The operator's side: announce through the control API, and follow the audit log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+import httpx
+
+from forewarn.demo.act_record import DemoFailed, WatchedEntry
+from forewarn.demo.connection import describe_error
+
+__all__ = ["Operator"]
+
+
+class Operator:
+    """A client of the control API.
+
+    Args:
+        client: HTTP client with the address and the token of the service.
+    """
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def post(self, path: str, body: Mapping[str, object] | None) -> dict[str, Any]:
+        """Send a request and return the one maintenance that it creates.
+
+        Raises:
+            DemoFailed: The service refuses it, or does not create exactly one maintenance.
+        """
+        try:
+            answer = await self._client.post(path, json=body)
+            answer.raise_for_status()
+        except httpx.HTTPError as error:
+            msg = f"the request to {path} failed: {describe_error(error)}"
+            raise DemoFailed(msg) from error
+        made: list[dict[str, Any]] = answer.json()["items"]
+        if len(made) != 1:
+            msg = f"expected one maintenance from {path}, got {len(made)}"
+            raise DemoFailed(msg)
+        return made[0]
+
+    async def follow_audit_log(self, on_entry: Callable[[WatchedEntry], None]) -> None:
+        """Pass on each audit log entry as it is written, until cancelled.
+
+        Raises:
+            DemoFailed: The stream ended.
+        """
+        try:
+            async with self._client.stream("GET", "/v1/watch", params={"after": "0"}, timeout=None) as answer:
+                answer.raise_for_status()
+                async for row in answer.aiter_lines():
+                    if row.startswith("data: "):
+                        on_entry(_decode_entry(json.loads(row.removeprefix("data: "))))
+        except httpx.HTTPError as error:
+            msg = f"cannot follow the audit log: {describe_error(error)}"
+            raise DemoFailed(msg) from error
+        msg = "the audit log's stream ended unexpectedly"
+        raise DemoFailed(msg)
+
+
+def _decode_entry(written: dict[str, Any]) -> WatchedEntry:
+    return WatchedEntry(
+        at=datetime.fromisoformat(written["at"]), sequence=written["sequence"], kind=written["kind"], vm=written["vm"]
+    )

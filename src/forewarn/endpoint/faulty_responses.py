@@ -1,0 +1,176 @@
+"""Faulty responses: distortions of the status, the document and the bytes on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from forewarn.core.fault import InjectedFault
+from forewarn.wire import imds
+
+if TYPE_CHECKING:
+    from forewarn.endpoint.fastpath import VmConnection
+
+__all__ = ["WHOLE", "ResponseParts", "build_status_response", "distort_document", "send_malformed"]
+
+_RETRY_AFTER_S = 2
+_STATUS_TEXTS = {
+    HTTPStatus.NOT_FOUND: "Not found",
+    HTTPStatus.GONE: "Gone",
+    HTTPStatus.TOO_MANY_REQUESTS: "Too many requests",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "Internal server error",
+    HTTPStatus.SERVICE_UNAVAILABLE: "Service unavailable",
+}
+# More than 64 KiB, so that a client with a fixed buffer of that size fails.
+_LONG = "Host server is undergoing maintenance. " * (1 + (64 << 10) // 39)
+_RETRIED = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseParts:
+    """Response before it is sent.
+
+    Attributes:
+        headers: Headers without date, server and length.
+    """
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+# Status
+
+
+def build_status_response(fault: InjectedFault) -> ResponseParts:
+    """Return the response of a fault that is a status."""
+    status = HTTPStatus(int(fault.kind.name))
+    headers = {"content-type": imds.CONTENT_TYPE}
+    if status in _RETRIED:
+        headers["retry-after"] = str(_RETRY_AFTER_S)
+    return ResponseParts(status, headers, imds.encode_error(_STATUS_TEXTS[status]))
+
+
+# Documents
+
+
+def distort_document(fault: InjectedFault, answer: ResponseParts, before: ResponseParts | None) -> ResponseParts:
+    """Return the response with its document distorted by a fault.
+
+    Args:
+        fault: Fault of the place `DOCUMENT`.
+        answer: Correct response.
+        before: Response with the previous document; None if there was none.
+    """
+    if fault.kind.name == "stale":
+        # The first document of an audience cannot be outdated, so it is sent as it is.
+        return before or answer
+    return _DISTORTIONS[fault.kind.name](answer)
+
+
+def _empty_body(answer: ResponseParts) -> ResponseParts:
+    return replace(answer, body=b"")
+
+
+def _truncate_body(answer: ResponseParts) -> ResponseParts:
+    return replace(answer, body=answer.body[: len(answer.body) // 2])
+
+
+def _relabel_as_text(answer: ResponseParts) -> ResponseParts:
+    return replace(answer, headers=answer.headers | {"content-type": "text/plain; charset=utf-8"})
+
+
+def _rewrite_document(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[ResponseParts], ResponseParts]:
+    def apply(answer: ResponseParts) -> ResponseParts:
+        content = json.dumps(change(json.loads(answer.body)), separators=(",", ":"), ensure_ascii=False)
+        return replace(answer, body=content.encode())
+
+    return apply
+
+
+def _remove_events(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name != "Events"}
+
+
+def _add_unknown_members(document: dict[str, Any]) -> dict[str, Any]:
+    events = [event | {"Urgency": {"Level": 3, "Reasons": ["unheard-of"]}} for event in document["Events"]]
+    return {"Schema": "2035-01-01", **document, "Events": events, "Maintenance": None}
+
+
+def _set_unknown_types(document: dict[str, Any]) -> dict[str, Any]:
+    return document | {"Events": [event | {"EventType": "Transmogrify"} for event in document["Events"]]}
+
+
+def _lengthen_descriptions(document: dict[str, Any]) -> dict[str, Any]:
+    return document | {"Events": [event | {"Description": _LONG} for event in document["Events"]]}
+
+
+def _repeat_events(document: dict[str, Any]) -> dict[str, Any]:
+    return document | {"Events": document["Events"] * 2}
+
+
+_DISTORTIONS: dict[str, Callable[[ResponseParts], ResponseParts]] = {
+    "empty": _empty_body,
+    "truncated": _truncate_body,
+    "text-plain": _relabel_as_text,
+    "no-events": _rewrite_document(_remove_events),
+    "unknown-members": _rewrite_document(_add_unknown_members),
+    "unknown-type": _rewrite_document(_set_unknown_types),
+    "large-document": _rewrite_document(_lengthen_descriptions),
+    "repeated-event": _rewrite_document(_repeat_events),
+}
+
+
+# Bytes
+
+WHOLE = frozenset({"answered-twice", "slow-body", "slow-headers"})
+"""Faults of the bytes that still let a patient client receive the whole response."""
+
+
+async def send_malformed(connection: VmConnection, fault: InjectedFault, answer: ResponseParts, stamp: bytes) -> None:
+    """Write a response with this fault, end the connection, and wait until it has ended.
+
+    Args:
+        connection: Connection to which no part of a response has been written.
+        fault: Fault of the place `BYTES`.
+        answer: Correct response.
+        stamp: Header lines with the date and the server.
+    """
+    phrase = HTTPStatus(answer.status).phrase
+    lines = [f"{name}: {value}" for name, value in answer.headers.items()]
+    lines += [f"content-length: {len(answer.body)}", "connection: close"]
+    head = (
+        f"HTTP/1.1 {answer.status} {phrase}\r\n".encode() + stamp + "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
+    )
+    match fault.kind.name:
+        case "reset":
+            connection.write(head + answer.body[: len(answer.body) // 2])
+            # Let the event loop send these bytes: a reset drops what is still buffered.
+            await asyncio.sleep(0)
+            connection.reset()
+        case "answered-twice":
+            connection.write((head + answer.body) * 2)
+            connection.close_when_written()
+        case "slow-headers":
+            await _write_slowly(connection, head, fault.delay.total_seconds())
+            connection.write(answer.body)
+            connection.close_when_written()
+        case _:
+            connection.write(head)
+            await _write_slowly(connection, answer.body, fault.delay.total_seconds())
+            connection.close_when_written()
+    await connection.wait_until_lost()
+
+
+async def _write_slowly(connection: VmConnection, content: bytes, span_s: float) -> None:
+    """Write the content byte by byte over `span_s` seconds, the last byte at the end."""
+    for number in range(len(content)):
+        # Most clients give up before the end. Their requests must not keep a task for the rest of the time.
+        if connection.is_lost:
+            return
+        await asyncio.sleep(span_s / len(content))
+        connection.write(content[number : number + 1])

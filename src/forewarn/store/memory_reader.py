@@ -1,0 +1,357 @@
+"""The reading half of the in-memory store."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from heapq import merge, nlargest
+from itertools import islice, takewhile
+from operator import attrgetter, itemgetter
+from typing import Any, TypeVar
+
+from forewarn.core.access import Ownership, Role, Token
+from forewarn.core.audit_chain import Chain, ChainLink, ChainPage
+from forewarn.core.clock_jump import ClockJump
+from forewarn.core.decision import AudienceDocument
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import (
+    Audience,
+    AuditEntry,
+    Event,
+    Host,
+    Maintenance,
+    MaintenanceState,
+    Scope,
+    VirtualMachine,
+)
+from forewarn.core.selection import EVERYTHING, Selection, matches_entry, matches_maintenance
+from forewarn.store.clock_jump import CLOCK_JUMP, decode_jump
+from forewarn.store.contract import HOST_PREFIX, INVENTORY, FeedChanges, IdempotencyRecord, Page, StoredRollout
+from forewarn.store.memory_notifying import MemoryNotifyingReader
+from forewarn.store.memory_ownership import is_entry_owned, is_maintenance_owned, is_vm_owned
+from forewarn.store.memory_tables import ALL, Table, Tables
+
+__all__ = ["MemoryReader", "copy_as_json", "find_by_key"]
+
+V = TypeVar("V")
+
+
+def find_by_key(table: Table[V], keys: Iterable[str]) -> dict[str, V]:
+    """Return the values of a table that exist for these keys, by key."""
+    rows = table.rows
+    found = {key: rows[key] for key in keys if key in rows}
+    # Sorted, because the order of a set of strings differs from process to process.
+    return dict(sorted(found.items(), key=itemgetter(0))) if len(found) > 1 else found
+
+
+def copy_as_json(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy, as a database that stores JSON would."""
+    copy: dict[str, Any] = json.loads(json.dumps(content))
+    return copy
+
+
+class MemoryReader(MemoryNotifyingReader):
+    """Reads in dictionaries; see `forewarn.store.contract.Reader` for the duties."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def get_inventory(self) -> Inventory:
+        hosts, scopes = self._tables.hosts.rows, self._tables.scopes.rows
+        return Inventory(
+            hosts=tuple(hosts[name] for name in sorted(hosts)),
+            scopes=tuple(scopes[name] for name in sorted(scopes)),
+            vms=tuple(self.list_vms()),
+        )
+
+    def get_inventory_version(self) -> int:
+        return int(self._tables.meta.rows.get("inventory_version", "0"))
+
+    def get_inventory_around(
+        self, *, host: str, vms: Iterable[str], addresses: Iterable[str], scopes: Iterable[str]
+    ) -> Inventory:
+        names = {*vms, *find_by_key(self._tables.addresses, set(addresses)).values()}
+        found = {vm.name: vm for vm in (*self.list_vms(host=host), *find_by_key(self._tables.vms, names).values())}
+        named = {*scopes, *(vm.scope for vm in found.values() if vm.scope is not None)}
+        return Inventory(
+            hosts=tuple(find_by_key(self._tables.hosts, [host]).values()),
+            scopes=tuple(self.find_scopes(sorted(named)).values()),
+            vms=tuple(found[name] for name in sorted(found)),
+        )
+
+    def list_vms(
+        self, *, host: str | None = None, name: str | None = None, owned: Ownership | None = None
+    ) -> list[VirtualMachine]:
+        rows = self._tables.vms.rows
+        if name is not None:
+            vm = rows.get(name)
+            found = [vm] if vm is not None and host in (None, vm.host) else []
+        else:
+            index = (
+                self._tables.vms_by_name.get_group(ALL) if host is None else self._tables.vms_by_host.get_group(host)
+            )
+            found = [rows[key] for (key,) in index]
+        return [vm for vm in found if owned is None or is_vm_owned(self._tables, owned, vm)]
+
+    def get_vm_page(self, after: str | None, limit: int, owned: Ownership | None = None) -> list[VirtualMachine]:
+        rows, index = self._tables.vms.rows, self._tables.vms_by_name.get_group(ALL)
+        if owned is None:
+            return [rows[name] for (name,) in _slice_page(index, after, limit)]
+        found = (rows[name] for (name,) in _slice_page(index, after, len(index)))
+        return list(islice((vm for vm in found if is_vm_owned(self._tables, owned, vm)), limit))
+
+    def get_host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
+        page = _slice_page(self._tables.hosts_by_name.get_group(ALL), after, limit)
+        return {host: [name for (name,) in self._tables.vms_by_host.get_group(host)] for (host,) in page}
+
+    def find_hosts(self, names: Iterable[str]) -> dict[str, Host]:
+        return find_by_key(self._tables.hosts, names)
+
+    def list_failed_hosts(self, limit: int) -> list[Host]:
+        failed = [(h.failed_at, h) for h in self._tables.hosts.rows.values() if h.failed_at is not None]
+        # Two stable sorts: hosts that failed at the same time are listed by name, and times descend.
+        failed.sort(key=lambda each: each[1].name)
+        failed.sort(key=lambda each: each[0], reverse=True)
+        return [host for _, host in failed[:limit]]
+
+    def find_scopes(self, names: Iterable[str]) -> dict[str, Scope]:
+        return find_by_key(self._tables.scopes, names)
+
+    def iter_documents(self) -> Iterator[AudienceDocument]:
+        for audience in list(self._tables.audiences.rows.values()):
+            if audience.enabled_at is not None:
+                yield self._build_document(audience)
+
+    def _build_document(self, audience: Audience) -> AudienceDocument:
+        events, maintenances = self._tables.events.rows, self._tables.maintenances.rows
+        listed = [events[key] for _, key in self._tables.events_by_audience.get_group(audience.key)]
+        return AudienceDocument(audience=audience, items=tuple((e, maintenances[e.maintenance_id]) for e in listed))
+
+    def get_position(self) -> int:
+        return self._tables.counter
+
+    def get_feed_changes(self, since: int) -> FeedChanges:
+        marks = self._tables.feed_by_sequence.get_group(ALL)
+        keys = {key for sequence, key in marks if sequence > since}
+        documents = [self._build_document(audience) for audience in self.find_audiences(keys).values()]
+        if INVENTORY in keys:
+            return FeedChanges(position=self.get_position(), documents=documents, inventory=self.get_inventory())
+        names = [key.removeprefix(HOST_PREFIX) for key in keys if key.startswith(HOST_PREFIX)]
+        hosts = {name: tuple(self.list_vms(host=name)) for name in names}
+        return FeedChanges(position=self.get_position(), documents=documents, inventory=None, hosts=hosts)
+
+    def find_audiences(self, keys: Iterable[str]) -> dict[str, Audience]:
+        return find_by_key(self._tables.audiences, keys)
+
+    def list_maintenances(
+        self,
+        *,
+        states: Sequence[MaintenanceState] = (),
+        before: int | None = None,
+        limit: int = 100,
+        selection: Selection = EVERYTHING,
+        owned: Ownership | None = None,
+    ) -> Page[Maintenance]:
+        index = self._tables.maintenances_by_state
+        states = selection.states or states
+        groups = [index.get_group(state) for state in dict.fromkeys(states)]
+        if not states:
+            groups = [self._tables.maintenances_by_sequence.get_group(ALL)]
+        newest = merge(*(_iter_backwards(group, before) for group in groups), reverse=True)
+        all_of_them = (self._tables.maintenances.rows[key] for _, key in newest)
+        taken = (
+            m for m in all_of_them if self._is_selected(selection, m) and is_maintenance_owned(owned, selection, m)
+        )
+        found = list(islice(taken, limit + 1))
+        return Page(found[:limit], found[limit - 1].sequence if len(found) > limit else None)
+
+    def _is_selected(self, selection: Selection, maintenance: Maintenance) -> bool:
+        if selection == EVERYTHING:
+            return True
+        entries = (
+            self._tables.audit_log.rows[number][1]
+            for (number,) in self._tables.entries_by_maintenance.get_group(maintenance.id)
+        )
+        return matches_maintenance(selection, maintenance, entries)
+
+    def get_maintenance(self, maintenance_id: str, owned: Ownership | None = None) -> Maintenance | None:
+        found = self._tables.maintenances.rows.get(maintenance_id)
+        return found if found is not None and (owned is None or owned.select_claims(found)) else None
+
+    def list_ended_since(self, moment: datetime, limit: int, owned: Ownership | None = None) -> list[Maintenance]:
+        found = [
+            (m.ended_at, m.sequence, m)
+            for m in self._tables.maintenances.rows.values()
+            if m.ended_at is not None and m.ended_at >= moment and is_maintenance_owned(owned, EVERYTHING, m)
+        ]
+        return [m for _, _, m in nlargest(limit, found, key=itemgetter(0, 1))]
+
+    def find_maintenances(self, ids: Iterable[str]) -> dict[str, Maintenance]:
+        return find_by_key(self._tables.maintenances, ids)
+
+    def find_events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
+        rows, index = self._tables.events.rows, self._tables.events_by_maintenance
+        found = {i: [rows[key] for _, key in index.get_group(i)] for i in sorted(set(maintenance_ids))}
+        return {i: events for i, events in found.items() if events}
+
+    def find_event_audiences(self, event_ids: Iterable[str]) -> dict[str, str]:
+        return {i: event.audience for i, event in find_by_key(self._tables.events, event_ids).items()}
+
+    def find_owned_events(self, event_ids: Iterable[str], owned: Ownership) -> set[str]:
+        maintenances = self._tables.maintenances.rows
+        events = find_by_key(self._tables.events, event_ids)
+        return {i for i, event in events.items() if owned.has_event(event, maintenances[event.maintenance_id])}
+
+    def list_entries(  # noqa: PLR0913 - as the contract says
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        newest: bool = False,
+        before: int | None = None,
+        selection: Selection = EVERYTHING,
+        owned: Ownership | None = None,
+    ) -> Page[AuditEntry]:
+        index = self._tables.entries_by_sequence.get_group(ALL)
+        if selection.maintenance_id is not None:
+            index = self._tables.entries_by_maintenance.get_group(selection.maintenance_id)
+        first = bisect_right(index, (after,))
+        last = len(index) if before is None else bisect_left(index, (before,))
+        places = range(first, last)
+        numbered = (index[place][0] for place in (reversed(places) if newest else places))
+        found = list(islice(self._iter_entries(numbered, selection, owned), limit + 1))
+        following = found[limit - 1].sequence if len(found) > limit else None
+        return Page(found[:limit][::-1] if newest else found[:limit], following)
+
+    def _iter_entries(
+        self, numbers: Iterable[int], selection: Selection, owned: Ownership | None
+    ) -> Iterator[AuditEntry]:
+        rows, maintenances = self._tables.audit_log.rows, self._tables.maintenances.rows
+        for number in numbers:
+            entry = rows[number][1]
+            if owned is not None and not is_entry_owned(self._tables, owned, entry, selection):
+                continue
+            if selection == EVERYTHING or matches_entry(selection, entry, maintenances.get(entry.maintenance_id)):
+                yield replace(entry, sequence=number)
+
+    def get_newest_excess_at(self, entries_max: int) -> datetime | None:
+        index = self._tables.entries_by_chain.get_group(Chain.EVENTS)
+        count = len(index) - entries_max
+        return self._tables.audit_log.rows[index[count - 1][0]][1].at if count > 0 else None
+
+    def find_nth_newest_of_tenant(self, tenant_key: str, since: datetime, count: int) -> datetime | None:
+        operations = self._tables.maintenances_by_tenant.get_group(tenant_key)
+        ids = [maintenance_id for _, maintenance_id in operations[bisect_left(operations, (since,)) :]]
+        numbers = sorted(number for each in ids for (number,) in self._tables.entries_by_maintenance.get_group(each))
+        entries = [self._tables.audit_log.rows[number][1] for number in numbers]
+        made = [entry.at for entry in entries if entry.actor.startswith(f"{Role.TENANT}:")]
+        return made[-count] if len(made) >= count else None
+
+    def get_link_page(self, after: int | None, limit: int) -> ChainPage:
+        kept = [
+            self._tables.entries_by_sequence.get_group(ALL),
+            *(self._tables.forgotten_by_chain.get_group(c) for c in Chain),
+        ]
+        found: list[ChainLink] = []
+        # None stands for the entries that are kept; they are of both chains.
+        for chain, index in zip((None, *Chain), kept, strict=True):
+            first = 0 if after is None else bisect_right(index, (after,))
+            found += [self._build_link(chain, number) for (number,) in index[first : first + limit + 1]]
+        found.sort(key=attrgetter("sequence"))
+        audit = self._tables.entries_by_chain.get_group(Chain.AUDIT)
+        return ChainPage(
+            links=tuple(found[:limit]),
+            heads=dict(self._tables.heads),
+            oldest={Chain.AUDIT: audit[0][0]} if audit else {},
+            sealed_until=self._tables.counter,
+            next=found[limit - 1].sequence if len(found) > limit else None,
+        )
+
+    def _build_link(self, forgotten: Chain | None, number: int) -> ChainLink:
+        if forgotten is not None:
+            return self._tables.forgotten_links.rows[forgotten, number]
+        _, entry, chain, digest = self._tables.audit_log.rows[number]
+        return ChainLink(sequence=number, chain=chain, hash=digest, entry=entry)
+
+    def count_by_state(self) -> Mapping[MaintenanceState, int]:
+        return {state: len(self._tables.maintenances_by_state.get_group(state)) for state in MaintenanceState}
+
+    def next_due_at(self, except_for: Iterable[str] = (), *, only_started: bool = False) -> datetime | None:
+        skipped, rows = set(except_for), self._tables.maintenances.rows
+        found = ((at, key) for at, _, key in self._tables.maintenances_by_due_at.get_group(ALL) if key not in skipped)
+        return next((at for at, key in found if not only_started or _is_started(rows[key])), None)
+
+    def next_inactive_at(self) -> datetime | None:
+        return next((at for at, _ in self._tables.audiences_by_active_until.get_group(ALL)), None)
+
+    def list_due(self, now: datetime, limit: int, *, only_started: bool = False) -> list[Maintenance]:
+        rows = self._tables.maintenances.rows
+        if only_started:
+            found = (rows[key] for at, _, key in self._tables.maintenances_by_due_at.get_group(ALL) if at <= now)
+            return list(islice(filter(_is_started, found), limit))
+        return [
+            rows[place[-1]] for place in _take_until(self._tables.maintenances_by_due_at.get_group(ALL), now, limit)
+        ]
+
+    def list_inactive(self, before: datetime, limit: int) -> list[Audience]:
+        rows = self._tables.audiences.rows
+        return [
+            rows[place[-1]]
+            for place in _take_until(self._tables.audiences_by_active_until.get_group(ALL), before, limit)
+        ]
+
+    def get_token_by_digest(self, digest: str) -> Token | None:
+        return next((token for token in self._tables.tokens.rows.values() if token.digest == digest), None)
+
+    def get_token(self, token_id: str) -> Token | None:
+        return self._tables.tokens.rows.get(token_id)
+
+    def list_tokens(self, host: str | None = None) -> list[Token]:
+        found = [token for token in self._tables.tokens.rows.values() if token.host == host]
+        return sorted(found, key=attrgetter("created_at", "id"))
+
+    def get_rollout(self, rollout_id: str) -> StoredRollout | None:
+        return self._tables.rollouts.rows.get(rollout_id)
+
+    def list_rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
+        found = [each for each in self._tables.rollouts.rows.values() if is_ended in {None, each.is_ended}]
+        found.sort(key=attrgetter("id"))
+        return sorted(found, key=attrgetter("created_at"), reverse=True)[:limit]
+
+    def is_revoked(self, nonce: str) -> bool:
+        return nonce in self._tables.revocations.rows
+
+    def get_idempotency_record(self, key: str) -> IdempotencyRecord | None:
+        found = self._tables.idempotency_records.rows.get(key)
+        return None if found is None else replace(found, content=copy_as_json(found.content))
+
+    def get_inventory_fingerprint(self) -> str | None:
+        return self._tables.meta.rows.get("inventory")
+
+    def get_clock_kind(self) -> str | None:
+        return self._tables.meta.rows.get("clock")
+
+    def get_clock_jump(self) -> ClockJump | None:
+        return decode_jump(self._tables.meta.rows.get(CLOCK_JUMP))
+
+
+def _is_started(maintenance: Maintenance) -> bool:
+    return maintenance.state is MaintenanceState.STARTED
+
+
+def _slice_page(index: Sequence[tuple[Any, ...]], after: str | None, limit: int) -> Sequence[tuple[Any, ...]]:
+    first = 0 if after is None else bisect_right(index, (after,))
+    return index[first : first + limit]
+
+
+def _iter_backwards(index: Sequence[tuple[Any, ...]], before: int | None) -> Iterator[tuple[Any, ...]]:
+    end = len(index) if before is None else bisect_left(index, (before,))
+    return (index[position] for position in range(end - 1, -1, -1))
+
+
+def _take_until(index: Sequence[tuple[Any, ...]], moment: datetime, limit: int) -> Iterator[tuple[Any, ...]]:
+    """Return at most `limit` places whose moment has come."""
+    return islice(takewhile(lambda place: place[0] <= moment, index), limit)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from forewarn.core.forecast import MaintenanceProblem, forecast_maintenance
+from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.model import Maintenance, MaintenanceState
+from forewarn.dashboard import wording
+from forewarn.dashboard.board import BoardItem
+from tests.support.world import World, minutes
+from tests.unit.core.builders import availability_set, vm
+
+WEB_0 = vm("web-0", scope="web", fault_domain=0)
+WEB_1 = vm("web-1", host="host-2", scope="web", fault_domain=1)
+DB = vm("db")
+
+
+def world() -> World:
+    return World(WEB_0, WEB_1, DB, scopes=(availability_set(),))
+
+
+def item(made: World, it: Maintenance) -> BoardItem:
+    current = made.maintenances[it.id]
+    events = tuple(event for event in made.events.values() if event.maintenance_id == it.id)
+    others = [m for m in made.maintenances.values() if m.is_active and m.id != it.id]
+    return BoardItem(current, events, forecast_maintenance(current, events, others, lambda _key: made.now, made.now))
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([], ""),
+        (["a"], "a"),
+        (["a", "b"], "a and b"),
+        (["a", "b", "c"], "a, b and c"),
+        (["a", "b", "c", "d", "e"], "a, b, c and 2 more"),
+    ],
+)
+def test_a_few_names_and_how_many_more(names: list[str], expected: str) -> None:
+    assert wording.join_names(names) == expected
+
+
+def test_it_says_whom_a_scheduled_one_waits_for() -> None:
+    made = world()
+    it = made.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
+    assert wording.describe_next_step(item(made, it)) == "It starts as soon as db and web approve, at the latest"
+    made.approve("db", next(event.id for event in made.events.values() if event.audience == "vm:db"))
+    assert wording.describe_next_step(item(made, it)) == "It starts as soon as web approves, at the latest"
+    assert wording.count_approvals(item(made, it).events) == "1 of 2"
+
+
+def test_it_says_behind_whom_a_queued_one_waits() -> None:
+    made = world()
+    first = made.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
+    second = made.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-2",)))
+    assert wording.describe_next_step(item(made, second)) == f"It is announced when {first.id} is over"
+    named = replace(item(made, second), blocked_by=(first,))
+    assert wording.describe_next_step(named) == "It is announced when Freeze of host-1 is over"
+    same = made.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
+    named = replace(item(made, same), blocked_by=(first,))
+    assert wording.describe_next_step(named) == "It is announced when the other Freeze of host-1 is over"
+    assert wording.count_approvals(item(made, second).events) == "none needed"
+
+
+def test_it_says_what_becomes_of_one_under_way_and_of_one_that_is_over() -> None:
+    made = world()
+    it = made.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",), duration_s=60))
+    made.force_start(it)
+    assert wording.describe_next_step(item(made, it)) == "It is under way and expected to end"
+    made.advance(minutes(4))
+    assert wording.describe_next_step(item(made, it)) == "It is under way and overdue"
+    made.complete(it)
+    assert wording.describe_next_step(item(made, it)) == "It is over"
+    other = made.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
+    made.cancel(other)
+    assert wording.describe_next_step(item(made, other)) == "It was canceled"
+
+
+def test_every_state_and_trouble_has_a_sign_or_a_word() -> None:
+    assert set(wording.STATES) == set(MaintenanceState)
+    assert len(set(wording.STATES.values())) == len(wording.STATES)
+    assert set(wording.TROUBLES) == set(MaintenanceProblem)
+    assert len({word for word, _ in wording.TROUBLES.values()}) == len(wording.TROUBLES)
