@@ -308,5 +308,5 @@ def test_it_opens_on_a_machine_that_pauses_meanwhile(
         time.sleep(1.2)  # longer than a change may leave its transaction alone where it waits 0.1 s for locks
         upgrade_schema(connection)
 
-    monkeypatch.setattr("forewarn.store.sql.upgrade", upgrade_late)
+    monkeypatch.setattr("forewarn.store.sql.upgrade_schema", upgrade_late)
     shared_database.open(busy_timeout_ms=100).close()

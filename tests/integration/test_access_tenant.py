@@ -181,7 +181,7 @@ def test_asking_for_the_requests_of_a_foreign_vm_does_as_much_as_for_one_that_ne
         looks.append(vm)
         return RequestJournal.list_exchanges(journal, vm=vm, is_visible=is_shown)
 
-    monkeypatch.setattr(journal, "exchanges", counted)
+    monkeypatch.setattr(journal, "list_exchanges", counted)
     for name in (other.name, "never-was", mine.name):
         me.get("/v1/requests", params={"vm": name}).raise_for_status()
     assert looks == [mine.name]

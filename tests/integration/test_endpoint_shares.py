@@ -56,8 +56,8 @@ def batches(service: Running, monkeypatch: pytest.MonkeyPatch) -> list[list[str]
         seen.append([approver.vm for _, approver, _ in wishes])
         return await carry(wishes)
 
-    monkeypatch.setattr(batcher, "_carry", watched)
-    monkeypatch.setattr(batcher, "_wishes_max", 4)
+    monkeypatch.setattr(batcher, "_carry_out", watched)
+    monkeypatch.setattr(batcher, "_requests_max", 4)
     return seen
 
 

@@ -41,8 +41,8 @@ def without_whole_reads(service: Running, monkeypatch: pytest.MonkeyPatch) -> It
         raise AssertionError(msg)
 
     with monkeypatch.context() as patch:
-        patch.setattr("forewarn.store.sql_reader.SqlReader.inventory", refuse)
-        patch.setattr(service.service.identity, "load", refuse)
+        patch.setattr("forewarn.store.sql_reader.SqlReader.get_inventory", refuse)
+        patch.setattr(service.service.identity, "load_inventory", refuse)
         yield
 
 

@@ -116,15 +116,15 @@ async def test_a_look_survives_a_crash() -> None:
     await world.crash()
     await world.advance(minutes(11))
     assert len(said(world, maintenance, EntryKind.UNSEEN)) == 1
-    assert world.read(lambda reader: reader.next_look_at()) is not None
+    assert world.read(lambda reader: reader.next_alert_check_at()) is not None
     await world.cancel(maintenance)
-    assert world.read(lambda reader: reader.next_look_at()) is None
+    assert world.read(lambda reader: reader.next_alert_check_at()) is None
 
 
 async def test_nothing_is_looked_for_where_nothing_is_wanted() -> None:
     world = await a_world(AlertThresholds())
     maintenance = await world.schedule_one("host-maintenance", "db")
-    assert world.read(lambda reader: reader.next_look_at()) is None
+    assert world.read(lambda reader: reader.next_alert_check_at()) is None
     await world.advance(minutes(60))
     kinds = {entry.kind for entry in world.entries(maintenance)}
     assert not kinds & {EntryKind.UNSEEN, EntryKind.LATE}

@@ -105,7 +105,7 @@ async def happen(made: Simulated, flaky: Flaky, chance: random.Random) -> None:
     """Something, on any maintenance or VM."""
     cause = chance.choice(sorted(CAUSE_VM))
     host = chance.choice(["host-1", "host-2", "host-3"])
-    some: list[Maintenance] = made.read(lambda reader: reader.maintenances(limit=30)).items
+    some: list[Maintenance] = made.read(lambda reader: reader.list_maintenances(limit=30)).items
     chosen = chance.choice(some) if some else await made.schedule_one(cause, CAUSE_VM[cause])
     match chance.randrange(9):
         case 0:

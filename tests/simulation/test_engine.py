@@ -185,7 +185,7 @@ async def test_an_evicted_vm_is_gone_and_so_is_what_was_planned_for_it() -> None
     await made.advance(minutes(11))
     assert made.state(eviction) == S.COMPLETED
     assert made.state(planned) == S.CANCELED
-    assert made.read(lambda reader: reader.vms(name="spot"))[0].power_state == "deallocated"
+    assert made.read(lambda reader: reader.list_vms(name="spot"))[0].power_state == "deallocated"
     with pytest.raises(Conflict, match="deallocated"):
         await made.schedule_one("user-restart", "spot")
     assert made.shown("spot")["Events"] == []
@@ -237,7 +237,7 @@ async def test_a_reboot_that_turns_out_as_a_freeze_shows_as_a_reboot_to_its_end(
         await made.approve_all("db")
     await made.advance(minutes(10))
     assert made.state(maintenance) == S.COMPLETED
-    assert made.read(lambda reader: reader.vms(name="db"))[0].power_state == "running"
+    assert made.read(lambda reader: reader.list_vms(name="db"))[0].power_state == "running"
 
 
 async def test_further_impacts_are_in_the_audit_log_and_in_no_document() -> None:

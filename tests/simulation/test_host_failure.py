@@ -31,7 +31,7 @@ async def fail(made: Simulated, name: str, reason: str | None = None) -> None:
 
 
 def host(made: Simulated, name: str = "host-1") -> Host:
-    found: Host = made.read(lambda reader: reader.hosts([name]))[name]
+    found: Host = made.read(lambda reader: reader.find_hosts([name]))[name]
     return found
 
 

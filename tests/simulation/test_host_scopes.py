@@ -20,7 +20,7 @@ INTRUDER = HostDeclaration(host="host-2", vms=(vm("thief", host="host-2", scope=
 
 
 def members(made: Simulated) -> list[str]:
-    return [vm.name for vm in made.read(lambda reader: reader.inventory()).vms if vm.scope == "web"]
+    return [vm.name for vm in made.read(lambda reader: reader.get_inventory()).vms if vm.scope == "web"]
 
 
 async def test_a_host_joins_no_scope_of_others_where_the_setting_is_off() -> None:

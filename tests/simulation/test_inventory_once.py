@@ -23,7 +23,7 @@ async def test_one_that_comes_late_undoes_nothing() -> None:
     moved = await made.engine.apply_inventory(ON_TWO, "two", actor="operator:ann", key=FIRST)
     await made.engine.apply_inventory(ON_ONE, "one", actor="operator:ann", key=SECOND)
     assert await made.engine.apply_inventory(ON_TWO, "two", actor="operator:ann", key=FIRST) == moved
-    assert [vm.host for vm in made.read(lambda reader: reader.inventory()).vms] == ["host-1"]
+    assert [vm.host for vm in made.read(lambda reader: reader.get_inventory()).vms] == ["host-1"]
 
 
 async def test_a_host_s_declaration_that_comes_late_undoes_nothing() -> None:
@@ -32,7 +32,7 @@ async def test_a_host_s_declaration_that_comes_late_undoes_nothing() -> None:
     await made.engine.apply_host(empty, actor="operator:ann", key=FIRST)
     await made.engine.apply_inventory(ON_ONE, "one", actor="operator:ann", key=SECOND)
     await made.engine.apply_host(empty, actor="operator:ann", key=FIRST)
-    assert [vm.name for vm in made.read(lambda reader: reader.inventory()).vms] == ["vm-1"]
+    assert [vm.name for vm in made.read(lambda reader: reader.get_inventory()).vms] == ["vm-1"]
 
 
 async def test_a_key_stands_for_one_request() -> None:
@@ -48,4 +48,4 @@ async def test_a_sample_takes_the_place_of_nothing_only() -> None:
     made = await simulated(ON_TWO, enabled=())
     change = await made.engine.apply_inventory(ON_ONE, "sample", actor="forewarn", is_first=True)
     assert change == InventoryChange(unchanged=1)
-    assert [vm.host for vm in made.read(lambda reader: reader.inventory()).vms] == ["host-2"]
+    assert [vm.host for vm in made.read(lambda reader: reader.get_inventory()).vms] == ["host-2"]

@@ -108,7 +108,7 @@ def now_is(world: Simulated) -> Subscription:
 
 def kept(world: Simulated, state: DeliveryState) -> list[Any]:
     of = now_is(world).id
-    found: list[Any] = world.read(lambda reader: reader.deliveries(of, state))
+    found: list[Any] = world.read(lambda reader: reader.list_deliveries(of, state))
     return found
 
 
@@ -330,7 +330,7 @@ async def test_a_store_that_is_away_when_deliveries_are_written_down_has_nothing
             raise StoreUnavailable(msg)
         return await write_down(*given)
 
-    monkeypatch.setattr(world.engine, "hand_over", hand_over)
+    monkeypatch.setattr(world.engine, "record_deliveries", hand_over)
     async with notifying(world, inbox):
         await world.schedule_one("host-maintenance", *NAMES)
         for _ in range(4):

@@ -169,18 +169,18 @@ class Simulated:
             return function(reader)
 
     def get_maintenance(self, maintenance: Maintenance) -> Maintenance:
-        found: Maintenance = self.read(lambda reader: reader.maintenance(maintenance.id))
+        found: Maintenance = self.read(lambda reader: reader.get_maintenance(maintenance.id))
         return found
 
     def state(self, maintenance: Maintenance) -> str:
         return self.get_maintenance(maintenance).state.value
 
     def events_of(self, maintenance: Maintenance) -> list[Event]:
-        events: list[Event] = self.read(lambda reader: reader.events_of([maintenance.id])).get(maintenance.id, [])
+        events: list[Event] = self.read(lambda reader: reader.find_events_of([maintenance.id])).get(maintenance.id, [])
         return events
 
     def entries(self, of: Maintenance | None = None) -> list[AuditEntry]:
-        found: list[AuditEntry] = self.read(lambda reader: reader.entries(limit=100_000)).items
+        found: list[AuditEntry] = self.read(lambda reader: reader.list_entries(limit=100_000)).items
         return [entry for entry in found if of is None or entry.maintenance_id == of.id]
 
     def story(self, of: Maintenance, since: datetime = NOW) -> list[tuple[EntryKind, timedelta]]:

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.candidates import find_candidates
 from forewarn.cli.command import command
+from forewarn.cli.completion_candidates import find_candidates
 
 __all__ = ["ASKED", "SCRIPTS", "Shell", "add_completion", "print_candidates"]
 

@@ -96,7 +96,7 @@ _ADDERS = (
     add_completion,
     add_version,
 )
-_NOUNS = [add.__name__.removeprefix("add_") for add in _ADDERS]
+_NOUNS = [add.__name__.removeprefix("add_").replace("_", "-") for add in _ADDERS]
 
 app = typer.Typer(
     name="forewarn",

@@ -33,5 +33,5 @@ async def respond_to_error(request: Request, error: ForewarnError) -> Response:
     if "retry_after_s" in error.details:
         headers["retry-after"] = str(math.ceil(error.details["retry_after_s"]))
     if error.status in REFUSED or isinstance(error, TooManyFailures):
-        request.app.state.context.refused.note(request, error)
+        request.app.state.context.refusal_log.record_refusal(request, error)
     return make_error_response(error.status, error.code, error.message, error.details, **headers)

@@ -216,7 +216,7 @@ class VmConnection(asyncio.Protocol):
         # Refused connections were never counted, see `connection_made`.
         if self in self._server_state.connections:
             self._server_state.connections.discard(self)
-            self._count(-1)
+            self._count_connection(-1)
         self._release_held_request()
         if self._inner is not None:
             self._inner.connection_lost(exc)

@@ -96,7 +96,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Proxy]:
 
     def make(**admin: int) -> Proxy:
         proxy = Proxy({f"web/{name}": number for name, number in admin.items()})
-        monkeypatch.setattr(haproxy, "_ask", proxy.ask)
+        monkeypatch.setattr(haproxy, "_send_command", proxy.ask)
         return proxy
 
     return make
@@ -212,7 +212,7 @@ async def test_a_request_that_waits_for_the_server_counts(stage: Callable[..., P
         return table.format(waiting.pop(0)) if command.startswith("show stat") else await told(socket, command)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(haproxy, "_ask", ask)
+        patch.setattr(haproxy, "_send_command", ask)
         await settings(others_up=0).prepare(there)
     assert there.paused_s == [0.25, 0.25]
 
@@ -231,7 +231,7 @@ async def prepared_beside(stage: Callable[..., Proxy], others: list[str]) -> lis
         return await told(socket, command)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(haproxy, "_ask", ask)
+        patch.setattr(haproxy, "_send_command", ask)
         await settings().prepare(there)
     assert proxy.commands[0] == "web/a drain"
     return there.paused_s
@@ -327,7 +327,7 @@ async def test_a_server_that_goes_while_it_drains_is_a_failure(stage: Callable[.
         return await told(socket, command)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(haproxy, "_ask", ask)
+        patch.setattr(haproxy, "_send_command", ask)
         with pytest.raises(HookFailed, match=r"for web/a: No such server\."):
             await settings().prepare(there)
         del proxy.admin["web/b"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import typer.main
 
-from forewarn.cli.candidates import find_candidates
 from forewarn.cli.completion import SCRIPTS, Shell, print_candidates
+from forewarn.cli.completion_candidates import find_candidates
 from forewarn.cli.main import _NOUNS, _build_narrow_app, app, run_command_line
 from forewarn.core.causes import CAUSES
 from forewarn.core.fault import FAULTS
