@@ -121,7 +121,7 @@ _COPIED = (
         {
             "id": "'t-host-' || lpad(n::text, 5, '0')",
             "host": "'host-' || lpad(n::text, 5, '0')",
-            "hash_token": "encode(sha256(('token-of-host-' || lpad(n::text, 5, '0'))::bytea), 'hex')",
+            "digest": "encode(sha256(('token-of-host-' || lpad(n::text, 5, '0'))::bytea), 'hex')",
         },
         "hosts",
         "host-00000",

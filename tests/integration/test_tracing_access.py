@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 CALLER = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{CALLER}-00f067aa0ba902b7-01"
-NAMES_A_TRACE = {"format_traceparent": TRACEPARENT, "tracestate": "mine=1", "baggage": "a=b"}
+NAMES_A_TRACE = {"traceparent": TRACEPARENT, "tracestate": "mine=1", "baggage": "a=b"}
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_tenant_cannot_write_into_the_trace_of_a_maintenance(traced: Running, 
     made = traced.schedule(vm)
     trace, root = derive_trace_id(made.id), derive_root_span_id(made.id)
     with tenant(traced, vms=[vm.name]) as mine:
-        header = {"format_traceparent": format_traceparent(trace, root, is_sampled=True)}
+        header = {"traceparent": format_traceparent(trace, root, is_sampled=True)}
         path = f"/v1/maintenance/{made.id}/x-this-is-not-so"
         assert mine.get(path, headers=header).status_code == 404
     (span,) = spans_of(told, path, 1)

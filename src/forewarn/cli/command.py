@@ -26,7 +26,7 @@ __all__ = ["BROKEN_PIPE", "add_group", "command", "require_server_extra", "requi
 BROKEN_PIPE = 141
 """Exit status if the reader of the output has gone, as if SIGPIPE had ended the process."""
 
-_CONNECTION = "ControlConnection"
+_CONNECTION = "Connection"
 _EXTRA_LIBRARIES = frozenset(
     {
         "alembic",

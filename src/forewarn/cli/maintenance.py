@@ -360,7 +360,7 @@ def _add_show(noun: typer.Typer) -> None:
                 ("latest start", format_moment(m["latest_start"])),
                 ("postponed", _describe_postponements(m)),
                 ("duration", "unknown" if m["duration_s"] < 0 else format_seconds(m["duration_s"])),
-                ("build_force_body", m["force_reason"]),
+                ("forced", m["force_reason"]),
             ]
         )
         if m["events"] or m["unwarned_vms"]:

@@ -34,7 +34,7 @@ class NotificationKind(StrEnum):
     STARTED = "started"
     COMPLETED = "completed"
     CANCELED = "canceled"
-    FAILED = "record_failed_attempt"
+    FAILED = "failed"
     WITHDRAWN = "withdrawn"
     UNSEEN = "unseen"
     LATE = "late"

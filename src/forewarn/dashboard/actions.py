@@ -32,13 +32,13 @@ _REASON_MAX = 1000
 _SPAN_LENGTH_MAX = 40
 
 _BUTTONS: Mapping[str, str] = {
-    "approve_event": "POST /v1/events/approve",
+    "approve": "POST /v1/events/approve",
     "cancel": "POST /v1/maintenance/{maintenance_id}/cancel",
     "defer": "POST /v1/maintenance/{maintenance_id}/defer",
     "extend": "POST /v1/maintenance/{maintenance_id}/extend",
     "start": "POST /v1/maintenance/{maintenance_id}/start",
     "complete": "POST /v1/maintenance/{maintenance_id}/complete",
-    "schedule_maintenance": "POST /v1/maintenance",
+    "schedule": "POST /v1/maintenance",
     "recover": "POST /v1/hosts/{name}/recover",
     # One entry for pause, resume and abort, which the same roles may call.
     "rollout": "POST /v1/rollouts/{rollout_id}/pause",
@@ -162,7 +162,7 @@ async def approve_event(context: Context, event_id: str, caller: Principal) -> N
         Forbidden: The caller may not press the button.
         Conflict: A policy leaves the approval to another party.
     """
-    check_button_allowed(caller, "approve_event")
+    check_button_allowed(caller, "approve")
     (outcome,) = (await commands.approve_events(context, caller, [event_id])).values()
     if outcome == "unknown":
         msg = f"event {event_id!r} does not exist"
@@ -204,7 +204,7 @@ async def schedule_maintenance(context: Context, wanted: MaintenanceIn, key: str
     Raises:
         Forbidden: The caller may not press the button.
     """
-    check_button_allowed(caller, "schedule_maintenance")
+    check_button_allowed(caller, "schedule")
     actor = caller.actor
     content = f"{actor}\n{wanted.model_dump_json()}".encode()
     # Prefixed to keep the keys of forms apart from the Idempotency-Keys that the same person sends to the API.

@@ -275,7 +275,7 @@ class _Dashboard:
             "is_virtual": self._context.clock.is_virtual,
             "clock_jump": None if jump is None or caller is None else describe_jump(jump),
             "path": request.url.path.removeprefix("/live") or "/",
-            "make_search_page": request.query_params.get("q", "") if request.url.path == "/search" else "",
+            "search": request.query_params.get("q", "") if request.url.path == "/search" else "",
         }
 
     # Buttons
@@ -299,7 +299,7 @@ class _Dashboard:
     async def _act_on_rollout(self, visit: _PageRequest) -> Response:
         rollout_id, verb = visit.request.path_params["id"], visit.request.path_params["verb"]
         form = await read_form(visit.request)
-        actions.check_button_allowed(visit.caller, "make_rollout_page")
+        actions.check_button_allowed(visit.caller, "rollout")
         question = await confirmation.confirm_rollout_action(
             self._context, verb, rollout_id, visit.request.url.path, form
         )
@@ -323,7 +323,7 @@ class _Dashboard:
         return Response(render_template("confirm.html", values), media_type="text/html; charset=utf-8")
 
     async def _handle_schedule_form(self, visit: _PageRequest) -> Response:
-        actions.check_button_allowed(visit.caller, "make_schedule_page")
+        actions.check_button_allowed(visit.caller, "schedule")
         form = await read_form(visit.request)
         try:
             wanted = read_request(form, self._context.request_vms_max)

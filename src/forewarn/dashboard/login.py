@@ -99,7 +99,7 @@ class LoginRoutes:
     async def _show_link_page(self, request: Request) -> Response:
         """Show a page that asks for confirmation: link scanners that open the link must not use it up."""
         caller, _ = await self._open_link(request)
-        values = {"page_live": None, "decode_caller": caller.actor, "word": request.path_params["word"]}
+        values = {"page_live": None, "who": caller.actor, "word": request.path_params["word"]}
         return Response(
             render_template("link.html", self._make_common_values(request, "Log in") | values), media_type="text/html"
         )

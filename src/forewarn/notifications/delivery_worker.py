@@ -300,7 +300,7 @@ class DeliveryWorker:
             answer = await self._client.post(subscription.url, body, headers, now)
             if answer.is_accepted or answer.is_gone:
                 return answer
-            self._count(self.name, "record_failed_attempt")
+            self._count(self.name, "failed")
             # A receiver that has named a pause gets no quick retry.
             if pause_s is None or answer.retry_after is not None:
                 return answer

@@ -273,7 +273,7 @@ class Tables:
     def roll_back(self) -> None:
         """Undo all changes since the last commit."""
         for table, key, before in reversed(self._log):
-            table.turn(key, before)
+            table.put_unlogged(key, before)
         self._log.clear()
 
 

@@ -351,7 +351,7 @@ def test_the_command_prints_the_unit_that_it_would_install() -> None:
         "-m",
         "forewarn",
         "agent",
-        "install_service",
+        "install",
         "--print",
         "--config",
         "/etc/forewarn/agent.toml",

@@ -139,7 +139,7 @@ def test_a_host_and_a_scope_that_are_new_are_added() -> None:
 
 def test_a_vm_that_moved_here_is_here() -> None:
     after = merge_host_declaration(
-        declared(vm("a", host="host-2", size="D4")), says(vm("a"), known={"a": frozenset()}), []
+        declared(vm("a", host="host-2", size="D4")), says(vm("a"), known_fields={"a": frozenset()}), []
     )
     assert after.vms == (vm("a", host="host-1", size="D4"),)
 
@@ -147,19 +147,19 @@ def test_a_vm_that_moved_here_is_here() -> None:
 def test_a_vm_that_does_not_run_here_stays_where_it_is() -> None:
     """A migration leaves a definition behind, and a cold one defines before it undefines."""
     before = declared(vm("a", host="host-2"))
-    assert merge_host_declaration(before, says(vm("a"), idle=frozenset({"a"})), []).vms == before.vms
-    assert merge_host_declaration(declared(), says(vm("a"), idle=frozenset({"a"})), []).vms == (vm("a"),)
+    assert merge_host_declaration(before, says(vm("a"), idle_vms=frozenset({"a"})), []).vms == before.vms
+    assert merge_host_declaration(declared(), says(vm("a"), idle_vms=frozenset({"a"})), []).vms == (vm("a"),)
 
 
 def test_what_a_host_does_not_know_of_a_vm_keeps_its_declared_value() -> None:
     before = declared(vm("a", scope="web", size="old", addresses=("10.0.0.1",)), scopes=(availability_set(),))
-    said = says(vm("a", size="new"), known={"a": frozenset({"size"})})
+    said = says(vm("a", size="new"), known_fields={"a": frozenset({"size"})})
     assert merge_host_declaration(before, said, []).vms == (vm("a", scope="web", size="new", addresses=("10.0.0.1",)),)
 
 
 def test_a_vm_that_was_deallocated_runs_again_when_its_host_says_so() -> None:
     before = declared(vm("a", power_state=PowerState.DEALLOCATED))
-    idle = says(vm("a"), known={"a": frozenset()}, idle=frozenset({"a"}))
+    idle = says(vm("a"), known_fields={"a": frozenset()}, idle_vms=frozenset({"a"}))
     assert merge_host_declaration(before, idle, []) == before
     assert merge_host_declaration(before, replace(idle, idle_vms=frozenset()), []).vms == (vm("a"),)
 
@@ -187,7 +187,7 @@ def test_a_scope_of_another_kind_is_refused() -> None:
 
 def test_a_host_takes_over_only_those_vms_of_others_that_it_may() -> None:
     before = declared(vm("a", host="host-2"))
-    said = says(vm("a"), known={"a": frozenset()})
+    said = says(vm("a"), known_fields={"a": frozenset()})
     with pytest.raises(Conflict, match="may not take over vm a"):
         merge_host_declaration(before, said, [], may_take=())
     assert merge_host_declaration(before, said, [], may_take={"a"}).vms == (vm("a"),)
@@ -202,7 +202,7 @@ def test_a_host_that_may_not_join_scopes_adds_vms_only_to_scopes_that_it_runs_vm
     with pytest.raises(Conflict, match="may not add vm b to scope web, because it runs no other VM") as refused:
         merge_host_declaration(before, new, [], may_take=(), may_join=False)
     assert "host-2" not in str(refused.value)
-    changed = says(vm("lone", scope="web"), scopes=(availability_set(),), known={"lone": frozenset({"scope"})})
+    changed = says(vm("lone", scope="web"), scopes=(availability_set(),), known_fields={"lone": frozenset({"scope"})})
     with pytest.raises(Conflict, match="may not add vm lone to scope web"):
         merge_host_declaration(before, changed, [], may_take=(), may_join=False)
     here = replace(before, vms=(*before.vms, vm("c", scope="web")))
@@ -212,7 +212,7 @@ def test_a_host_that_may_not_join_scopes_adds_vms_only_to_scopes_that_it_runs_vm
 
 def test_a_host_that_may_not_join_scopes_takes_over_a_member_and_makes_scopes_of_its_own() -> None:
     before = declared(vm("a", host="host-2", scope="web"), scopes=(availability_set(),))
-    said = says(vm("a", scope="web"), scopes=(availability_set(),), known={"a": frozenset({"scope"})})
+    said = says(vm("a", scope="web"), scopes=(availability_set(),), known_fields={"a": frozenset({"scope"})})
     assert merge_host_declaration(before, said, [], may_take={"a"}, may_join=False).vms == (vm("a", scope="web"),)
     assert merge_host_declaration(Inventory(), said, [], may_take=(), may_join=False).vms == (vm("a", scope="web"),)
     alone = Scope(name="alone", kind=ScopeKind.STANDALONE)

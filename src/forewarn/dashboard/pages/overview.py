@@ -45,7 +45,7 @@ def make_overview_page(reader: Reader, view: PageView) -> PageModel:
         "by": by,
         "q": params.get("q", ""),
         "state": state,
-        "make_timeline": make_timeline(shown, by, view.now, frozen=view.context.clock.is_virtual),
+        "timeline": make_timeline(shown, by, view.now, frozen=view.context.clock.is_virtual),
     }
     return PageModel(template="overview.html", title="Overview", values=values)
 

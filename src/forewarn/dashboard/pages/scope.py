@@ -32,7 +32,7 @@ def make_scope_page(reader: Reader, view: PageView) -> PageModel:
         if any(c.scope == name for c in i.maintenance.claims)
     ]
     values = {
-        "make_scope_page": found,
+        "scope": found,
         "vms": vms[:_VMS_MAX],
         "vm_count": len(vms),
         "items": items,

@@ -46,7 +46,7 @@ def make_vm_page(reader: Reader, view: PageView) -> PageModel:
     ]
     told = find_advice_for_all(view.context.journal.list_exchanges(vm=name), _REQUESTS)
     values = {
-        "make_vm_page": one,
+        "vm": one,
         "scope": declared,
         "is_enabled": channel.is_enabled,
         "incarnation": channel.incarnation,

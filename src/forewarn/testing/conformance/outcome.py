@@ -31,7 +31,7 @@ class CheckVerdict(StrEnum):
 
     HOLDS = "holds"
     BREAKS = "breaks"
-    NOTE = "note_difference"
+    NOTE = "note"
     INCONCLUSIVE = "inconclusive"
 
 
