@@ -59,7 +59,7 @@ class World:
             changed=asyncio.Event(), is_stopping=asyncio.Event(), entries=self.entries, notice=None
         )
         boards = SimpleNamespace(current=self._board, is_current=True)
-        self.live = LivePages(cast("Context", self.context), cast("Boards", boards))
+        self.live = LivePages(cast("Context", self.context), cast("BoardCache", boards))
 
     async def _board(self) -> Any:  # noqa: ANN401 - as much of a board as pages look at
         return SimpleNamespace(position=self.entries.position)

@@ -37,5 +37,5 @@ def copied_schema() -> Iterator[None]:
             statements.extend(each for each in database.iterdump() if each not in _TRANSACTION)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql, "upgrade", upgrade_or_copy)
+        patch.setattr(sql, "upgrade_schema", upgrade_or_copy)
         yield
