@@ -58,7 +58,7 @@ def save(state: Path, prepared: set[str]) -> None:
 def own_name(client: Client) -> str:
     """What this VM is called in Resources; the host name where the endpoint does not know."""
     try:
-        return client.name()
+        return client.fetch_name()
     except EndpointRefused as error:
         if error.details["status"] not in {400, 404}:
             raise

@@ -91,7 +91,7 @@ def own_name(client: Client, stop: threading.Event) -> str:
     """What this VM is called in Resources; the host name where the endpoint does not know."""
     while not stop.is_set():
         try:
-            return client.name()
+            return client.fetch_name()
         except EndpointError as error:
             if error.details.get("status") in {400, 404}:
                 break

@@ -49,7 +49,7 @@ async def own_name(client: AsyncClient) -> str:
     """What this VM is called in Resources; the host name where the endpoint does not know."""
     while True:
         try:
-            return await client.name()
+            return await client.fetch_name()
         except EndpointError as error:
             if error.details.get("status") in {400, 404}:
                 return socket.gethostname()

@@ -7,8 +7,8 @@ The steps, each of which ends the build if it fails:
 1. build the sdist and the wheel, with the tested versions of the build tools;
 2. check their metadata, that `CHANGELOG.md` has the version, and that the wheel holds the licence texts it must;
 3. write requirements with the hashes of every file that an installation may download;
-4. install the wheel with these into an empty environment, and run the README's commands there;
-5. write an SBOM of that environment, and the checksums of all files.
+4. install the wheel with these into an empty environment, and write an SBOM of it;
+5. run the README's commands there, and write the checksums of all files.
 
 Nothing is uploaded.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -69,10 +70,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="forewarn-release-") as folder:
             _step("installing into an empty environment")
             binaries = install_release(Path(folder), wheel, requirements)
+            _step("writing the SBOM")
+            write_sbom(binaries, out / f"forewarn-{version}-sbom.cdx.json")
             _step("running the README's commands")
             try_readme(Path(folder), binaries)
-            _step("writing the SBOM and the checksums")
-            write_sbom(binaries, out / f"forewarn-{version}-sbom.cdx.json")
         write_checksums(out)
     except (ReleaseError, subprocess.CalledProcessError) as error:
         sys.exit(f"no release: {error}")
@@ -130,18 +131,16 @@ def write_requirements(file: Path) -> Path:
 
 def install_release(folder: Path, wheel: Path, requirements: Path) -> Path:
     """Install the wheel and its requirements, by hash, into a new environment; return the folder of its commands."""
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    # Without pip, which is not part of the release: the environment holds what the SBOM is to list.
+    _run_python("-m", "venv", "--without-pip", str(folder / "venv"))
     binaries = folder / "venv" / "bin"
-    pip = [str(binaries / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-    subprocess.run([*pip, "--require-hashes", "--requirement", str(requirements)], check=True)
-    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True)
-    said = subprocess.run([binaries / "forewarn", "--version"], check=True, capture_output=True, text=True).stdout
+    _install(binaries, "--require-hashes", "--requirement", str(requirements))
+    _install(binaries, "--no-deps", "--no-index", str(wheel))
+    said = subprocess.run([binaries / "forewarn", "version"], check=True, capture_output=True, text=True).stdout
     expected = wheel.name.split("-")[1]
     if expected not in said:
-        msg = f"forewarn --version says {said.strip()!r}, not {expected}"
+        msg = f"forewarn version says {said.strip()!r}, not {expected}"
         raise ReleaseError(msg)
-    # The README's pytest example needs pytest, which no installation of Forewarn brings.
-    subprocess.run([*pip, "--constraint", str(_CONSTRAINTS), "pytest"], check=True)
     return binaries
 
 
@@ -151,6 +150,8 @@ def try_readme(folder: Path, binaries: Path) -> None:
     Raises:
         ReleaseError: A command failed.
     """
+    # The README's pytest example needs pytest, which no installation of Forewarn brings.
+    _install(binaries, "--constraint", str(_CONSTRAINTS), "pytest")
     readme = ROOT / "README.md"
     work = folder / "work"
     shutil.copytree(ROOT / "examples" / "handlers", work)
@@ -203,17 +204,26 @@ def _read_addresses(service: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def write_sbom(binaries: Path, file: Path) -> None:
-    """Write a CycloneDX document of everything that is installed in the environment."""
+    """Write a CycloneDX document of everything that is installed in the environment.
+
+    Raises:
+        ReleaseError: A dependency of Forewarn is not in it.
+    """
     _run_python(
         *("-m", "cyclonedx_py", "environment", str(binaries / "python")),
         *("--pyproject", str(ROOT / "pyproject.toml"), "--output-reproducible", "--output-file", str(file)),
     )
-    text = file.read_text()
+    listed = {_normalize(component["name"]) for component in json.loads(file.read_text())["components"]}
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     for name in (re.split(r"[\[>=;]", each)[0] for each in wanted if "sys_platform" not in each):
-        if f'"{name}"' not in text:
+        if _normalize(name) not in listed:
             msg = f"{file.name} does not list {name}"
             raise ReleaseError(msg)
+
+
+def _normalize(name: str) -> str:
+    """Return the name of a distribution in the form in which two spellings are equal."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def write_checksums(out: Path) -> None:
@@ -226,20 +236,33 @@ def _step(text: str) -> None:
     print(f"+ {text}", flush=True)
 
 
+def _install(binaries: Path, *arguments: str) -> None:
+    _run_python("-m", "pip", "--python", str(binaries / "python"), "install", "--quiet", *arguments)
+
+
 def _run_python(*arguments: str) -> None:
-    builders = {"PIP_CONSTRAINT": str(_CONSTRAINTS), "PIP_BUILD_CONSTRAINT": str(_CONSTRAINTS)}
-    quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    _run(sys.executable, *arguments)
+
+
+def _run(*command: str) -> None:
+    """Run a command in the checkout; its output is shown only if it fails."""
+    pip = {
+        "PIP_CONSTRAINT": str(_CONSTRAINTS),
+        "PIP_BUILD_CONSTRAINT": str(_CONSTRAINTS),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_INPUT": "1",
+    }
     done = subprocess.run(
-        [sys.executable, *arguments],
+        command,
         check=False,
         cwd=ROOT,
-        env=os.environ | builders | quiet,
+        env=os.environ | pip,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
     if done.returncode:
-        msg = f"{' '.join(arguments[:3])} failed:\n{done.stdout}"
+        msg = f"{' '.join(command)} failed:\n{done.stdout}"
         raise ReleaseError(msg)
 
 

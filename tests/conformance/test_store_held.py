@@ -1,4 +1,4 @@
-"""What every store owes while the clock is not trusted, or the disk is full: see `forewarn.core.get_clock_jump`."""
+"""What every store owes while the clock is not trusted, or the disk is full: see `forewarn.core.clock_jump`."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_what_one_commits_others_hear_of(database: Database, store: SqlStore, sh
     with store.read() as reader:
         assert reader.get_feed_changes(0).inventory == Inventory()
     with other.write() as tx:
-        tx.take_lease("a", "one", SPAN)  # type: ignore[attr-defined] # a PostgreSQL database is shared
+        tx.acquire_lease("a", "one", SPAN)  # type: ignore[attr-defined] # a PostgreSQL database is shared
     assert not shared.wait_for_change(0.05)
     other.close()
 

@@ -182,7 +182,7 @@ def _run(arguments: Sequence[str], fds: Sequence[int]) -> int:
     if arguments[0] == "crowd":
         importlib.import_module("tests.faultrun.crowd").live(socket.socket(fileno=fds[0]))
         return 0
-    status: int = importlib.import_module("forewarn.cli.main").run(arguments)
+    status: int = importlib.import_module("forewarn.cli.main").run_command_line(arguments)
     return status
 
 

@@ -177,9 +177,9 @@ def test_asking_for_the_requests_of_a_foreign_vm_does_as_much_as_for_one_that_ne
     journal = apart.service.journal
     looks: list[str] = []
 
-    def counted(*, vm: str = "", is_shown: Callable[[str], bool] | None = None) -> list[Exchange]:
+    def counted(*, vm: str = "", is_visible: Callable[[str], bool] | None = None) -> list[Exchange]:
         looks.append(vm)
-        return RequestJournal.list_exchanges(journal, vm=vm, is_visible=is_shown)
+        return RequestJournal.list_exchanges(journal, vm=vm, is_visible=is_visible)
 
     monkeypatch.setattr(journal, "list_exchanges", counted)
     for name in (other.name, "never-was", mine.name):

@@ -566,7 +566,7 @@ def test_it_tells_the_service_manager_when_it_is_ready_alive_and_stopping(
         while words[-1] != "STATUS=vm-1: in service, 0 events":
             words.append(heard.recv(1000).decode())
         cloud.announce()
-        # How often is tested without a process: `Supervisor.watchdog_s`.
+        # How often is tested without a process: `SystemdNotifier.watchdog_s`.
         while words.count("WATCHDOG=1") < 8 or not (tmp_path / "env").exists():
             words.append(heard.recv(1000).decode())
         agent.end()

@@ -30,7 +30,7 @@ NOBODY = 65_534
 SAVING = r"""
 import os, sys
 from pathlib import Path
-from forewarn.agent.state import State, StateFile
+from forewarn.agent.state import AgentState, StateFile
 from tests.support.records import a_record
 
 RECORDS = tuple(a_record(event={"id": str(n), "description": "x" * 2000}) for n in range(50))
@@ -42,11 +42,11 @@ def save_for_ever():
     file = StateFile(Path(sys.argv[1]))
     file.acquire()
     number = int(file.load().vm or 0)
-    assert file.set_aside is None
+    assert file.unreadable_copy is None
     while True:
         say(number)
         number += 1
-        file.save(State(vm=str(number), records=RECORDS))
+        file.save(AgentState(vm=str(number), records=RECORDS))
 
 while sys.stdin.readline():
     pid = os.fork()

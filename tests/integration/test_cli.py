@@ -320,8 +320,8 @@ def test_colours_are_for_terminals_only(cli: Cli) -> None:
 def test_the_client_part_imports_no_library_of_the_server(alone: Cli) -> None:
     heavy = "{'uvicorn', 'fastapi', 'starlette', 'sqlalchemy', 'structlog', 'alembic', 'uvloop', 'prometheus_client'}"
     script = (
-        "import sys; from forewarn.cli.main import run; "
-        "run(['vm', 'list', '--control-url', 'http://127.0.0.1:1']); "
+        "import sys; from forewarn.cli.main import run_command_line; "
+        "run_command_line(['vm', 'list', '--control-url', 'http://127.0.0.1:1']); "
         f"print(sorted({heavy} & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -334,7 +334,7 @@ def test_the_client_part_imports_no_library_of_the_server(alone: Cli) -> None:
 def test_without_the_server_s_libraries_serve_says_what_to_install(alone: Cli) -> None:
     script = (
         "import sys; sys.modules['uvicorn'] = sys.modules['sqlalchemy'] = None; sys.modules['fastapi'] = None; "
-        "from forewarn.cli.main import run; raise SystemExit(run([sys.argv[1]]))"
+        "from forewarn.cli.main import run_command_line; raise SystemExit(run_command_line([sys.argv[1]]))"
     )
     for command in ("serve", "openapi"):
         done = subprocess.run(
@@ -452,7 +452,7 @@ def test_a_port_in_use_is_named(alone: Cli) -> None:
         (["--database-url", "sqlite:///text.db"], "is damaged or not a Forewarn database"),
         (["--inventory", "broken.yaml"], "broken.yaml:2: "),
         (["--inventory", "wrong.yaml"], "vms[0] (a)"),
-        (["--control-listen", "0.0.0.0:0"], "say --insecure"),
+        (["--control-listen", "0.0.0.0:0"], "use --insecure"),
         (["--tls-key", "text.db", "--tls-certificate", "text.db"], "cannot use certificate text.db"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

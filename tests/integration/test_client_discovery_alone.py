@@ -24,7 +24,7 @@ def test_the_address_in_the_environment_is_taken(monkeypatch: pytest.MonkeyPatch
 def test_what_is_no_address_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     """R96."""
     monkeypatch.setenv(VARIABLE, address)
-    with pytest.raises(ConfigError, match=f"^the environment variable {VARIABLE} is '{address}': expected an IP addr"):
+    with pytest.raises(ConfigError, match=f"^environment variable {VARIABLE} is '{address}': expected an IP addr"):
         discover(waits_s=())
 
 

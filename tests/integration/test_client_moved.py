@@ -50,7 +50,7 @@ def test_a_held_request_of_a_vm_that_was_moved_is_soon_given_up(tmp_path: Path, 
     ):
         try:
             assert client.stdout is not None
-            assert client.stdout.readline() == "Seen\n"
+            assert client.stdout.readline() == "PollAnswered\n"
             time.sleep(0.5)
             for command in (
                 cloud.on_host("ip", "addr", "del", f"{METADATA_ADDRESS}/32", "dev", "br0"),
@@ -58,6 +58,6 @@ def test_a_held_request_of_a_vm_that_was_moved_is_soon_given_up(tmp_path: Path, 
                 cloud.in_vm(VM, "ip", "neigh", "flush", "dev", "eth0"),
             ):
                 subprocess.run(command, check=True, capture_output=True, timeout=GUARD_S)
-            assert client.stdout.readline() == "Missed\n"  # the test's time-out is shorter than the hold
+            assert client.stdout.readline() == "PollFailed\n"  # the test's time-out is shorter than the hold
         finally:
             client.kill()

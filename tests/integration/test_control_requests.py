@@ -28,11 +28,11 @@ class _HeldJournal:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - as above
         return getattr(self._journal, name)
 
-    def exchanges(self, **terms: Any) -> Any:  # noqa: ANN401 - as above
+    def list_exchanges(self, **terms: Any) -> Any:  # noqa: ANN401 - as above
         self.listings += 1
         self.has_begun.set()
         assert self.may_end.wait(60)
-        return self._journal.exchanges(**terms)
+        return self._journal.list_exchanges(**terms)
 
 
 def test_while_requests_are_listed_others_are_answered_and_a_second_listing_waits(service: Running, vm: Vm) -> None:

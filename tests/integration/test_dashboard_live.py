@@ -31,7 +31,7 @@ class Entries:
 
     def __init__(self) -> None:
         self.position = 0
-        self.revocations = 0
+        self.revocation_count = 0
         self._kept: list[SharedEntry] = []
 
     def tell(self, audience: str) -> None:
@@ -39,10 +39,10 @@ class Entries:
         entry = AuditEntry(kind=EntryKind.ENABLED, at=NOW, actor="forewarn", audience=audience, sequence=self.position)
         self._kept.append(SharedEntry(entry, None))
 
-    async def refresh(self, changed: asyncio.Event) -> None:
+    async def read_new_entries(self, changed: asyncio.Event) -> None:
         """Nothing is read: entries come by `tell`."""
 
-    def since(self, position: int) -> Iterator[SharedEntry]:
+    def entries_after(self, position: int) -> Iterator[SharedEntry]:
         return iter([shared for shared in self._kept if shared.entry.sequence > position])
 
     def find_vm(self, name: str) -> None:
@@ -56,9 +56,9 @@ class World:
         self.entries = Entries()
         self.made: list[str] = []
         self.context = SimpleNamespace(
-            changed=asyncio.Event(), is_stopping=asyncio.Event(), entries=self.entries, notice=None
+            changed=asyncio.Event(), is_stopping=asyncio.Event(), entry_broadcast=self.entries, notice=None
         )
-        boards = SimpleNamespace(current=self._board, is_current=True)
+        boards = SimpleNamespace(get_current=self._board, is_current=True)
         self.live = LivePages(cast("Context", self.context), cast("BoardCache", boards))
 
     async def _board(self) -> Any:  # noqa: ANN401 - as much of a board as pages look at

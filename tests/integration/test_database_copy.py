@@ -564,7 +564,7 @@ def tell(progress):
     if len(seen) == {at}:
         {act}
 {before}
-copy_database(sys.argv[1], sys.argv[2], tell=tell)
+copy_database(sys.argv[1], sys.argv[2], on_progress=tell)
 """
 
 
@@ -809,7 +809,7 @@ def test_a_postgresql_source_that_cannot_be_copied_is_refused(
 @pytest.mark.slow
 def test_an_older_postgresql_source_is_upgraded_only_when_its_owner_says_so(empty: Database, target: Database) -> None:
     at_revision(empty, "0001")
-    with pytest.raises(Conflict, match="say --upgrade-source"):
+    with pytest.raises(Conflict, match="add --upgrade-source"):
         copy_database(empty.url, target.url)
     assert "lease" not in tables_of(empty)
     copy_database(empty.url, target.url, upgrade_source=True)
@@ -958,8 +958,10 @@ def test_progress_is_told_in_words() -> None:
 
 
 def test_a_wrong_url_is_a_matter_of_usage_and_says_which(cli: Cli, source: Database) -> None:
-    assert cli.fails("copy", "forewarn.db", source.url).startswith("invalid value for FROM: the database URL cannot")
-    assert cli.fails("copy", source.url, "mysql://a:secret@b/c").startswith("invalid value for TO: the database URL")
+    assert cli.fails("copy", "forewarn.db", source.url).startswith("invalid value for FROM: invalid database URL")
+    assert cli.fails("copy", source.url, "mysql://a:secret@b/c").startswith(
+        "invalid value for TO: invalid database URL"
+    )
     assert cli.fails("show", "forewarn.db").startswith("invalid value for URL")
 
 
@@ -1064,7 +1066,7 @@ class Reader:
         assert self.service is not None
         self.shown.append(
             {noun: self.service.forewarn(noun, "list") for noun in ("vm", "maintenance", "event")}
-            | {"audit_log": self.service.forewarn("audit_log")}
+            | {"audit_log": self.service.forewarn("audit-log")}
         )
 
 

@@ -69,7 +69,7 @@ def test_a_large_inventory_is_read_in_a_process_of_its_own(
         raise AssertionError(msg)
 
     monkeypatch.setattr(inventory_parser, "parse_inventory", refuse)
-    monkeypatch.setattr(service.service.context, "parser", InventoryParser(inline_bytes_max=100))
+    monkeypatch.setattr(service.service.context, "inventory_parser", InventoryParser(inline_bytes_max=100))
     declared: dict[str, Any] = api.get("/v1/inventory").json()
     declared["vms"][0]["size"] = "D8"
     assert api.put("/v1/inventory", json=declared).json()["changed"] == 1

@@ -41,7 +41,7 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def ended(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str, str]:
-    """Exit status and what it printed, of a process that was told to stop."""
+    """Exit status and what it printed, of a process that was stopped."""
     process.send_signal(number)
     output, errors = process.communicate(timeout=_STOP_S)
     return process.returncode, output, errors
@@ -75,7 +75,7 @@ def test_a_recording_ends_when_told_to(endpoint: Faulty, tmp_path: Path, number:
         status, output, errors = ended(process, number)
     assert (status, output) == (0, "")
     assert re.search(r"200, incarnation 1: no events\n.*200, incarnation 2: Freeze Scheduled\n", errors)
-    assert errors.endswith("told to stop\n")
+    assert errors.endswith("stopped\n")
     assert load_transcript(path).end_reason is EndReason.SIGNAL
 
 
@@ -144,7 +144,7 @@ def test_a_held_connection_does_not_keep_a_replay_from_ending(tmp_path: Path) ->
     with running("replay", str(path), "--listen", "127.0.0.1:0") as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert "no last line" in process.stderr.readline()
+        assert "the transcript is incomplete" in process.stderr.readline()
         port = int(process.stdout.readline().partition("127.0.0.1:")[2].partition(",")[0])
         with socket.create_connection(("127.0.0.1", port)) as sock:
             sock.sendall(b"GET /metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -173,8 +173,8 @@ def test_a_transcript_becomes_a_scenario(recorded: Path, capfd: pytest.CaptureFi
         (["record", "http://127.0.0.1:1", "--source-address", "lo"], "'lo' is not an address of this machine"),
         (["record", "http://127.0.0.1:1", "--source-address", "192.0.2.1"], "'192.0.2.1' is not an address of this"),
         (["replay", "none.jsonl"], "cannot read none.jsonl: No such file"),
-        (["replay", "README.md"], "README.md:1: this is no transcript"),
-        (["scenario", "from-transcript", "README.md"], "README.md:1: this is no transcript"),
+        (["replay", "README.md"], "README.md:1: not a transcript"),
+        (["scenario", "from-transcript", "README.md"], "README.md:1: not a transcript"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(

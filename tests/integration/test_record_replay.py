@@ -221,7 +221,7 @@ def test_notbefore_can_be_moved_to_now() -> None:
     shown = transcript_of(TranscriptEntry(at_s=0.0, status=200, body=body), later, end_s=1000.0)
     moved = body.replace(b"Tue, 01 Jan 2030 00:15:00 GMT", b"Sat, 05 May 2040 05:05:14 GMT")
     begun = replace(shown, began=VIRTUAL_START)
-    with stepped(begun, now=lambda: now, speed=100.0) as (url, _, advance), wire_to(url) as wire:
+    with stepped(begun, get_time=lambda: now, speed=100.0) as (url, _, advance), wire_to(url) as wire:
         assert wire.ask(get()).body == moved
         advance(60.0)
         assert wire.ask(get()).body == moved + b" "

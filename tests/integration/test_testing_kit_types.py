@@ -12,13 +12,13 @@ from tests.support.documents import ROOT
 
 RIGHT = """\
 from forewarn.testing import (
-    Advice, AsyncScheduledEvents, Document, Event, Exchange, Fault, ScheduledEvent, ScheduledEvents
+    Advice, AsyncScheduledEvents, Document, Event, Exchange, InjectedFault, ScheduledEvent, ScheduledEvents
 )
 
 
 def use(events: ScheduledEvents) -> None:
     event: ScheduledEvent = events.schedule("Reboot", source="User", turns_out_as="Freeze")
-    fault: Fault = events.inject("503", method="POST")
+    fault: InjectedFault = events.inject("503", method="POST")
     document: Document = events.document
     first: Event = document.events[0]
     asked: list[Exchange] = events.requests

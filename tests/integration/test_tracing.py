@@ -333,7 +333,7 @@ def test_a_collector_in_trouble_holds_nothing_up_and_is_told_of_once(
             time.sleep(0.3)
     assert service.process.returncode == 0
     (line,) = trouble(tmp_path)
-    assert line["event"].startswith("traces cannot be sent")
+    assert line["event"].startswith("cannot send traces")
     assert line["error"]
     assert line["to"] == f"{url}/v1/traces"
 
@@ -400,10 +400,10 @@ import asyncio, sys
 {blocked}
 from pathlib import Path
 from forewarn.server.service import Service
-from forewarn.config import said_settings
+from forewarn.config import make_settings
 async def run():
     where = dict(metadata_listen="127.0.0.1:0", control_listen="127.0.0.1:0")
-    settings = said_settings(database_url="sqlite://", state_dir=Path(sys.argv[1]), **where)
+    settings = make_settings(database_url="sqlite://", state_dir=Path(sys.argv[1]), **where)
     async with Service(settings).running():
         loaded = [name for name in sys.modules if sys.modules[name] is not None]
         wanted = ("opentelemetry.sdk", "forewarn.observability.tracing.")

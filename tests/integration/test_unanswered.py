@@ -70,7 +70,7 @@ def ask_often(
 
 @pytest.mark.slow
 def test_this_is_how_it_looks_without_our_care(url: str) -> None:
-    """If this fails, the libraries have mended it, and `unanswered` can go."""
+    """If this fails, the libraries have mended it, and `UNANSWERED` can go."""
 
     async def ask() -> None:
         async with httpx.AsyncClient(trust_env=False, timeout=GUARD_S) as client:

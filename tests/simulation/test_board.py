@@ -133,7 +133,7 @@ async def test_an_actuator_that_gets_through_again_is_told(monkeypatch: pytest.M
     """No entry of the audit log says it."""
     flaky = Flaky(impact_after=minutes(5))
     made = await simulated(inventory(*VMS, scopes=SCOPES), actuator=flaky)
-    monkeypatch.setattr(boards, "take", _never)
+    monkeypatch.setattr(boards, "read_board", _never)
     follower = Follower(made)
     it = await made.schedule_one("host-maintenance", "lone")
     flaky.is_away = True

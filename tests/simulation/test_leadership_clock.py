@@ -46,13 +46,13 @@ class Free:
     def now(self) -> datetime:
         return RealClock().now()
 
-    def take_lease(self, _name: str, holder: str, span: timedelta) -> Lease:
+    def acquire_lease(self, _name: str, holder: str, span: timedelta) -> Lease:
         return Lease(holder=holder, term=1, expires_at=self.now() + span, now=self.now())
 
     def renew_lease(self, name: str, holder: str, _term: int, span: timedelta) -> Lease:
-        return self.take_lease(name, holder, span)
+        return self.acquire_lease(name, holder, span)
 
-    def give_lease_back(self, _name: str, _holder: str) -> None:
+    def release_lease(self, _name: str, _holder: str) -> None:
         self.has_it_back.set()
 
 

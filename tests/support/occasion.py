@@ -30,7 +30,7 @@ def an_event(**members: Any) -> Event:  # noqa: ANN401 - members of an event
 
 
 class Occurring:
-    """An `Occasion`.
+    """A `HandlerContext`.
 
     Attributes:
         now: Moves by what is paused.

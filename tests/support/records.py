@@ -50,7 +50,7 @@ def document(*events: Event, incarnation: int = 1) -> Document:
 
 
 class InMemory:
-    """A `Memory` that holds what a file would hold.
+    """A `StateStorage` that holds what a file would hold.
 
     Attributes:
         content: As it was saved last; empty when it never was.

@@ -68,7 +68,7 @@ MAY_PASS = {
     "integration/test_record_commands.py": ("sock.settimeout(0.2)",),
     "integration/test_record_replay.py": ("wire.sock.settimeout(0.3)",),
     "support/faulty.py": ("self.sock.settimeout(_STEP_S)", "listener.settimeout(_STEP_S)"),
-    "unit/agent/test_supervisor.py": ("speaking.join(0.1)",),
+    "unit/agent/test_systemd_notifier.py": ("speaking.join(0.1)",),
     "unit/store/test_memory.py": ("thread.join(0.05)",),
 }
 

@@ -58,7 +58,9 @@ _Decide = Callable[[DomainEntry | None, DomainState], DomainDecision]
 _ANY_HOST = "*"
 _MOVES_MAX = 4
 _REASONS_MAX = 100
-_NOT_YET = frozenset({DomainStep.SUSPENDING, DomainStep.ASKING, DomainStep.MIGRATING, DomainStep.INTERRUPTED})
+_NOT_YET = frozenset(
+    {DomainStep.SUSPENDING, DomainStep.ASKING, DomainStep.MIGRATING, DomainStep.LANDING, DomainStep.INTERRUPTED}
+)
 """Steps at which the guest has not been affected yet."""
 
 _WORDS = {
@@ -119,9 +121,9 @@ class Libvirt:
     Args:
         uri: URI of a host's libvirt; ``{host}`` in it is replaced by the host's name.
         destinations: Destinations of the VMs of each host, by host name; ``*`` is for every other host.
-        terms: Durations and time limits.
+        timings: Durations and time limits.
         call_timeout: Time limit for one call of libvirt, or the few that belong together.
-        lines_per_host: Connections to each libvirt, and so the number of domains that are worked on concurrently.
+        connections_per_host: Connections to each libvirt, and so the number of domains that are worked on concurrently.
         clock: Clock that measures pauses; None for the machine's.
 
     Raises:

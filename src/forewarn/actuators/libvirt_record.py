@@ -56,6 +56,8 @@ class DomainStep(StrEnum):
     MOVING = "moving"
     STARTING = "starting"
     MIGRATING = "migrating"
+    LANDING = "landing"
+    """No migration runs any more, but the VM was still listed at home when this was seen."""
     INTERRUPTED = "interrupted"
     DONE = "done"
     ABORTED = "aborted"

@@ -218,10 +218,19 @@ def _next_of_migrated(
     if entry.step is DomainStep.INTERRUPTED:
         return _begin_procedure(replace(entry, since=now, instance=observed.instance), observed, timings)
     if not observed.has_job:
-        return DomainDecision(action=DomainAction.FAIL, before=replace(entry, step=DomainStep.INTERRUPTED))
+        return _check_ended_migration(entry, now, timings)
     if now < entry.since + timings.migration_timeout:
         return DomainDecision(action=DomainAction.WAIT, until=now + timings.check_every)
     return DomainDecision(action=DomainAction.GIVE_UP, after=replace(entry, step=DomainStep.INTERRUPTED))
+
+
+def _check_ended_migration(entry: DomainEntry, now: datetime, timings: LibvirtTimings) -> DomainDecision:
+    """Return the step for a VM that is still at home although no migration runs."""
+    if entry.step is DomainStep.LANDING:
+        return DomainDecision(action=DomainAction.FAIL, before=replace(entry, step=DomainStep.INTERRUPTED))
+    # libvirt ends the job before it removes the VM from its home: one look cannot tell success from failure.
+    entry = replace(entry, step=DomainStep.LANDING)
+    return DomainDecision(action=DomainAction.WAIT, before=entry, until=now + timings.check_every)
 
 
 def _next_of_stopped(

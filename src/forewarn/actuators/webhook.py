@@ -73,7 +73,7 @@ class Webhook:
         secret: Secret shared with that service, for signing and verification.
         deadline: Time limit for a whole call, from the connection to the last byte of the answer.
         answer_size_bytes_max: Maximum size of an answer.
-        look_every: Interval between observations, unless the service names one.
+        check_every: Interval between observations, unless the service names one.
         clock: Clock for the signatures' seconds; None for the machine's, which is the receiver's too.
 
     Raises:

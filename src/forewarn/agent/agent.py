@@ -77,7 +77,7 @@ class Agent:
         client: Client for the endpoint; not closed by the agent.
         clock: This machine's clock; the endpoint's time is derived from it and from the endpoint's answers.
         steps: Runner of hooks and handlers.
-        memory: Storage of the state.
+        storage: Storage of the state.
         fallback_name: This VM's name if neither the configuration nor the endpoint gives it.
         reports: Reports of the peers; None without peers.
 
@@ -226,7 +226,7 @@ class Agent:
 
         Steps before the approval can be retried until NotBefore is near, `prepare` and `started` while the event is
         Started, and then the recovery. If the rule of the same name has other hooks by now, those are run; see
-        `Record.can_retry_with`.
+        `EventRecord.can_retry_with`.
 
         Returns:
             Ids of the events.

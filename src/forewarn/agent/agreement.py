@@ -89,7 +89,7 @@ class TogetherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """Check what types cannot express.
 
         Raises:
-            Mistake: The mode needs settings that are missing, or a value is invalid or out of its range.
+            InvalidValue: The mode needs settings that are missing, or a value is invalid or out of its range.
         """
         if self.mode == "all-prepared":
             for key in ("listen", "peers", "secret_file"):

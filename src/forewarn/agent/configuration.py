@@ -113,7 +113,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Check what types cannot express.
 
         Raises:
-            Mistake: A value is out of its range, or is not of the expected form.
+            InvalidValue: A value is out of its range, or is not of the expected form.
         """
         if self.endpoint != "discover":
             _check_text("endpoint", check_url, self.endpoint)

@@ -66,7 +66,7 @@ class Listener:
 
     Args:
         address: Address, for example ``127.0.0.1:9469``.
-        answer: Function that answers each request.
+        handle_request: Function that answers each request.
 
     Raises:
         ConfigError: The address is invalid.

@@ -122,14 +122,14 @@ class _PeerConnection:
 
 
 class PeerExchange:
-    """Exchange with the peers of one agent: asks them and answers them; the agent's `Reports`.
+    """Exchange with the peers of one agent: asks them and answers them; the agent's `PeerReports`.
 
     Args:
         together: Settings with the addresses.
         secret: Secret that all agents share.
         is_mute: True to never report this VM's state, as in a dry run.
         connect: Function that returns the transport to the peer at a URL.
-        draw: Function that returns a new nonce.
+        make_nonce: Function that returns a new nonce.
 
     Attributes:
         refused_count: Number of questions from senders without the secret.
@@ -279,7 +279,7 @@ class PeerExchange:
         """Send one question and return its answer.
 
         Raises:
-            _Unheard: There was no answer that can be trusted.
+            _NoAnswer: There was no answer that can be trusted.
         """
         question = PeerQuery(
             sender=self._vm,

@@ -26,8 +26,8 @@ class EventRegistry:
     """All records of one agent.
 
     Args:
-        memory: Storage of the records.
-        choose: Function that returns the rule for an event first seen at the given time.
+        storage: Storage of the records.
+        match_rule: Function that returns the rule for an event first seen at the given time.
         records_max: Maximum number of records; events beyond it are ignored.
         history_max: Maximum number of finished events that are kept.
 
@@ -231,13 +231,13 @@ class EventRegistry:
     def give_up_run(self, event_id: str, step: EventStep, reason: str, now: datetime) -> EventRecord:
         """Mark a step as failed, even if it has not begun."""
         runs = self[event_id].runs
-        # Without a try, nothing was changed and nothing has to be undone; see `Record.has_begun_to_prepare`.
+        # Without a try, nothing was changed and nothing has to be undone; see `EventRecord.has_begun_to_prepare`.
         run = runs.get(step) or StepRun(state=StepRunState.FAILED, began_at=now, tries=0)
         failed = msgspec.structs.replace(run, state=StepRunState.FAILED, ended_at=now, reason=reason)
         return self.update_record(event_id, runs=runs | {step: failed})
 
     def remove_record(self, event_id: str, now: datetime) -> FinishedEvent:
-        """Remove a record from the book, and return the summary that is kept of it."""
+        """Remove a record from the registry, and return the summary that is kept of it."""
         record = self._records.pop(event_key(event_id))
         # If there was nothing to undo, no run shows how the event ended.
         is_canceled = EventStep.CANCELED in record.runs or (

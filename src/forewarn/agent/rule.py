@@ -85,7 +85,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Check what types cannot express.
 
         Raises:
-            Mistake: The settings contradict each other, or the hook could never run.
+            InvalidValue: The settings contradict each other, or the hook could never run.
         """
         if sum(map(bool, (self.command, self.shell, self.webhook))) != 1:
             msg = "a hook needs exactly one of command, shell and webhook"
@@ -209,7 +209,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Check what types cannot express.
 
         Raises:
-            Mistake: The settings contradict each other, or the rule could never be carried out.
+            InvalidValue: The settings contradict each other, or the rule could never be carried out.
         """
         if self.approve == "at-once" and self.has_preparation:
             msg = "'at-once' does not wait for preparation: use 'when-prepared', or remove the preparation"

@@ -389,7 +389,7 @@ class _HookInput:
 
 @dataclass(slots=True, kw_only=True)
 class _StepContext:
-    """The `Occasion` of one handler."""
+    """The `HandlerContext` of one handler."""
 
     event: Event
     vm: str

@@ -1,6 +1,6 @@
 """Limits on how much of the control address each caller may use at a time.
 
-A known caller has an account (`core.budget`). A request takes what it uses from the account before any work is done,
+A known caller has an account (`core.usage_limits`). A request takes what it uses from the account before any work is done,
 and gives it back when the response has ended. Until a caller is known, only a few lookups per address run at a time;
 the others wait.
 """
@@ -170,7 +170,7 @@ def _end_oldest_watch(account: UsageAccount) -> None:
     """Make room for another watch of a host by ending its oldest one, if that can be ended."""
     if account.used[UseKind.WATCHES] >= account.budget.watches_max and account.watches:
         holds, end = account.watches.popitem(last=False)
-        assert isinstance(holds, ExitStack)  # noqa: S101 - see `Admission.charge_account`
+        assert isinstance(holds, ExitStack)  # noqa: S101 - see `Admission.charge_request`
         # Give its charge back at once, since the old watch notices its end only later. Its own close then finds
         # the stack empty.
         holds.close()

@@ -186,7 +186,7 @@ class _GuardedExchange:
         """Return the next part of the body.
 
         Raises:
-            _TooLarge: The body exceeds its size limit.
+            _BodyTooLarge: The body exceeds its size limit.
         """
         message = await self._receive_next()
         if self._received_bytes > self.size_bytes_max:

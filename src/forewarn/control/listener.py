@@ -2,7 +2,7 @@
 
 A connection is counted when it is accepted. It is unknown until a request on it has shown a valid token or session.
 Until then little of what it sends is buffered, its first request has to arrive in time, and it may be closed to make
-room for others. From then on it is charged to the caller who showed the token (`Connection.charge_account`).
+room for others. From then on it is charged to the caller who showed the token (`ListenerConnection.charge_account`).
 """
 
 from __future__ import annotations

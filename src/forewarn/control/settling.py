@@ -22,7 +22,7 @@ class SettlingMiddleware:
 
     Args:
         app: Application that handles the requests.
-        settled: Returns when VMs are shown everything published so far, or after a bounded time.
+        wait_until_settled: Returns when VMs are shown everything published so far, or after a bounded time.
     """
 
     def __init__(self, app: ASGIApp, wait_until_settled: Callable[[], Awaitable[None]]) -> None:

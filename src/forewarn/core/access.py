@@ -216,7 +216,7 @@ class Principal:
         return Ownership(scopes=self.scopes, vms=self.vms)
 
     def owns_vm(self, vm: VirtualMachine, scope: Scope | None = None) -> bool:
-        """Return True if the VM exists for the caller; see `Owned.has_vm`."""
+        """Return True if the VM exists for the caller; see `Ownership.has_vm`."""
         return self.ownership is None or self.ownership.has_vm(vm, scope)
 
     def owns_maintenance(self, maintenance: Maintenance) -> bool:

@@ -86,7 +86,7 @@ def hash_entry(previous: bytes, chain: Chain, sequence: int, entry: AuditEntry) 
     Args:
         previous: Hash of the entry before it in the same chain; `START` for the first.
         chain: The chain.
-        sequence: Number of the entry; `Entry.sequence` is ignored, because a new entry has none yet.
+        sequence: Number of the entry; `AuditEntry.sequence` is ignored, because a new entry has none yet.
         entry: The content.
     """
     # An array keeps the fields apart: in concatenated text, characters could move to the next field unnoticed.

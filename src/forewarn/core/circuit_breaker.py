@@ -51,7 +51,7 @@ class CircuitBreaker:
 
         Args:
             now: The time.
-            jitter: Number from 0 to 1, as in `core.subscription.failed`.
+            jitter: Number from 0 to 1, as in `core.subscription.record_failed_attempt`.
             retry_after: Pause that the receiver asked for, which opens the circuit at once; None if it asked for none.
         """
         self.failures += 1

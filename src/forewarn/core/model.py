@@ -283,7 +283,7 @@ class Maintenance:
         is_at_once_unwarned: True if it starts at once when none of its VMs can be warned (R70a).
         moved_from: NotBefore before it was moved by quiet hours; None if they did not move it.
         moved_by: Names of the scopes and standalone VMs whose quiet hours moved it.
-        tenant_key: Tenant that requested it, as `Owned.key`; None if no tenant did.
+        tenant_key: Tenant that requested it, as `Ownership.key`; None if no tenant did.
     """
 
     id: str

@@ -1,7 +1,7 @@
 """Model of a rollout: one maintenance carried out on many hosts, in order. All are frozen values.
 
 `core.rollout_plan` makes batches from a specification, `core.rollout_lifecycle` holds the transitions,
-`core.rollout_commands` the operator commands, and `core.rollout_steps` decides what to do next.
+`core.rollout_commands` the operator commands, and `core.rollout_decision` decides what to do next.
 
 A host is *open* while one of its maintenances may still change. Open hosts are in flight: the rules of the
 specification apply to them, whether their maintenance is only announced or has started, because an approval may start

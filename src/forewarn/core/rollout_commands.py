@@ -78,7 +78,7 @@ def resume_rollout(rollout: Rollout, now: datetime, *, accept_health: bool = Fal
 def abort_rollout(rollout: Rollout, now: datetime, *, reason: str | None = None) -> Rollout:
     """Abort a rollout: begin no further host and cancel what has not started; what has started runs to its end.
 
-    `next_steps` returns the cancellations.
+    `decide_next_steps` returns the cancellations.
 
     Raises:
         Conflict: It is over, or is being aborted already.

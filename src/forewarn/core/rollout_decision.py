@@ -1,17 +1,17 @@
 """Decisions of a rollout: `observe_rollout` records what has happened, `decide_next_steps` returns what to do.
 
 Both are pure. The driver of a rollout does this, in one transaction if possible, whenever something has happened to a
-maintenance or `Wait.until` has come::
+maintenance or `WaitForChange.until` has come::
 
-    rollout = observe(rollout, facts, now)
-    for step in next_steps(rollout, inventory, facts, now):
+    rollout = observe_rollout(rollout, facts, now)
+    for step in decide_next_steps(rollout, inventory, facts, now):
         match step:
-            case Schedule():  # request it, then
-                rollout = scheduled(rollout, step.host, ids, now)  # or refused(rollout, step.host, why, now)
-            case Cancel() | CheckHealth() | Wait():  # changes nothing of the rollout
+            case ScheduleHost():  # request it, then
+                rollout = record_scheduled(rollout, step.host, ids, now)  # or record_refused(..., reason, now)
+            case CancelMaintenance() | CheckHealth() | WaitForChange():  # changes nothing of the rollout
                 ...
             case _:
-                rollout = carry_out(rollout, step, now)
+                rollout = apply_own_step(rollout, step, now)
 
 and again until the last step is a `WaitForChange`, or there is none because the rollout has not begun or is over. After
 a refusal the remaining steps are not carried out: they were decided without that failure. A `CancelMaintenance` that

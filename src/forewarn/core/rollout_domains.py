@@ -117,7 +117,7 @@ class Occupancy:
     """Hosts, VMs and domains in flight, and their holders.
 
     Args:
-        seen: Inventory data of the hosts in flight, and of those that may follow.
+        survey: Inventory data of the hosts in flight, and of those that may follow.
     """
 
     def __init__(self, survey: InventorySurvey) -> None:

@@ -359,7 +359,7 @@ class _Calendar:
     Args:
         spec: Specification of the rollout.
         inventory: Scopes, with their quiet hours.
-        seen: VMs by host.
+        survey: VMs by host.
         notice_max: Maximum time ahead that a maintenance is planned.
     """
 

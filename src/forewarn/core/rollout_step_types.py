@@ -31,7 +31,7 @@ class RolloutFacts:
     """Current facts outside of the rollout.
 
     Attributes:
-        maintenances: Maintenances that `Rollout.watched` names; None if the store no longer has one. A missing key
+        maintenances: Maintenances that `Rollout.watched_maintenance_ids` names; None if the store no longer has one. A missing key
             counts as unchanged.
         others: Active maintenances that are not of this rollout. Those that share no VM, scope or host with it may be
             left out.
@@ -68,7 +68,7 @@ class CancelMaintenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckHealth:
-    """Run the health command, once for each number, and report the result in `Facts.health`.
+    """Run the health command, once for each number, and report the result in `RolloutFacts.health`.
 
     Attributes:
         number: Number of the check in the rollout, from 1. A check that is running already must not be run again;

@@ -37,7 +37,7 @@ class LoginRoutes:
     Args:
         context: Parts of the service.
         sessions: Sessions of the dashboard.
-        around: Returns the template values common to all pages, given the page's title.
+        make_common_values: Returns the template values common to all pages, given the page's title.
     """
 
     def __init__(self, context: Context, sessions: Sessions, make_common_values: Around) -> None:

@@ -74,8 +74,8 @@ class Sessions:
 
     Args:
         secret: Operator's token, used to sign cookies.
-        lasts: Maximum duration of a session.
-        known: Database of tokens and revocations.
+        lifetime: Maximum duration of a session.
+        store: Database of tokens and revocations.
     """
 
     def __init__(self, secret: str, lifetime: timedelta, store: SessionStore) -> None:

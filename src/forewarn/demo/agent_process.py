@@ -36,7 +36,7 @@ class DemoAgent:
         vm: The VM and its behaviour.
         metadata_url: URL of the service's metadata endpoint.
         folder: Folder for its configuration and state.
-        tell: Callback that puts a line on the timeline.
+        queue_line: Callback that puts a line on the timeline.
         record: Callback that returns the record to write to; a new one for each act.
     """
 

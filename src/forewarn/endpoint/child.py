@@ -59,7 +59,7 @@ class PipeAuthority:
 
     Args:
         pipe: Pipe to the service.
-        begin: Settings.
+        settings: Settings.
 
     Attributes:
         feed: Current documents.
@@ -164,7 +164,7 @@ class ChildEndpoint:
 
     Args:
         pipe: Pipe to the service.
-        begin: Settings.
+        settings: Settings.
         sockets: Sockets to listen on, already bound.
     """
 

@@ -3,7 +3,7 @@
 Every VM polls once a second, for years, with the same bytes. So a connection first looks up the received bytes among
 requests that the full parser has accepted before, and answers a known one with the caller's current document, already
 encoded. Anything else goes to uvicorn's httptools protocol and the app; afterwards the app reports a plain request
-through `Connection.remember_request`.
+through `VmConnection.remember_request`.
 
 The memo records only the requested version and whether to close the connection. The document depends on the
 connection's caller, so no request can show another VM's document. A request that the app would not answer with a
@@ -89,7 +89,7 @@ class VmConnection(asyncio.Protocol):
         peer: Source address; empty for a Unix socket.
         is_lost: True once the connection has ended.
         held: Future of a held request, done at the latest when the connection is lost; None if there is none.
-        listening: `Listening` that accepted the connection.
+        listening: `ListeningSockets` that accepted the connection.
     """
 
     # There may be 16,384 connections (`connections_max`), most of them idle: slots keep each of them small.

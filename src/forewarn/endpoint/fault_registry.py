@@ -28,7 +28,7 @@ class FaultRegistry:
     Args:
         clock: Clock that expires faults with an end.
         faults_max: Maximum number of faults in force.
-        seed: Seed of the random choice by `Fault.rate`.
+        seed: Seed of the random choice by `InjectedFault.rate`.
 
     Attributes:
         in_force: Faults by number, oldest first, for a quick check; some may be due to expire.

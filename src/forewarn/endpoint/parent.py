@@ -95,7 +95,7 @@ class MetadataProcess:
     """Handle of the service on the process that answers VMs.
 
     Args:
-        terms: Settings sent to the process at its start.
+        settings: Settings sent to the process at its start.
         feed: Current documents; receives the times of last requests.
         identity: Mapping of addresses to VMs.
         enable: Callable that enables audiences; see `Authority`.

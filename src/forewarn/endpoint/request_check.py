@@ -53,7 +53,7 @@ def check_events_request(
         is_local: True if the request came over a Unix socket.
 
     Raises:
-        Refused: The request fails a check; holds the response.
+        RequestRefused: The request fails a check; holds the response.
     """
     check_method(request, ("GET", "POST"))
     check_sender(request, host_names, is_local=is_local)
@@ -74,7 +74,7 @@ def check_method(request: Request, allowed: Sequence[str]) -> None:
     """Refuse other methods with 405.
 
     Raises:
-        Refused: The method is not allowed.
+        RequestRefused: The method is not allowed.
     """
     if request.method not in allowed:
         response = encode_error_response(HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed")
@@ -86,7 +86,7 @@ def check_sender(request: Request, host_names: frozenset[str] = frozenset(), *, 
     """Refuse requests that the VM did not send directly to us: DNS rebinding, proxies, pages of other origins (R13).
 
     Raises:
-        Refused: A header shows another sender or another destination.
+        RequestRefused: A header shows another sender or another destination.
     """
     hosts = request.headers.getlist("host")
     is_old = request.scope["http_version"] == "1.0"
@@ -104,7 +104,7 @@ def check_metadata(request: Request) -> None:
     """Refuse a missing or contradictory ``Metadata`` header.
 
     Raises:
-        Refused: The header is missing or has a value other than ``true``.
+        RequestRefused: The header is missing or has a value other than ``true``.
 
     Spec: R10, R11.
     """
@@ -118,7 +118,7 @@ def check_single_parameters(request: Request) -> None:
     """Refuse a query parameter that is given twice (R5).
 
     Raises:
-        Refused: A parameter is given twice.
+        RequestRefused: A parameter is given twice.
     """
     pairs = _parse_query_pairs(request)
     if len({name for name, _ in pairs}) < len(pairs):

@@ -54,8 +54,8 @@ class RequestJournal:
 
     Args:
         now: Clock of the service.
-        most: Maximum number of requests kept; 0 for none.
-        before: Number of the last request recorded elsewhere before this journal began.
+        requests_max: Maximum number of requests kept; 0 for none.
+        numbered_after: Number of the last request recorded elsewhere before this journal began.
 
     Attributes:
         listeners: Callables called after each recorded request.

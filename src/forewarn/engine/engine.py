@@ -178,7 +178,7 @@ class Engine(DeadlineCommands, FaultCommands, RetentionCommands, RolloutCommands
     """All commands; see `Committer` for the other arguments.
 
     Args:
-        room: Maximum number of waiting approvals, per caller and in total, weighed by their event ids.
+        limits: Maximum number of waiting approvals, per caller and in total, weighed by their event ids.
     """
 
     def __init__(self, *, limits: QueueLimits | None = None, **parts: Any) -> None:  # noqa: ANN401 - those of `Committer`

@@ -26,9 +26,9 @@ class FaultCommands(Committer):
         *,
         actor: str,
         vms: Sequence[str] = (),
-        **how: Any,  # noqa: ANN401 - whatever `Faults.inject` takes
+        **how: Any,  # noqa: ANN401 - whatever `FaultRegistry.inject` takes
     ) -> InjectedFault:
-        """Inject a fault; see `Faults.inject` for its arguments and errors.
+        """Inject a fault; see `FaultRegistry.inject` for its arguments and errors.
 
         Held requests are answered as unchanged, so that clients ask again and meet the fault now rather than after
         their wait.

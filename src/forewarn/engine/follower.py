@@ -30,7 +30,7 @@ class Follower:
     Args:
         store: Database that the replicas share.
         engine: Engine that publishes the changes.
-        on_news: Called after another replica has committed something.
+        on_remote_change: Called after another replica has committed something.
         poll_s: Interval between checks without a hint, in seconds.
     """
 

@@ -12,13 +12,13 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import structlog
 
 from forewarn.clock import Clock, uptime_s
 from forewarn.errors import ClockOff, ForewarnError, LeaseLost
-from forewarn.store.contract import SharedStore, Transaction
+from forewarn.store.contract import SharedStore, SharedTransaction, Transaction
 from forewarn.store.lease import Lease
 
 __all__ = ["Leadership", "LeasedLeadership", "SoleLeader"]
@@ -164,7 +164,8 @@ class LeasedLeadership:
 
     def ensure_leader_in(self, tx: Transaction) -> None:
         """Check the row of the lease: any takeover is committed before this transaction, or comes after it."""
-        lease: Lease | None = tx.lease(_NAME)  # type: ignore[attr-defined] # a shared store makes no other transactions
+        # A shared store makes no other transactions.
+        lease = cast("SharedTransaction", tx).get_lease(_NAME)
         if lease is None or (lease.holder, lease.term) != (self.holder, self._term):
             msg = "another replica is the leader now"
             raise LeaseLost(msg)

@@ -38,7 +38,7 @@ class RemoteAuthority:
     """Authority of an endpoint that is backed by a remote control plane.
 
     Args:
-        link: Connection to the control plane.
+        control_plane: Connection to the control plane.
         state: State known at the start of this process.
         clock: Service clock.
         file: State file; None if the state is not stored.

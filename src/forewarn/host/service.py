@@ -42,8 +42,8 @@ class HostService:
     """All parts of `forewarn endpoint`.
 
     Args:
-        link: Connection to the control plane.
-        ways: Settings for identifying VMs and for listening.
+        control_plane: Connection to the control plane.
+        settings: Settings for identifying VMs and for listening.
         listen: Address for `/healthz`, `/readyz` and `/metrics`; empty for none.
         state_file: State file; None if the state is not stored.
         answers_dhcp: True to announce the endpoint to guests by DHCP (R94, R95).

@@ -30,7 +30,7 @@ class Acceptor:
     Args:
         sock: Socket that is bound, listening and non-blocking.
         pool: Pool that counts the connections.
-        make: Creates the protocol of a connection with its slot.
+        make_protocol: Creates the protocol of a connection with its slot.
         refusal: Response to a connection over a limit; not sent under TLS.
         tls: TLS context; None for plain text.
         handshake_timeout_s: Time limit for a TLS handshake.

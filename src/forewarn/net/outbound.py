@@ -107,7 +107,7 @@ class PostOutcome:
         return self.status == HTTPStatus.GONE
 
 
-_NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, AttributeError)  # for the last one see `unanswered`
+_NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, AttributeError)  # for the last one see `httpx_errors`
 
 
 class _NoAllowedAddress(Exception):
@@ -118,7 +118,7 @@ class OutboundClient:
     """Client that posts to one receiver and keeps its connections open.
 
     Args:
-        terms: Options for the requests.
+        options: Options for the requests.
         resolve: Function that resolves names; None for the system's resolver.
     """
 

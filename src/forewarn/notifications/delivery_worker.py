@@ -123,8 +123,8 @@ class DeliveryWorker:
         engine: Engine that reads the audit log and records results.
         delivery_policy: Policy for deliveries.
         subscription: Subscription to deliver for.
-        posts: Client for its receiver.
-        count: Called with the subscription's name and each outcome: ``delivered``, ``record_failed_attempt`` or
+        client: Client for its receiver.
+        count: Called with the subscription's name and each outcome: ``delivered``, ``failed`` or
             ``dead``.
 
     Attributes:

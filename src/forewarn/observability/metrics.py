@@ -80,7 +80,7 @@ class Metrics(Collector):
         traffic: Counters of the endpoint.
         feed: Current documents.
         connections: Returns the number of open connections.
-        fleet: Sources of the metrics about replicas, hosts and notifications.
+        sources: Sources of the metrics about replicas, hosts and notifications.
     """
 
     def __init__(

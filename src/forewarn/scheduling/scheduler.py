@@ -84,7 +84,7 @@ class Scheduler:
         engine: Engine that runs the commands.
         clock: Source of the time.
         actuator: Actuator that carries out maintenances.
-        pace: Limits and intervals; None for the defaults.
+        settings: Limits and intervals; None for the defaults.
         on_lateness: Called with the lateness of each start, in seconds.
     """
 

@@ -132,7 +132,7 @@ class PruneResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRollout:
-    """A rollout as `wire.get_rollout` encodes it, with the columns for looking it up."""
+    """A rollout as `wire.rollout.encode_rollout` encodes it, with the columns for looking it up."""
 
     id: str
     name: str
@@ -287,7 +287,7 @@ class Reader(NotifyingReader, Protocol):
         """Return the moment of the `count`-th newest entry that tenants made for the operations of one tenant.
 
         Args:
-            tenant_key: The tenant, as `Owned.key`.
+            tenant_key: The tenant, as `Ownership.key`.
             since: Start of the period; operations that the tenant requested earlier do not count.
             count: Position from the end, beginning with 1.
 

@@ -18,7 +18,7 @@ _Condition = sa.ColumnElement[bool]
 
 
 def match_owned_vms(owned: Ownership) -> _Condition:
-    """Return the condition on table `vm`; see `Owned.has_vm`."""
+    """Return the condition on table `vm`; see `Ownership.has_vm`."""
     # A VM in a standalone scope counts as one without a scope.
     only_named = sa.select(t.scope.c.name).where(t.scope.c.kind == ScopeKind.STANDALONE)
     is_alone = t.vm.c.scope.is_(None) | t.vm.c.scope.in_(only_named)
@@ -26,7 +26,7 @@ def match_owned_vms(owned: Ownership) -> _Condition:
 
 
 def _match_owned_claims(owned: Ownership) -> _Condition:
-    """Return the condition on table `claim`; see `Owned.has_claim`."""
+    """Return the condition on table `claim`; see `Ownership.has_claim`."""
     of_alone = t.claim.c.scope.is_(None) & t.claim.c.vm.in_(sorted(owned.vms))
     return t.claim.c.scope.in_(sorted(owned.scopes)) | of_alone
 

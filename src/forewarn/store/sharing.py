@@ -74,7 +74,7 @@ class PostgresSharedStore:
     Args:
         engine: Connections to the database.
         write: Function that begins a write transaction.
-        wrapped: Context that turns errors of a driver into ours.
+        wrap_errors: Context that turns errors of a driver into ours.
     """
 
     def __init__(

@@ -356,7 +356,7 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
     def save_token(self, token: Token) -> None:
         row = to_row(token)
         self._upsert(t.token, [row])
-        if token.role is Role.HOST:  # for replicas of the previous version; see `SqlReader._tokens`
+        if token.role is Role.HOST:  # for replicas of the previous version; see `SqlReader._find_tokens`
             self._upsert(t.host_token, [{column.name: row[column.name] for column in t.host_token.columns}])
 
     def add_revocation(self, revocation: Revocation, now: datetime, actor_max: int) -> bool:

@@ -378,7 +378,7 @@ audit_log = sa.Table(
 )
 
 ENTRY_COLUMNS = [column for column in audit_log.columns if column.name not in {"chain", "hash"}]
-"""Columns of an `Entry`."""
+"""Columns of an `AuditEntry`."""
 
 IS_AUDIT = audit_log.c.chain == sa.literal_column("'audit'")
 """Condition in the words of the partial index; with other words SQLite does not use it."""

@@ -1,6 +1,6 @@
 """The handler under test: a process that is started, watched, and ended with all its descendants.
 
-A reboot of a VM ends its handler: `Handler.power_off` kills the process, and `Handler.power_on` starts the command
+A reboot of a VM ends its handler: `TrialHandler.power_off` kills the process, and `TrialHandler.power_on` starts the command
 again.
 """
 

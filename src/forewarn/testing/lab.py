@@ -217,7 +217,7 @@ class Lab:
         return await self.backend.scheduler.advance_clock(by)
 
     async def inject_fault(self, kind: str, *, vms: Sequence[str] = (), **how: Any) -> InjectedFault:  # noqa: ANN401 - parameters of a fault
-        """Inject a fault; see `Faults.inject_fault`."""
+        """Inject a fault; see `FaultRegistry.inject`."""
         return await self.backend.engine.inject(kind, actor=ACTOR, vms=vms, **how)
 
     async def clear_faults(self) -> int:

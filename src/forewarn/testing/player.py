@@ -123,7 +123,7 @@ class ScenarioPlayer:
         lab: Running service to play it against.
         on_step: Called after each step with its outcome.
         on_wait: Called before each step, with its number and description.
-        companion: Handler that runs beside the scenario; None if the scenario polls and approves for its VM as well.
+        coordinator: Handler that runs beside the scenario; None if the scenario polls and approves for its VM as well.
     """
 
     def __init__(
@@ -340,7 +340,7 @@ class ScenarioPlayer:
         """Approve, as the VM, the event that it is shown for an operation.
 
         Raises:
-            _Stop: It is shown none, or its approval is not accepted.
+            _PlaybackStopped: It is shown none, or its approval is not accepted.
         """
         shown = await self._find_shown_event(approve.operation, approve.by)
         if shown is None:

@@ -226,7 +226,7 @@ class _TranscriptConversion:
         """Add a step that announces the event.
 
         Raises:
-            _Omitted: The service would not announce it.
+            _EventOmitted: The service would not announce it.
         """
         operation = self._build_operation(event, at_s)
         notice = self._compute_notice(operation, event, entry)
@@ -254,7 +254,7 @@ class _TranscriptConversion:
         """Return the operation that the service would make of the event.
 
         Raises:
-            _Omitted: It would make none; with the reason.
+            _EventOmitted: It would make none; with the reason.
         """
         if event.type not in {each.value for each in EventType}:
             msg = f"its type {event.type!r} is unknown"
@@ -298,7 +298,7 @@ class _TranscriptConversion:
         """Return the time from its first appearance to NotBefore; None for the default of its cause.
 
         Raises:
-            _Omitted: The service would not allow it.
+            _EventOmitted: The service would not allow it.
         """
         if event.is_started and CAUSES[operation.cause].is_immediate:
             return None
@@ -320,7 +320,7 @@ class _TranscriptConversion:
         """Add a step that starts it, unless the service does so; return what to expect then, if that is new.
 
         Raises:
-            _Omitted: It would be refused.
+            _EventOmitted: It would be refused.
         """
         if operation.is_shown_started:
             return {}

@@ -42,7 +42,7 @@ class Recorder:
         api_version: The api-version to request.
         pace: Poll interval, timeouts, and pauses after failures.
         on_entry: Called for each answer, with True if it was new.
-        chance: Returns numbers from 0 to 1, for jitter of retries.
+        random_fraction: Returns numbers from 0 to 1, for jitter of retries.
 
     Attributes:
         request_count: Number of requests made.

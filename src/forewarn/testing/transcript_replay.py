@@ -153,7 +153,7 @@ class ReplayServer:
         speed: Factor by which the replay is faster than the recording.
         is_loop: True to begin again at the end.
         clock: Clock of the recording; None for one that runs at that speed.
-        now: Returns the current time, to which every NotBefore is moved so that the notice stays as recorded; None to
+        get_time: Returns the current time, to which every NotBefore is moved so that the notice stays as recorded; None to
             leave them as they are.
         on_approval: Called for each approval.
         on_end: Called each time the end is reached.
@@ -236,7 +236,7 @@ class ReplayServer:
         """Return the answer; None if the connection was ended without one.
 
         Raises:
-            Refused: The request is refused; with the response.
+            RequestRefused: The request is refused; with the response.
         """
         entry = self.playback.current_entry
         is_about_events = request.scope["path"].lower().removesuffix("/") == _EVENTS
@@ -278,7 +278,7 @@ class ReplayServer:
         """Refuse requests that every endpoint refuses (R62), and GETs in api-versions other than the recorded one.
 
         Raises:
-            Refused: The request is refused; with the response.
+            RequestRefused: The request is refused; with the response.
         """
         if not is_about_events:
             raise RequestRefused(encode_error_response(HTTPStatus.NOT_FOUND, "Not found"))

@@ -54,7 +54,7 @@ class FairQueue(Generic[T]):
     owner with heavy entries is served less often.
 
     Args:
-        room: Limits of the queue.
+        limits: Limits of the queue.
     """
 
     def __init__(self, limits: QueueLimits) -> None:
@@ -119,10 +119,10 @@ class FairBatcher(Generic[T, R]):
     """Batcher of requests: those that arrive during a batch wait for the next ones, in fair shares.
 
     Args:
-        carry: Carries out a batch and returns the result of each request.
-        wishes_max: Maximum number of requests in one batch; with 1, each is carried out at once by its caller.
+        carry_out: Carries out a batch and returns the result of each request.
+        requests_max: Maximum number of requests in one batch; with 1, each is carried out at once by its caller.
         weight_max: Maximum weight of one batch. A single request may be heavier.
-        room: Limits of the queue; None for the defaults.
+        limits: Limits of the queue; None for the defaults.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class FairGate:
     Other ready work runs between two turns. So work that takes milliseconds delays the rest by one turn at most.
 
     Args:
-        room: Limits of the queue.
+        limits: Limits of the queue.
     """
 
     def __init__(self, limits: QueueLimits) -> None:
@@ -231,7 +231,7 @@ class FairSemaphore:
 
     Args:
         slots: Maximum number of concurrent tasks.
-        room: Limits of the queue.
+        limits: Limits of the queue.
     """
 
     def __init__(self, slots: int, limits: QueueLimits) -> None:

@@ -196,7 +196,7 @@ def parse_line(line: bytes) -> HostFeedState | AudienceDocument | None:
     """Decode a line; None if it only says that the control plane is alive.
 
     Raises:
-        BadLine: It is none of ours.
+        BadFeedLine: It is none of ours.
     """
     try:
         parsed = _LINE.validate_json(line)

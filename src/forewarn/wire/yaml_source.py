@@ -36,7 +36,7 @@ class YamlSource:
         name: Name of the file in errors.
         size_bytes_max: Maximum size of the file.
         kind: Kind of the file, for errors: ``scenario``.
-        fault: The error to raise. ``details["line"]`` is the line, from 1.
+        error_class: The error to raise. ``details["line"]`` is the line, from 1.
 
     Attributes:
         name: Name of the file in errors.

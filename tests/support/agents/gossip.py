@@ -15,7 +15,7 @@ _AGAIN_S = 5.0
 
 
 class Hearsay:
-    """`Reports` of one process: what its peers have said last."""
+    """`PeerReports` of one process: what its peers have said last."""
 
     def __init__(self) -> None:
         self._reports: dict[str, dict[str, PeerReport]] = {}

@@ -250,7 +250,7 @@ class Machine:
     # What its agents ask of the disk
 
     def save(self, process: int, state: AgentState) -> None:
-        """Write the state of that agent; see `Memory.save`."""
+        """Write the state of that agent; see `StateStorage.save`."""
         if not self.is_alive(process):
             raise ProcessDied
         self._take_note()
@@ -274,7 +274,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class DiskOf:
-    """The `Memory` of one agent."""
+    """The `StateStorage` of one agent."""
 
     machine: Machine
     process: int = field(default=0)

@@ -1,4 +1,4 @@
-"""`Steps` on virtual time: they take as long as they like, fail, hang, break, and are slow to end when told to."""
+"""`StepExecutor` on virtual time: they take as long as they like, fail, hang, break, and are slow to end when told to."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class FakeSteps:
             raise RuntimeError(msg)
 
     async def _take_out(self, record: EventRecord, remember: Remember) -> None:
-        """As the handler `File` does: look, remember what was found, and then act."""
+        """As the handler `FileHandler` does: look, remember what was found, and then act."""
         machine = self._machine
         if "existed" not in record.memory.get("0", {}):
             await remember("0", {"existed": machine.is_out})

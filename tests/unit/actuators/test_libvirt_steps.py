@@ -141,7 +141,10 @@ NEXT = [
     # migrated
     (entry(Procedure.MIGRATE, DomainStep.MIGRATING), BUSY, DomainAction.WAIT, None),
     (entry(Procedure.MIGRATE, DomainStep.MIGRATING, 1800), BUSY, DomainAction.GIVE_UP, None),
-    (entry(Procedure.MIGRATE, DomainStep.MIGRATING), RUNNING, DomainAction.FAIL, DomainStep.INTERRUPTED),
+    (entry(Procedure.MIGRATE, DomainStep.MIGRATING), RUNNING, DomainAction.WAIT, DomainStep.LANDING),
+    (entry(Procedure.MIGRATE, DomainStep.LANDING), RUNNING, DomainAction.FAIL, DomainStep.INTERRUPTED),
+    (entry(Procedure.MIGRATE, DomainStep.LANDING), BUSY, DomainAction.WAIT, None),
+    (entry(Procedure.MIGRATE, DomainStep.LANDING), away(ANEW), DomainAction.NOTHING, DomainStep.DONE),
     (entry(Procedure.MIGRATE, DomainStep.INTERRUPTED), RUNNING, DomainAction.MIGRATE, DomainStep.MIGRATING),
     (entry(Procedure.MIGRATE, DomainStep.MIGRATING), away(ANEW), DomainAction.NOTHING, DomainStep.DONE),
     (entry(Procedure.MIGRATE, DomainStep.INTERRUPTED), away(ANEW), DomainAction.NOTHING, DomainStep.DONE),
@@ -163,8 +166,9 @@ def test_a_migration_is_not_begun_for_ever() -> None:
         begun = decision.before
         tries.append((begun.step, begun.tries))
     assert decision == DomainDecision(action=DomainAction.FAIL)
+    steps = (DomainStep.MIGRATING, DomainStep.LANDING, DomainStep.INTERRUPTED)
     numbers = range(1, TERMS.migrations_max + 1)
-    assert tries == [(step, number) for number in numbers for step in (DomainStep.MIGRATING, DomainStep.INTERRUPTED)]
+    assert tries == [(step, number) for number in numbers for step in steps]
 
 
 @pytest.mark.parametrize(("way", "step"), list(product(Procedure, (DomainStep.DONE, DomainStep.ABORTED))))
@@ -274,7 +278,7 @@ def test_what_is_done_follows_from_the_impact(
         id=st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=40).map(
             lambda text: "".join(text.split()) or "x"
         ),
-        way=st.sampled_from(Procedure),
+        procedure=st.sampled_from(Procedure),
         step=st.sampled_from(DomainStep),
         since=st.datetimes(timezones=st.just(UTC)),
         instance=st.integers(-1, 2**31),

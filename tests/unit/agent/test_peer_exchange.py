@@ -37,7 +37,7 @@ PREPARING, PREPARED, HELD = PeerState.PREPARING, PeerState.PREPARED, PeerState.H
 
 
 class Vm:
-    """A `Speaker` that says what a test wants."""
+    """A `LocalAgent` that says what a test wants."""
 
     def __init__(self, name: str, **standings: PeerState) -> None:
         self.vm = name

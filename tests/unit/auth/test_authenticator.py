@@ -41,7 +41,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [(b"", "is empty"), (b" \n", "is empty"), (b"\xff\xfe", "holds no text")],
+    [(b"", "is empty"), (b" \n", "is empty"), (b"\xff\xfe", "it is not text")],
 )
 def test_a_token_file_without_a_token_is_refused(content: bytes, expected: str, tmp_path: Path) -> None:
     path = tmp_path / TOKEN_FILE

@@ -74,7 +74,7 @@ def test_a_line_is_completed_the_same_when_only_its_noun_is_made(noun: str) -> N
 
 def test_an_answer_is_a_line_for_each_word(capsys: pytest.CaptureFixture[str]) -> None:
     print_candidates(ROOT, ["vm", "li"])
-    assert capsys.readouterr().out == "words\nlist\tList every VM, and whether it asks for events.\n"
+    assert capsys.readouterr().out == "words\nlist\tList every VM, and whether its scope has asked for events.\n"
 
 
 def test_what_goes_wrong_is_silent(capsys: pytest.CaptureFixture[str]) -> None:

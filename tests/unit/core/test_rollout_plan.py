@@ -223,7 +223,7 @@ def test_a_specification_that_contradicts_itself_is_refused(
         ({"hosts": ("h-0", "h-8", "h-9")}, NotFound, r"host 'h-8' does not exist \(and 1 more\): see 'forewarn host"),
         ({"canary": ("h-9",)}, NotFound, "host 'h-9' does not exist: see"),
         ({"notice": timedelta(days=91)}, LimitExceeded, r"notice of 91d is more than the limit of 90d \(notice_max\)"),
-        ({"pause": timedelta(days=3000)}, LimitExceeded, "would take longer than 3660d: make larger batches"),
+        ({"pause": timedelta(days=3000)}, LimitExceeded, "would take longer than 3660d: use larger batches"),
         ({"notice": timedelta(days=90), "duration_s": 10**9}, LimitExceeded, "would take longer than 3660d"),
     ],
 )
@@ -242,7 +242,7 @@ def test_the_limit_on_notice_is_that_of_the_rules() -> None:
 def test_an_empty_or_a_huge_inventory_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="the inventory has no working host"):
         made(Inventory())
-    with pytest.raises(LimitExceeded, match="the inventory has 20001 hosts, more than the 20000"):
+    with pytest.raises(LimitExceeded, match="the inventory has 20001 hosts, more than the maximum of 20000"):
         made(fleet(hosts=HOSTS_MAX + 1))
 
 
@@ -261,7 +261,7 @@ def test_a_host_that_lies_in_two_domains_by_itself_is_refused() -> None:
     )
     with pytest.raises(Conflict, match=r"'h-1' has VMs in fault domains 0 and 1 of scope 'web' \(and 1 more") as caught:
         made(split)
-    assert "say one_fault_domain: false" in caught.value.message
+    assert "set one_fault_domain: false" in caught.value.message
     assert caught.value.details["hosts"] == ["h-1", "h-2"]
     with pytest.raises(Conflict, match="update domains 3 and 4 of scope 'web': leave it out, move a VM, or set"):
         made(split, one_fault_domain=False)

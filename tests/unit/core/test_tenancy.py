@@ -330,7 +330,7 @@ def test_more_user_operations_than_the_policy_allows_are_refused_and_the_others_
 
 def test_one_request_for_more_vms_than_allowed_is_refused_as_a_whole() -> None:
     world = scoped(Policy(user_operations_max=1))
-    with pytest.raises(Conflict, match="at once"):
+    with pytest.raises(Conflict, match="web allows 1 user operations at a time"):
         world.plan(MaintenanceRequest(cause="user-restart", vms=("web-0", "web-1")))
     assert world.maintenances == {}
 

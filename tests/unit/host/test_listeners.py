@@ -43,14 +43,23 @@ FILE = Path("interfaces.yaml")
         {"identify_by": (IdentificationMethod.INTERFACE,), "interface_pattern": "{vm}"},
         {"identify_by": (IdentificationMethod.INTERFACE,), "interface_pattern": "{vm}.0"},
         {"identify_by": (IdentificationMethod.INTERFACE,), "interface_file": FILE},
-        {"identify_by": (IdentificationMethod.INTERFACE,), "by_mac": True, "interface_pattern": "tap-{vm}", "interface_file": FILE},
+        {
+            "identify_by": (IdentificationMethod.INTERFACE,),
+            "by_mac": True,
+            "interface_pattern": "tap-{vm}",
+            "interface_file": FILE,
+        },
         {"identify_by": (IdentificationMethod.SOCKET,), "socket_folder": Path("sockets"), "listen": ()},
         {
             "identify_by": (IdentificationMethod.SOCKET, IdentificationMethod.INTERFACE),
             "socket_folder": Path("sockets"),
             "by_mac": True,
         },
-        {"identify_by": (IdentificationMethod.SOCKET, IdentificationMethod.ADDRESS), "socket_folder": Path("sockets"), "socket_group": "root"},
+        {
+            "identify_by": (IdentificationMethod.SOCKET, IdentificationMethod.ADDRESS),
+            "socket_folder": Path("sockets"),
+            "socket_group": "root",
+        },
     ],
 )
 def test_ways_that_go_together_are_taken(said: dict[str, Any]) -> None:
@@ -82,7 +91,10 @@ def test_ways_that_go_together_are_taken(said: dict[str, Any]) -> None:
             {"identify_by": (IdentificationMethod.INTERFACE,)},
             "cannot assign interfaces to VMs: set a pattern such as tap-{vm}, a file, or matching by",
         ),
-        ({"identify_by": (IdentificationMethod.INTERFACE,), "interface_pattern": "tap"}, "interface pattern 'tap': expected {vm} once"),
+        (
+            {"identify_by": (IdentificationMethod.INTERFACE,), "interface_pattern": "tap"},
+            "interface pattern 'tap': expected {vm} once",
+        ),
         (
             {"identify_by": (IdentificationMethod.INTERFACE,), "interface_pattern": "{vm}-{vm}"},
             "interface pattern '{vm}-{vm}': expected {vm} once",
@@ -104,8 +116,14 @@ def test_ways_that_go_together_are_taken(said: dict[str, Any]) -> None:
             "interface pattern 'interface-of-a-{vm}': a name has at most 15 characters",
         ),
         ({"identify_by": (IdentificationMethod.SOCKET,)}, "no folder is set for the Unix sockets of the VMs"),
-        ({"identify_by": (IdentificationMethod.ADDRESS,), "socket_folder": FILE}, "a folder and a group for sockets require"),
-        ({"identify_by": (IdentificationMethod.ADDRESS,), "socket_group": "root"}, "a folder and a group for sockets require"),
+        (
+            {"identify_by": (IdentificationMethod.ADDRESS,), "socket_folder": FILE},
+            "a folder and a group for sockets require",
+        ),
+        (
+            {"identify_by": (IdentificationMethod.ADDRESS,), "socket_group": "root"},
+            "a folder and a group for sockets require",
+        ),
         (
             {"identify_by": (IdentificationMethod.SOCKET,), "socket_folder": FILE, "socket_group": "no-such"},
             "group 'no-such' for the Unix sockets",

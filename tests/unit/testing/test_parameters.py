@@ -156,7 +156,12 @@ def test_a_shipped_scenario_is_included_by_its_name() -> None:
         pytest.param(
             "include: in.yaml", INCLUDED.replace("+1m", "1m"), "in.yaml:6: at: a time in an included", id="moment"
         ),
-        pytest.param("include: in.yaml", INCLUDED.replace("cancel", "cancle"), "in.yaml:7: 'cancle' is not", id="key"),
+        pytest.param(
+            "include: in.yaml",
+            INCLUDED.replace("cancel", "cancle"),
+            "in.yaml:7: unknown key 'cancle': did you mean 'cancel'?",
+            id="key",
+        ),
         pytest.param(
             "{include: in.yaml, set: {nme: x}}", INCLUDED, "no parameter 'nme': did you mean 'name'?", id="set"
         ),

@@ -103,7 +103,7 @@ def test_a_step_that_cannot_be_is_refused(timeline: str, expected: str) -> None:
         ),
         pytest.param("{[a]: b}", "wrong.yaml:1: expected a name before the colon", id="key"),
         pytest.param("a: !!python/object:os.system x\n", "cannot be read as", id="object"),
-        pytest.param("a: " + "[" * 40 + "]" * 40, "nested more than 12 deep", id="deep"),
+        pytest.param("a: " + "[" * 40 + "]" * 40, "nested too deeply: at most 12 levels are allowed", id="deep"),
         pytest.param(b"\xff\xfe\x00", "not valid YAML", id="bytes"),
         pytest.param(
             of("- poll: web-0\n") + "handler: db\n", "wrong.yaml:7: handler: there is no VM 'db'", id="handler"
@@ -142,7 +142,7 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
         file.truncate(100 << 20)
     with pytest.raises(ConfigError, match=r"a scenario may have at most 1048576 bytes, not 104857600"):
         load_scenario(str(path))
-    assert "are more than the 1048576" in refused(b" " * (2 << 20))
+    assert "exceed the limit of 1048576" in refused(b" " * (2 << 20))
 
 
 def test_a_scenario_that_is_not_there_is_not_found() -> None:

@@ -205,15 +205,15 @@ PROFILE = "scopes: [{{name: s, kind: {kind}, {profile}}}]"
 @pytest.mark.parametrize(
     ("kind", "profile", "expected"),
     [
-        ("scale-set", "terminate_notification: {enable: true, not_before_timeout: PT4M}", "from PT5M to PT15M"),
-        ("scale-set", "terminate_notification: {enable: true, not_before_timeout: PT16M}", "from PT5M to PT15M"),
+        ("scale-set", "terminate_notification: {enable: true, not_before_timeout: PT4M}", "must be PT5M to PT15M"),
+        ("scale-set", "terminate_notification: {enable: true, not_before_timeout: PT16M}", "must be PT5M to PT15M"),
         (
             "scale-set",
             "terminate_notification: {enable: true, not_before_timeout: 5m}",
             "not a number of minutes in ISO 8601",
         ),
         ("scale-set", "terminate_notification: {enable: true, not_before_timeout: PT300S}", "not a number of minutes"),
-        ("scale-set", "os_image_notification: {enable: true, not_before_timeout: PT5M}", "expected to be PT15M"),
+        ("scale-set", "os_image_notification: {enable: true, not_before_timeout: PT5M}", "must be PT15M"),
         (
             "availability-set",
             "terminate_notification: {enable: true}",

@@ -389,7 +389,7 @@ def test_any_specification_is_stored_exactly(spec: RolloutSpec) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("", "its text is none"), ("{}", "its id is none"), (encode_rollout(planned()).replace("planned", "x"), "state")],
+    [("", "invalid text"), ("{}", "invalid id"), (encode_rollout(planned()).replace("planned", "x"), "state")],
 )
 def test_what_is_stored_and_is_no_rollout_is_a_damage(text: str, expected: str) -> None:
     with pytest.raises(StoreCorrupt, match=expected):
@@ -439,7 +439,7 @@ def test_what_is_no_plain_yaml_is_refused(content: bytes, expected: str) -> None
 
 def test_depth_is_refused_before_it_costs_time() -> None:
     """PyYAML takes minutes for so many brackets."""
-    with pytest.raises(ConfigError, match="nested more than 12 deep"):
+    with pytest.raises(ConfigError, match="nested too deeply: at most 12 levels are allowed"):
         source().read(b"[" * (1 << 20))
 
 

@@ -89,7 +89,7 @@ def _find_possible_actions(
         can.add("extend")
     if caller.ownership is None:
         return can
-    # The first entry names the actor who requested the maintenance; see `control.commands.cancel`.
+    # The first entry names the actor who requested the maintenance; see `control.commands.cancel_maintenance`.
     is_theirs = bool(entries) and entries[0].actor.startswith(f"{Role.TENANT}:") and caller.owns_maintenance(found)
     return can - {"cancel"} if not is_theirs else can
 

@@ -36,7 +36,7 @@ class FirstSeenDetector:
     Args:
         tracing: Tracing to which sights are exported.
         clock: Service clock.
-        asked_at: Returns the time of an audience's last request in this process; None if there was none.
+        last_polled_at: Returns the time of an audience's last request in this process; None if there was none.
         waiting_max: Maximum number of events to wait for; sights of further events are not exported.
 
     Attributes:

@@ -53,7 +53,7 @@ _TEXT_LENGTH_MAX = 1000
 
 
 class OpenTelemetry(Tracing):
-    """Tracing to an OTLP collector; see `forewarn.observability.tracing.opened` for the arguments."""
+    """Tracing to an OTLP collector; see `forewarn.observability.tracing.make_tracing` for the arguments."""
 
     is_on = True
 

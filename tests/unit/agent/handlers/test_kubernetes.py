@@ -510,7 +510,7 @@ async def test_without_conditions_the_start_asks_nothing() -> None:
     assert occasion.memory == {}
 
 
-@pytest.mark.parametrize("step", ["prepare", "started"])
+@pytest.mark.parametrize("step", ["prepare", "react_to_start"])
 async def test_a_kubectl_that_is_too_old_for_conditions_is_told_before_anything_changes(step: str) -> None:
     occasion = Cluster()
     occasion.state["version"] = "1.20"

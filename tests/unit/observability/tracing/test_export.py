@@ -56,6 +56,6 @@ def test_a_variable_that_cannot_be_is_told_in_one_line(monkeypatch: pytest.Monke
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "2")
     sdk = logging.getLogger("opentelemetry")
     before = (sdk.handlers[:], sdk.propagate)
-    with pytest.raises(ConfigError, match="say: max_export_batch_size"):
+    with pytest.raises(ConfigError, match=r"variables \(OTEL_\.\.\.\): max_export_batch_size"):
         make_tracing("http://127.0.0.1:1", clock=VirtualClock(NOW))
     assert (sdk.handlers, sdk.propagate) == before

@@ -1,7 +1,7 @@
 """Claims that stay after the end of a maintenance, and indexes for the questions of people about the history.
 
 Older code deletes claims when a maintenance ends, and makes rows that are active by default and name no host.
-`Transaction.mend_claims` then fills in the missing parts.
+`Transaction.restore_claims` then fills in the missing parts.
 
 Revision: 0004.
 """

@@ -1,6 +1,6 @@
 """Hash chains over the audit log, with the entries of operators separate from those that tenants can cause.
 
-Older code writes entries without a chain and a hash. The next change by newer code chains them; see `chaining`.
+Older code writes entries without a chain and a hash. The next change by newer code chains them; see `store.audit_chain`.
 
 Revision: 0010.
 """
