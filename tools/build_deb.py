@@ -10,6 +10,7 @@ to install it.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -20,6 +21,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 _DEBIAN = ROOT / "packaging" / "debian"
 _UNITS = (*sorted((ROOT / "packaging" / "systemd").glob("*.service")), ROOT / "packaging" / "forewarn-agent.service")
+_FILES = ("pyproject.toml", "constraints.txt", "LICENSE", "README.md", "CHANGELOG.md")
+
+# The interpreter of the agent's unit, and the one that finds the package's libraries.
+_SYSTEM_PYTHON = "ExecStart=/usr/bin/python3 "
+_PACKAGED_PYTHON = "ExecStart=/usr/lib/forewarn/bin/python "
+
+# What pip needs to reach an index as it does elsewhere on this machine.
+_PIP_VARIABLES = re.compile(r"PIP_\w+|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|(https?|all|no)_proxy", re.IGNORECASE)
 
 
 def main() -> None:
@@ -34,14 +43,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="forewarn-deb-") as folder:
         source = Path(folder) / "forewarn"
         copy_source(source)
-        # The version of Python that builds is the system's: none of a virtual environment may be found before it.
-        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": folder, "LC_ALL": "C.UTF-8"}
         command = ["dpkg-buildpackage", "--build=binary", "--unsigned-changes", "--unsigned-buildinfo"]
         done = subprocess.run(
             command,
             check=False,
             cwd=source,
-            env=environment,
+            env=build_environment(folder),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -62,14 +69,27 @@ def check_versions() -> None:
         sys.exit(f"{_DEBIAN / 'changelog'} is for version {theirs and theirs[1]}, the library has {ours and ours[1]}")
 
 
+def build_environment(home: str) -> dict[str, str]:
+    """Return the environment of the build: the system's tools alone, and this user's configuration of pip."""
+    environment = {name: value for name, value in os.environ.items() if _PIP_VARIABLES.fullmatch(name)}
+    configuration = Path("~/.config/pip/pip.conf").expanduser()
+    if configuration.exists():
+        # debhelper changes HOME, where pip would look for it.
+        environment.setdefault("PIP_CONFIG_FILE", str(configuration))
+    # No Python of a virtual environment may be found before the system's.
+    return environment | {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": home, "LC_ALL": "C.UTF-8"}
+
+
 def copy_source(target: Path) -> None:
     """Copy what the package is made of, with `debian/` at the place where Debian's tools want it."""
-    shutil.copytree(ROOT / "src", target / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "constraints.txt", "LICENSE", "README.md", "CHANGELOG.md"):
+    for name in ("src", "tools"):
+        shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in _FILES:
         shutil.copy(ROOT / name, target / name)
     shutil.copytree(_DEBIAN, target / "debian")
     for unit in _UNITS:
-        shutil.copy(unit, target / "debian" / f"forewarn.{unit.name}")
+        text = unit.read_text().replace(_SYSTEM_PYTHON, _PACKAGED_PYTHON)
+        (target / "debian" / f"forewarn.{unit.name}").write_text(text)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def metrics() -> str:
     feed = Feed(Dialect())
     collector = Metrics(Traffic(EndpointLimits(), len(feed.versions), FaultRegistry(RealClock())), feed, lambda: 0)
     text = "# Metrics\n\n`GET /metrics` on the control address, in the Prometheus text format; on loopback without a token.\n\n"
-    text += _table("metric", "type", "labels", "what it tells")
+    text += _table("metric", "type", "labels", "meaning")
     for family in sorted(collector.registry.collect(), key=lambda f: f.name):
         suffix = "_total" if family.type == "counter" else ""
         labels = sorted({label for s in family.samples for label in s.labels} - {"le"})
@@ -213,7 +213,7 @@ def agent_configuration() -> str:
     )
     text += (
         "\n## Hooks\n\nA hook is a list of strings, which is a command with its arguments, or a table with these keys. "
-        "What it is told stands in\n[hooks](agent-hooks.md).\n\n"
+        "Its input is described in\n[hooks](agent-hooks.md).\n\n"
     )
     text += _keys(Hook)
     text += "\n## Handlers\n\nA table in `handlers` names its handler in `use`. Every one takes `timeout` as well.\n"
@@ -226,7 +226,7 @@ def agent_configuration() -> str:
 
 
 def _keys(kind: Any, without: frozenset[str] = frozenset()) -> str:  # noqa: ANN401 - a struct
-    """A table of a struct's fields, told by the attributes of its docstring."""
+    """A table of a struct's fields, from the attributes of its docstring."""
     told = _attributes(kind)
     table = _table("key", "default", "what it is")
     for field in msgspec.structs.fields(kind):
@@ -254,7 +254,7 @@ def _shown(field: Any) -> str:  # noqa: ANN401 - msgspec's FieldInfo
 
 
 def agent_hooks() -> str:
-    """What hooks are told, and when they run."""
+    """The input of hooks, and when they run."""
     text = "# Hooks of the agent\n\n## Steps\n\n" + _table("step", "key of the rule", "when")
     keys = {"before-approval": "before_approval"}
     members = re.findall(r'    (\w+) = "([\w-]+)"\n    """(.*?)"""', inspect.getsource(EventStep))
@@ -273,7 +273,7 @@ def agent_hooks() -> str:
         + _webhook_bodies()
         + (
             "\n## Rules for hooks\n\n"
-            "- A command runs without a shell, in a process group of its own, which is ended as a whole: SIGTERM, then SIGKILL after 3 s.\n"
+            "- A command runs without a shell, in a separate process group, which is ended as a whole: SIGTERM, then SIGKILL after 3 s.\n"
             "- Exit status 0 is success; a webhook's is any 2xx.\n"
             "- `timeout` holds for one try. Whatever it says, a step before the approval is ended at NotBefore less `margin`.\n"
             "- A hook may run twice for the same event: after a failure, when it is to be retried, and after a crash of the agent. Write it so\n  that this does no harm.\n"
@@ -315,7 +315,7 @@ def agent_metrics() -> str:
     """Every metric of the agent."""
     collector = AgentMetrics(lambda: (), lambda: _EXAMPLE_MOMENT)
     text = "# Metrics of the agent\n\n`GET /metrics` on the address that `listen` names, in the Prometheus text format.\n\n"
-    text += _table("metric", "type", "labels", "what it tells")
+    text += _table("metric", "type", "labels", "meaning")
     for family, labels in list_families(collector):
         suffix = "_total" if family.type == "counter" else ""
         text += _row(f"`{family.name}{suffix}`", family.type, ", ".join(labels), family.documentation)
@@ -345,7 +345,7 @@ def faults() -> str:
     )
     text += _table("fault", "strikes", "what a client sees", "what a good client does", "takes")
     for kind in FAULTS.values():
-        takes = "" if kind.delay is None else f"`{format_duration(kind.delay)}` unless told otherwise"
+        takes = "" if kind.delay is None else f"`{format_duration(kind.delay)}` by default"
         text += _row(f"`{kind.name}`", kind.place.value, kind.what, kind.advice, takes)
     text += "\n## Warnings\n\nWhat `forewarn requests`, `forewarn try` and the test fixture say of a client that\n\n"
     text += _table("code", "the client", "because of", "elsewhere")

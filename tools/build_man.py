@@ -27,7 +27,7 @@ __all__ = ["main", "pages", "roff"]
 ROOT = Path(__file__).parent.parent
 _DATE = re.compile(r"^## \[[^\]]+\](?: - (\d{4}-\d\d-\d\d))?", re.MULTILINE)
 _WIDTH = 64
-_SUMMARY = "tell virtual machines about maintenance before it happens, and wait for their approval"
+_SUMMARY = "warn virtual machines of maintenance, collect their approvals, and only then carry it out"
 
 
 def pages() -> dict[str, str]:

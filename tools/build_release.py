@@ -71,7 +71,7 @@ def main() -> None:
             _step("installing into an empty environment")
             binaries = install_release(Path(folder), wheel, requirements)
             _step("writing the SBOM")
-            write_sbom(binaries, out / f"forewarn-{version}-sbom.cdx.json")
+            write_sbom(binaries, version, out / f"forewarn-{version}-sbom.cdx.json")
             _step("running the README's commands")
             try_readme(Path(folder), binaries)
         write_checksums(out)
@@ -145,7 +145,7 @@ def install_release(folder: Path, wheel: Path, requirements: Path) -> Path:
 
 
 def try_readme(folder: Path, binaries: Path) -> None:
-    """Run the commands of the README with the installed wheel, beside a service of its own.
+    """Run the commands of the README with the installed wheel, beside a separate service.
 
     Raises:
         ReleaseError: A command failed.
@@ -203,7 +203,7 @@ def _read_addresses(service: subprocess.Popen[str]) -> tuple[str, str]:
     raise ReleaseError(msg)
 
 
-def write_sbom(binaries: Path, file: Path) -> None:
+def write_sbom(binaries: Path, version: str, file: Path) -> None:
     """Write a CycloneDX document of everything that is installed in the environment.
 
     Raises:
@@ -213,7 +213,11 @@ def write_sbom(binaries: Path, file: Path) -> None:
         *("-m", "cyclonedx_py", "environment", str(binaries / "python")),
         *("--pyproject", str(ROOT / "pyproject.toml"), "--output-reproducible", "--output-file", str(file)),
     )
-    listed = {_normalize(component["name"]) for component in json.loads(file.read_text())["components"]}
+    document = json.loads(file.read_text())
+    # pyproject.toml leaves the version to the build, so the tool does not know it.
+    document["metadata"]["component"]["version"] = version
+    file.write_text(json.dumps(document, indent=2) + "\n")
+    listed = {_normalize(component["name"]) for component in document["components"]}
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     for name in (re.split(r"[\[>=;]", each)[0] for each in wanted if "sys_platform" not in each):
         if _normalize(name) not in listed:

@@ -48,7 +48,7 @@ def _join_wheels(folder: Path, out: Path) -> None:
     major, minor = sys.version_info[:2]
     options = [
         *("--pre-resolved-dists", str(folder), "forewarn[testing]", "--script", "forewarn"),
-        # A virtual environment of its own: child processes find the libraries, and handlers see none of them.
+        # A separate virtual environment: child processes find the libraries, and handlers see none of them.
         "--venv",
         # Found by /bin/sh, so a machine without `python3.11` under that very name says what is missing.
         *("--sh-boot", "--interpreter-constraint", f"CPython=={major}.{minor}.*"),

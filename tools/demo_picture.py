@@ -2,7 +2,7 @@
 
     .venv/bin/python tools/demo_picture.py [FILE]
 
-The picture refers to no other address: whoever looks at it needs no font from the network.
+The picture refers to no other address: viewers need no font from the network.
 """
 
 import asyncio

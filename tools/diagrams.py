@@ -1,7 +1,7 @@
-"""Draws the two kinds of Mermaid diagrams that the pages hold, as SVG for the documentation site.
+"""Draws the two kinds of Mermaid diagrams in the pages as SVG for the documentation site.
 
-A code host draws a fence of the language `mermaid` by itself. Mermaid's own drawing on a site needs three megabytes of
-script from elsewhere; the pages need two small pictures. What is not understood is an error, not a gap in a picture.
+Code hosts draw a code block of the language `mermaid`. On a site, Mermaid would need three megabytes of script from
+elsewhere, and the pages have only two small diagrams. Unknown syntax is an error, not a gap in a picture.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Life:
 
 @dataclass(frozen=True)
 class Guest:
-    """A domain, and what it tells and hears at its console.
+    """A domain, and meaning and hears at its console.
 
     Attributes:
         mac: Of its network card.

@@ -205,7 +205,7 @@ async def test_a_request_that_does_not_end_holds_it_up_only_for_so_long(
 async def test_a_client_with_a_cookie_gets_into_a_draining_server_but_not_into_one_in_maintenance(
     proxy: Proxy,
 ) -> None:
-    """Why `maint` is what we end up in unless told otherwise."""
+    """Why `maint` is what we end up in by default."""
     for state, server in (("drain", "a"), ("maint", "b")):
         occasion = Fragile()
         await handler_of(proxy, state=state).prepare(occasion)

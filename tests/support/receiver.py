@@ -154,7 +154,7 @@ def _answers(receiver: Receiver) -> dict[int | str, tuple[int | str, dict[str, s
 
 @contextmanager
 def receiver(script: Script | None = None, tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
-    """One that answers until the block ends; 204 unless told otherwise."""
+    """One that answers until the block ends; 204 by default."""
     made = Receiver(tls=tls) if script is None else Receiver(script=script, tls=tls)
     made.start()
     try:

@@ -17,7 +17,7 @@ FIXTURES = ("scheduled_events", "async_scheduled_events")
 
 
 def library() -> str:
-    """The page as it reads by itself."""
+    """The page alone."""
     text = (
         "# Python library\n\n[Use the client](../how-to/use-the-client.md) and [test a handler]"
         "(../how-to/test-a-handler.md) show how it is used. Whatever is\nnot named here may change at any time.\n"

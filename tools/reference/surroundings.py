@@ -38,7 +38,7 @@ EXIT_STATUSES = (
     (3, "the service cannot be reached"),
     (DIFFERS, "of `inventory diff`: applying the file would change something"),
     (130, "ended by Ctrl-C"),
-    (141, "whoever read the output has gone"),
+    (141, "the reader of the output has gone"),
 )
 """Of every command, with what it means."""
 
@@ -53,7 +53,7 @@ FILES = (
     ("/etc/forewarn/serve.env", "variables for forewarn-serve.service"),
     ("/var/lib/forewarn/", "database, tokens and state files, where systemd starts it"),
 )
-"""Files and folders that are used unless told otherwise, with what lies there."""
+"""Files and folders that are used by default, with their contents."""
 
 _ENTRIES = {
     EntryKind.QUEUED: "a maintenance waits for another that holds its VMs",
@@ -123,7 +123,7 @@ def environment() -> str:
     text += row("`TRACEPARENT`", "W3C trace of the call, where [traces](../how-to/trace.md) are on")
     text += "\n## For handlers that are tried\n\nWhat `forewarn try` and `forewarn scenario play` run finds:\n\n"
     text += table("variable", "what it holds")
-    text += row("`FOREWARN_ENDPOINT`", "address of its endpoint, where it has no network of its own")
+    text += row("`FOREWARN_ENDPOINT`", "address of its endpoint, if it has no separate network")
     text += row("`FOREWARN_VM`", "name of its VM")
     return text + row("`FOREWARN_TRIAL`", "a mark by which its processes are found again")
 
@@ -150,7 +150,7 @@ def _docstring(file: str, name: str) -> str:
 
 def files() -> str:
     """Files and folders, with what lies there."""
-    text = "# Files\n\nWhat is used unless told otherwise.\n\n" + table("file", "what lies there")
+    text = "# Files\n\nDefaults.\n\n" + table("file", "what lies there")
     text += "".join(row(f"`{name}`", said) for name, said in FILES)
     text += "\n## Units of systemd\n\nThey lie in `packaging`; [install](../how-to/install.md) says where they go.\n\n"
     text += table("unit", "what it is", "reads", "keeps")
@@ -181,7 +181,7 @@ def audit_log() -> str:
 def endpoint_metrics() -> str:
     """The metrics of `forewarn endpoint`, read from where they are set."""
     text = "## Of an endpoint on a host\n\n`GET /metrics` on the address that `forewarn endpoint --listen` names.\n\n"
-    text += table("metric", "type", "what it tells")
+    text += table("metric", "type", "meaning")
     for file in sorted((ROOT / "src" / "forewarn" / "host").glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             match node:

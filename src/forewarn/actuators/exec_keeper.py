@@ -175,7 +175,7 @@ def main(folder: str, deadline_s: str, output_size_bytes_max: str, begin_before_
     except OSError as error:
         os.write(1, f"cannot run {command[0]}: {error.strerror}\n".encode())
         return
-    # This closes the pipe to the service, which tells it that the command has begun.
+    # This closes the pipe to the service, which shows it that the command has begun.
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 1)
     os.close(nothing)

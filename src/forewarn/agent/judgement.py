@@ -101,7 +101,7 @@ _RETRY_MAX = timedelta(seconds=10)
 """Maximum delay before an approval that was not accepted is sent again."""
 
 Agreement: TypeAlias = Callable[[EventRecord, datetime | None], ApprovalVerdict]
-"""Decides if this VM may approve, given the time after which waiting is useless; see `together.may_approve`."""
+"""Decides if this VM may approve, given the time after which waiting is useless; see `agreement.may_approve`."""
 
 
 def judge_record(

@@ -165,7 +165,7 @@ class PeerExchange:
         return self._listener.url
 
     def get_reports(self, event_id: str) -> Mapping[str, PeerReport]:
-        """Return each peer's latest report on that event; `together.UNASKED` for a peer that has not been asked yet."""
+        """Return each peer's latest report on that event; `agreement.UNASKED` for one that has not been asked yet."""
         # All VMs may use the same file, in which `peers` includes this VM.
         words = {name: line.peer.get_report(event_id) for name, line in self._connections.items() if name != self._vm}
         return {name: report for name, report in words.items() if report is not None}

@@ -94,7 +94,8 @@ class MessageSigner:
         """Verify and decode a message.
 
         Raises:
-            InvalidMessage: The signature is wrong, or the bytes are no such message. Nothing is decoded before that check.
+            InvalidMessage: The signature is wrong, or the bytes are no such message. The signature is checked before
+                anything is decoded.
         """
         # As bytes, because compare_digest raises an error for text that is not ASCII.
         if not hmac.compare_digest(signature.encode("utf-8", "replace"), self._compute_signature(body, kind).encode()):

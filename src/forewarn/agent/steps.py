@@ -307,7 +307,7 @@ _HEADLINES = {
 
 
 def build_placeholder_values(record: EventRecord, step: EventStep, vm: str, reason: str = "") -> dict[str, str]:
-    """Return the values of the placeholders in a webhook's body; see `template.PLACEHOLDERS`."""
+    """Return the values of the placeholders in a webhook's body; see `webhook_body.PLACEHOLDERS`."""
     event = record.event
     variables = build_environment(record, step, vm, reason)
     values = {name.removeprefix("FOREWARN_").lower(): value for name, value in variables.items()}

@@ -60,7 +60,7 @@ def add_event(app: typer.Typer) -> None:
             print_csv(connection.iterate_items("/v1/events", limit, **params), "events", output)
             return
         most = limit or 100
-        # One more than is shown tells whether there are more.
+        # One more than is shown, to know if there are more.
         found = list(connection.iterate_items("/v1/events", most + 1, **params))
         if not output.print_if_json(found[:most]):
             print_events(output, connection, found[:most])

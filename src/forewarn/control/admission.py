@@ -1,8 +1,8 @@
 """Limits on how much of the control address each caller may use at a time.
 
-A known caller has an account (`core.usage_limits`). A request takes what it uses from the account before any work is done,
-and gives it back when the response has ended. Until a caller is known, only a few lookups per address run at a time;
-the others wait.
+A known caller has an account (`core.usage_limits`). A request takes what it uses from the account before any work is
+done, and gives it back when the response has ended. Until a caller is known, only a few lookups per address run at a
+time; the others wait.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ async def defer_maintenance(  # noqa: PLR0913 - the parameters of the engine's c
     reason: str | None = None,
     key: IdempotencyKey | None = None,
 ) -> Maintenance:
-    """Defer a scheduled maintenance, up to its latest start; see `core.moving.defer_maintenance` for further errors.
+    """Defer a scheduled maintenance, up to its latest start; see `postponement.defer_maintenance` for further errors.
 
     Raises:
         NotFound: The maintenance affects none of the caller's VMs.

@@ -1,9 +1,9 @@
 """Throttle for callers who ignore refusals: refuse them before a request is read or a token is looked up.
 
 A refusal by a route costs as much as a response, so refusals are limited too. A known caller may have a number of them
-per minute (`core.usage_limits.UseKind.REFUSALS`) for each kind of request, so a page that reconnects without a pause does not
-block approvals by the same tenant. Unknown callers are counted by address and in total. That limit does not affect
-callers who have shown a valid token or session before.
+per minute (`core.usage_limits.UseKind.REFUSALS`) for each kind of request, so a page that reconnects without a pause
+does not block approvals by the same tenant. Unknown callers are counted by address and in total. That limit does not
+affect callers who have shown a valid token or session before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trace headers of requests: only operators and read-only callers may join a trace.
 
 The id of a maintenance's trace follows from the maintenance's id, which tenants know. A caller who may name a trace can
-write into it, and can have all of its own requests sampled. FastAPI begins a span before the caller is known, so trace
+write into it, and can have all its requests sampled. FastAPI begins a span before the caller is known, so trace
 headers of all other callers are removed before FastAPI sees the request.
 """
 

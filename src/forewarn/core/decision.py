@@ -227,7 +227,7 @@ class Draft:
         changed = apply_trigger(maintenance, None if is_new else maintenance.state, trigger, self.now)
         self.put(changed)
         self.record(AUDIT_LOG_KIND[changed.state], maintenance_id=changed.id, reason=reason)
-        # The events of an ended maintenance leave the document, which tells the VMs to recover (R79).
+        # The events of an ended maintenance leave the document; then the VMs recover (R79).
         if not changed.is_active:
             for event in self.get_events(changed.id):
                 if event.is_listed:

@@ -31,8 +31,8 @@ class RolloutFacts:
     """Current facts outside of the rollout.
 
     Attributes:
-        maintenances: Maintenances that `Rollout.watched_maintenance_ids` names; None if the store no longer has one. A missing key
-            counts as unchanged.
+        maintenances: Maintenances that `Rollout.watched_maintenance_ids` names; None if the store no longer has one.
+            A missing key counts as unchanged.
         others: Active maintenances that are not of this rollout. Those that share no VM, scope or host with it may be
             left out.
         health: Result of the last health check; None if there is none.

@@ -134,7 +134,7 @@ class ActRecord:
         return next((s for s in reversed(self.sightings) if s.vm == vm), None)
 
     def find_first(self, vm: DemoVm, status: str) -> Sighting | None:
-        """Return the VM's first sighting of its own event in that status."""
+        """Return the VM's first sighting of the event that affects it, in that status."""
         return next(
             (s for s in self.sightings if s.vm == vm and s.own_event is not None and s.own_event.status == status), None
         )

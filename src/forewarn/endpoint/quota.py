@@ -172,7 +172,7 @@ class VmQuotas:
             OverLimit: This VM or all VMs together would hold too much; nothing was counted.
         """
         use = self._pending.setdefault(vm, _PendingWork())
-        # The limit of the VM comes first, so that a greedy VM gets 429 and is not told that the endpoint is busy.
+        # The limit of the VM comes first, so that a greedy VM gets 429 instead of an error about a busy endpoint.
         if use.body_bytes + size_bytes > self._limits.body_bytes_per_vm_max:
             raise OverLimit(_BODY_BYTES)
         if self._body_bytes + size_bytes > self._limits.body_bytes_max:

@@ -324,6 +324,6 @@ def wrap_driver_errors(name: str) -> Iterator[None]:
 
 
 def _is_damage(error: object, words: str) -> bool:
-    # PostgreSQL's errors have a code; SQLite's can be told apart only by their text.
+    # PostgreSQL's errors have a code; SQLite's differ only in their text.
     sqlstate = getattr(error, "sqlstate", None)
     return sqlstate in _DAMAGED_SQLSTATES if sqlstate is not None else any(sign in words for sign in _DAMAGED)

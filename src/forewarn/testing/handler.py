@@ -1,7 +1,7 @@
 """The handler under test: a process that is started, watched, and ended with all its descendants.
 
-A reboot of a VM ends its handler: `TrialHandler.power_off` kills the process, and `TrialHandler.power_on` starts the command
-again.
+A reboot of a VM ends its handler: `TrialHandler.power_off` kills the process, and `TrialHandler.power_on` starts the
+command again.
 """
 
 from __future__ import annotations

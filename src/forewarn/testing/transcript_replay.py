@@ -153,8 +153,8 @@ class ReplayServer:
         speed: Factor by which the replay is faster than the recording.
         is_loop: True to begin again at the end.
         clock: Clock of the recording; None for one that runs at that speed.
-        get_time: Returns the current time, to which every NotBefore is moved so that the notice stays as recorded; None to
-            leave them as they are.
+        get_time: Returns the current time, to which every NotBefore is moved so that the notice stays as recorded;
+            None to leave them as they are.
         on_approval: Called for each approval.
         on_end: Called each time the end is reached.
 

@@ -388,7 +388,7 @@ class MaintenanceOut(_Out):
     def from_model(
         cls, maintenance: Maintenance, events: list[Event], would_warn: Callable[[str], bool] | None = None
     ) -> MaintenanceOut:
-        """Build from the model; for `would_warn` see `core.warning.find_unwarned_vms`."""
+        """Build from the model; for `would_warn` see `core.unwarned.find_unwarned_vms`."""
         m = maintenance
         return cls(
             id=m.id,

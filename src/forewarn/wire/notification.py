@@ -1,7 +1,7 @@
 """Notifications of audit log entries, as CloudEvents 1.0 in structured JSON.
 
 An entry about a maintenance makes a notification for each of its events, each of which one scope sees; so a tenant is
-notified of its own events only. A notification shows states as they were when the entry was written, however late it is
+notified only of its events. A notification shows states as they were when the entry was written, however late it is
 sent. Only NotBefore is the one at the time of sending: it may have been deferred since.
 """
 

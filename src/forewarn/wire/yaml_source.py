@@ -173,7 +173,7 @@ def _is_only_consequence(fault: Any, found: Sequence[Any]) -> bool:  # noqa: ANN
     )
 
 
-def _describe_fault(fault: Any, place: Place, keys: Sequence[str]) -> str:  # noqa: ANN401 - a fault as pydantic tells it
+def _describe_fault(fault: Any, place: Place, keys: Sequence[str]) -> str:  # noqa: ANN401 - an error from pydantic
     names = ".".join(str(part) for part in place if isinstance(part, str))
     if fault["type"] == "extra_forbidden" and place:
         return f"unknown key {place[-1]!r}{f': {suggest_name(str(place[-1]), keys)}' if keys else ''}"

@@ -1,4 +1,4 @@
-"""`StepExecutor` on virtual time: they take as long as they like, fail, hang, break, and are slow to end when told to."""
+"""`StepExecutor` on virtual time: its steps take any time, fail, hang, break, and are slow to end."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Tracing to an OpenTelemetry collector; off unless `tracing_endpoint` is set.
 
 A maintenance lasts minutes to days, and a span is sent only when it ends. So no span is kept open for a maintenance:
-its trace id is derived from its id (`trace_ids`), and each step is exported when it is over (`maintenance_spans`), by the replica that
-carried it out.
+its trace id is derived from its id (`trace_ids`), and each step is exported when it is over (`maintenance_spans`), by
+the replica that carried it out.
 
 The rest of the service knows only `Tracing`. The base class does nothing and costs an attribute lookup; the
 OpenTelemetry SDK is imported only if `make_tracing` gets an address.
