@@ -38,7 +38,8 @@ def main() -> None:
     out: Path = parser.parse_args().out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     if shutil.which("dpkg-buildpackage") is None or shutil.which("dh_virtualenv") is None:
-        sys.exit("dpkg-buildpackage or dh_virtualenv is missing: apt-get install dpkg-dev debhelper dh-virtualenv")
+        packages = "dpkg-dev debhelper dh-virtualenv python3-venv"
+        sys.exit(f"dpkg-buildpackage or dh_virtualenv is missing: apt-get install {packages}")
     check_versions()
     with tempfile.TemporaryDirectory(prefix="forewarn-deb-") as folder:
         source = Path(folder) / "forewarn"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Any CI system: a step before the tests. What runs on this machine then is vm-1 to the service.
-# Start your handler at http://127.0.0.1:8169. Once it has asked, say `forewarn maintenance schedule --vm vm-1`.
-# Time stands still until `forewarn clock advance 15m`.
+# Any CI system: a step before the tests. For the service, every program on this machine then belongs to vm-1.
+# Start your handler with the URL http://127.0.0.1:8169. After its first request, run
+# `forewarn maintenance schedule --vm vm-1`. Time stands still until `forewarn clock advance 15m`.
 set -eu
 
 pip install 'forewarn[server]'

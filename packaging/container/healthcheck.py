@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Asks the service of this container whether it answers: exit status 0, or 1 with the reason.
+"""Checks that the service in this container answers: exit status 0, or 1 with the reason.
 
-It reads what the CLI reads: FOREWARN_CONTROL_URL, and the token in FOREWARN_STATE_DIR, which `/healthz` wants where the
-control API listens beyond loopback. It uses nothing but the standard library, for it runs every few seconds.
+It reads the same variables as the CLI: FOREWARN_CONTROL_URL, and FOREWARN_STATE_DIR for the token, which `/healthz`
+requires if the control API listens beyond loopback. It uses only the standard library, because it runs often.
 """
 
 import os
@@ -18,13 +18,13 @@ def main() -> None:
     """Ask once.
 
     Raises:
-        OSError: There is no token, nobody answers, or the answer is not 200.
+        OSError: There is no token, no answer, or an answer other than 200.
     """
     url = os.environ.get("FOREWARN_CONTROL_URL", _URL).rstrip("/")
     token = Path(os.environ["FOREWARN_STATE_DIR"], "operator.token").read_text().strip()
     headers = {"Authorization": f"Bearer {token}"}
-    request = urllib.request.Request(f"{url}/healthz", headers=headers)  # noqa: S310 - whoever runs the container says it
-    # A proxy of the environment is not meant for this container.
+    request = urllib.request.Request(f"{url}/healthz", headers=headers)  # noqa: S310 - the operator sets the URL
+    # The proxy in the environment is not meant for requests within the container.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     opener.open(request, timeout=_TIMEOUT_S).close()
 

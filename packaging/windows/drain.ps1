@@ -1,15 +1,15 @@
-# A hook of the Forewarn agent: takes a web server out of service before an event, and puts it back after it.
+# A hook of the Forewarn agent: takes a web server out of service before an event, and restores it afterwards.
 #
-# The agent tells in variables what is going on: FOREWARN_STEP, FOREWARN_EVENT_TYPE, FOREWARN_EVENT_NOT_BEFORE and more.
-# An exit status other than 0 means that it failed; -File makes an error that nobody catches one of these. The agent may
-# run a step again that was cut off, so each does no harm when it is done twice.
+# The agent passes the step and the event in variables: FOREWARN_STEP, FOREWARN_EVENT_TYPE, FOREWARN_EVENT_NOT_BEFORE and more.
+# An exit status other than 0 means that the step failed; with -File, an uncaught error has that result. The agent may
+# run an interrupted step again, so each step may be run twice.
 
 Set-StrictMode -Version Latest
 $ErrorActionPreference = 'Stop'
 
-$Service = 'W3SVC'                                # what is stopped: IIS
-$HealthFile = 'C:\inetpub\wwwroot\healthy.txt'    # what the load balancer looks for
-$DrainSeconds = 30                                # until it has noticed, and old requests are done
+$Service = 'W3SVC'                                # the service to stop: IIS
+$HealthFile = 'C:\inetpub\wwwroot\healthy.txt'    # the file that the load balancer checks
+$DrainSeconds = 30                                # until it has noticed and open requests are done
 
 switch ($env:FOREWARN_STEP) {
     'prepare' {

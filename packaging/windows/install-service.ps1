@@ -1,10 +1,10 @@
 #Requires -RunAsAdministrator
-# Registers the Forewarn agent as a Windows service, by way of Shawl (https://github.com/mtkennerly/shawl).
+# Registers the Forewarn agent as a Windows service, with Shawl (https://github.com/mtkennerly/shawl).
 #
 #     .\install-service.ps1 -Python 'C:\Program Files\forewarn\venv\Scripts\python.exe' `
 #                           -Shawl 'C:\Program Files\forewarn\shawl.exe'
 #
-# Done once more, it registers the service anew and leaves configuration and state as they are. To take it away:
+# If run again, it registers the service again and keeps configuration and state. To remove the service:
 #     Stop-Service forewarn-agent; sc.exe delete forewarn-agent
 
 [CmdletBinding()]
@@ -22,7 +22,7 @@ $Config = Join-Path $Folder 'agent.toml'
 $Log = Join-Path $Folder 'log'
 
 function Invoke-Program {
-    # Windows PowerShell goes on after a program that failed; this does not.
+    # Windows PowerShell continues after a program has failed; this function stops.
     param([Parameter(Mandatory)] [string] $Program, [string[]] $Arguments)
     & $Program @Arguments
     if ($LASTEXITCODE -ne 0) { throw "$Program ended with status $LASTEXITCODE" }
@@ -32,8 +32,8 @@ foreach ($File in $Python, $Shawl) {
     if (-not (Test-Path -LiteralPath $File -PathType Leaf)) { throw "there is no $File" }
 }
 
-# Everybody may make files in ProgramData. What the agent is told there it does as SYSTEM, and the token for
-# `forewarn agent approve` lies there: so the folder is for SYSTEM (S-1-5-18) and administrators (S-1-5-32-544) alone.
+# Any user may create files in ProgramData. The agent runs the commands in its configuration as SYSTEM, and the folder
+# holds the token for `forewarn agent approve`. So only SYSTEM (S-1-5-18) and administrators (S-1-5-32-544) get access.
 New-Item -ItemType Directory -Force -Path $Folder, $Log | Out-Null
 Invoke-Program icacls.exe @($Folder, '/setowner', '*S-1-5-32-544', '/T', '/Q')
 Invoke-Program icacls.exe @(

@@ -36,7 +36,7 @@ class Fuse:
 
 
 class Fragile(Occurring):
-    """An occasion that may end before and after everything that it does.
+    """A handler context that may end before and after everything that it does.
 
     Args:
         fuse: Says when.
@@ -73,7 +73,7 @@ class Fragile(Occurring):
 
 
 class Staged(Fragile):
-    """An occasion without processes and without waiting.
+    """A handler context without processes and without waiting.
 
     Args:
         play: Stands in for commands.

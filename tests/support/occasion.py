@@ -1,4 +1,4 @@
-"""An occasion for handlers in tests: it really runs commands, and remembers in memory."""
+"""A context for handlers in tests: it really runs commands, and remembers in memory."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _settle(cib: Path) -> None:
 
 
 class OnPaper(Fragile):
-    """An occasion whose commands work on a CIB file. Time moves by what is paused.
+    """A handler context whose commands work on a CIB file. Time moves by what is paused.
 
     Attributes:
         is_stuck: Whether resources stay where they are.
@@ -247,7 +247,7 @@ class Node:
 
 
 class InNode(Occurring):
-    """An occasion on a node of a cluster that runs, in real time."""
+    """A handler context on a node of a cluster that runs, in real time."""
 
     def __init__(self, node: Node) -> None:
         super().__init__()

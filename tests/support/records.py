@@ -78,7 +78,7 @@ def a_book(
     records_max: int = 10,
     history_max: int = 3,
 ) -> EventRegistry:
-    """A book in which one rule is there for every event."""
+    """A registry with one rule for every event."""
     book = EventRegistry(
         memory or InMemory(), lambda _event, _now: rule, records_max=records_max, history_max=history_max
     )

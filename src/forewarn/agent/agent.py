@@ -376,7 +376,7 @@ class Agent:
             _log.warning("%s (%d in a row)", failure.error.message, failure.failures)
 
     def _update_records(self) -> None:
-        """Update the book from the document once this VM's name is known, because rules depend on it."""
+        """Update the registry from the document once this VM's name is known, because rules depend on it."""
         if self._document is not None and self.vm:
             self._registry.observe_document(self._document, self.now())
             self.wake()

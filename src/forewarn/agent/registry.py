@@ -1,4 +1,4 @@
-"""The book of events: how records are created, changed and ended, and their storage on disk."""
+"""The registry of events: how records are created, changed and ended, and their storage on disk."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class EventRegistry:
         """Save everything; it is on disk when this returns.
 
         Raises:
-            OSError: It could not be saved; the book stays dirty.
+            OSError: It could not be saved; the registry stays dirty.
         """
         self._storage.save(AgentState(vm=self.vm, records=self.records, finished=self.finished))
         self.is_dirty = False

@@ -1,6 +1,6 @@
-"""Outlook of a maintenance: what it waits for, and what happens next, for people on call.
+"""Forecast of a maintenance: what it waits for, and what happens next, for people on call.
 
-Nothing is decided here. The outlook predicts `settlement` and the scheduler, using the same functions.
+Nothing is decided here. The forecast predicts `settlement` and the scheduler, using the same functions.
 """
 
 from __future__ import annotations
@@ -177,10 +177,10 @@ def _make_missing_vote(
 
 
 def restrict_forecast(forecast: Forecast, event_ids: Collection[str], maintenance_ids: Collection[str]) -> Forecast:
-    """Return the part of an outlook that a caller limited to these events and maintenances may see.
+    """Return the part of a forecast that a caller limited to these events and maintenances may see.
 
     Args:
-        forecast: The whole outlook.
+        forecast: The whole forecast.
         event_ids: Events visible to the caller.
         maintenance_ids: Maintenances visible to the caller.
     """

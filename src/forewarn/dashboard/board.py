@@ -49,12 +49,12 @@ _STANDS_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BoardItem:
-    """A maintenance with its events and outlook.
+    """A maintenance with its events and forecast.
 
     Attributes:
         maintenance: The maintenance.
         events: Its events.
-        forecast: Its next step and its troubles.
+        forecast: Its next step and its problems.
         blocked_by: Known maintenances that have to be over first.
     """
 
@@ -75,7 +75,7 @@ class BoardItem:
 
     @property
     def worst_problem(self) -> MaintenanceProblem | None:
-        """The worst trouble; None if there is none."""
+        """The worst problem; None if there is none."""
         return self.forecast.problems[0] if self.forecast.problems else None
 
     @property

@@ -42,7 +42,7 @@ TROUBLES: Mapping[MaintenanceProblem, tuple[str, str]] = {
     ),
     MaintenanceProblem.UNAPPROVED: ("Not approved", "A tenant has not approved, and most of the notice has passed."),
 }
-"""Label and sentence for each trouble."""
+"""Label and sentence for each problem."""
 
 _NAMES_MAX = 3
 

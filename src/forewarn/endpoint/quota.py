@@ -1,4 +1,4 @@
-"""Budgets for work pending at the endpoint, per VM and for all VMs together."""
+"""Quotas for work pending at the endpoint, per VM and for all VMs together."""
 
 from __future__ import annotations
 

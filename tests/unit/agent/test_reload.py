@@ -57,7 +57,7 @@ def test_a_key_takes_effect_at_once_or_is_said_to_wait(key: str) -> None:
 
 @dataclass
 class Choice:
-    """The rule that a book would choose now."""
+    """The rule that the registry would choose now."""
 
     rule: Rule
 

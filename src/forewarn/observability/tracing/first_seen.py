@@ -21,7 +21,7 @@ __all__ = ["FirstSeenDetector"]
 
 _LOOK_S = 1.0
 _TOLD_MAX = 500
-"""Number of sights after which a check stops; the rest is left to the next check."""
+"""Number of events seen for the first time after which a check stops; the rest is left to the next check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class _UnseenEvent:
 
 
 class FirstSeenDetector:
-    """Detector of the first sight of each event.
+    """Detector of the first request that is shown each event.
 
     Args:
-        tracing: Tracing to which sights are exported.
+        tracing: Tracing to which the spans `seen` are exported.
         clock: Service clock.
         last_polled_at: Returns the time of an audience's last request in this process; None if there was none.
-        waiting_max: Maximum number of events to wait for; sights of further events are not exported.
+        waiting_max: Maximum number of events to wait for; further events get no span `seen`.
 
     Attributes:
         is_begun: True once documents count as new. Events published earlier may already have been seen.

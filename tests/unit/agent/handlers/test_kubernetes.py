@@ -56,7 +56,7 @@ def a_cluster(**spec: Any) -> dict[str, Any]:  # noqa: ANN401 - members of a nod
 
 
 class Cluster(Fragile):
-    """An occasion in a cluster of one node, ``db``, that runs a pod. Time moves by what is paused, and by commands.
+    """A handler context in a cluster of one node, ``db``, with a pod. Time moves by what is paused, and by commands.
 
     Attributes:
         state: The cluster.

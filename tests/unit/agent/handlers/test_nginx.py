@@ -235,7 +235,7 @@ async def test_a_change_between_reading_and_writing_is_not_lost(tmp_path: Path) 
     nginx = Loaded(tmp_path / "upstream.conf", b"server a;\n")
 
     class Edited(Staged):
-        async def remember(self, **facts: Any) -> None:  # noqa: ANN401 - as in the occasion
+        async def remember(self, **facts: Any) -> None:  # noqa: ANN401 - as in the handler context
             await super().remember(**facts)
             if nginx.path.read_bytes() == b"server a;\n":
                 nginx.path.write_bytes(b"server a;\nserver b;\n")

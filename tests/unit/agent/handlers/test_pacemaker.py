@@ -95,7 +95,7 @@ class Cluster:
 
 
 class Standing(Fragile):
-    """An occasion in such a cluster. Time moves by what is paused, and by commands."""
+    """A handler context in such a cluster. Time moves by what is paused, and by commands."""
 
     def __init__(self, cluster: Cluster | None = None, fuse: Fuse | None = None) -> None:
         super().__init__(fuse)
