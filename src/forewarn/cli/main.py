@@ -9,11 +9,12 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from forewarn import __version__
 from forewarn.cli.about import add_demo, add_version
 from forewarn.cli.agent import add_agent
 from forewarn.cli.audit_log import add_audit_log
@@ -108,6 +109,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(is_wanted: bool) -> None:
+    """Print the version and exit, before any command runs."""
+    if is_wanted:
+        sys.stdout.write(f"forewarn {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _add_global_options(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
 for _add in _ADDERS:
     _add(app)
 

@@ -120,7 +120,7 @@ def _describe_end(item: BoardItem) -> str:
         often = item.maintenance.attempts
         return f"The actuator has failed {often} time{'' if often == 1 else 's'} and will be retried"
     if MaintenanceProblem.OVERRUN in item.forecast.problems:
-        return "It is under way and overdue"
+        return "It is under way and should have ended"
     return "It is under way and expected to end" if item.forecast.at else "It is under way; its end is not known"
 
 

@@ -70,7 +70,7 @@ def test_it_says_what_becomes_of_one_under_way_and_of_one_that_is_over() -> None
     made.force_start(it)
     assert wording.describe_next_step(item(made, it)) == "It is under way and expected to end"
     made.advance(minutes(4))
-    assert wording.describe_next_step(item(made, it)) == "It is under way and overdue"
+    assert wording.describe_next_step(item(made, it)) == "It is under way and should have ended"
     made.complete(it)
     assert wording.describe_next_step(item(made, it)) == "It is over"
     other = made.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
