@@ -214,6 +214,28 @@ def test_an_idle_client_that_has_not_taken_all_is_dropped_too(tmp_path: Path) ->
             assert eventually(lambda: not service.connections())
 
 
+def test_another_request_has_its_own_time_to_arrive(service: Running) -> None:
+    """W8: the sweeps of a busy connection may always meet a request that is only half there."""
+    vm = service.vm()
+    first, second = post(NOTHING), post(NOTHING)
+    half = len(first) // 2
+    with service.wire(vm) as wire:
+        wire.ask(get())
+        (connection,) = [each for each in service.connections() if each.peer == vm.address]
+
+        def sweep_twice() -> None:
+            connection.data_received(first[:half])
+            connection.close_if_overdue(0.0)
+            connection.data_received(first[half:] + second[:half])
+            connection.close_if_overdue(3600.0)
+            connection.data_received(second[half:])
+
+        service.do(sweep_twice)
+        statuses = [wire.read().status for _ in range(2)]
+    assert 408 not in statuses
+    assert len(set(statuses)) == 1
+
+
 def test_a_client_that_is_slow_to_read_gets_every_answer(service: Running) -> None:
     """W8: with the requests one after the other, and all at once."""
     document = service.fill()

@@ -110,6 +110,7 @@ class VmConnection(asyncio.Protocol):
         "listening",
         "local",
         "peer",
+        "receiving_request",
         "receiving_s",
         "stuck_s",
     )
@@ -140,6 +141,7 @@ class VmConnection(asyncio.Protocol):
         self.held: asyncio.Future[None] | None = None
         self.active_s = traffic.monotonic_s
         self.receiving_s: float | None = None
+        self.receiving_request = 0
         self.stuck_s: float | None = None
 
     # Called by the transport
@@ -324,8 +326,8 @@ class VmConnection(asyncio.Protocol):
         elif inner is not None and inner.is_receiving:
             # Measured from the first check that sees the request arriving, so that requests need no timers of their
             # own.
-            if self.receiving_s is None:
-                self.receiving_s = monotonic_s
+            if self.receiving_s is None or self.receiving_request != inner.requests_begun:
+                self.receiving_s, self.receiving_request = monotonic_s, inner.requests_begun
             elif monotonic_s - self.receiving_s > limits.request_timeout_s:
                 self._time_out_request(inner)
         else:
