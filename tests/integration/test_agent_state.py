@@ -147,7 +147,8 @@ class Saver:
         self._stdin.write("go\n")
         self._pid = 0
         numbers: list[int] = []
-        while not (self._pid and len(numbers) > saves):  # it may have saved several times before its parent says who it is
+        # It may have saved several times before its parent says who it is.
+        while not (self._pid and len(numbers) > saves):
             name, _, number = self._stdout.readline().rpartition(" ")
             if name == "pid":
                 self._pid = int(number)
