@@ -46,7 +46,8 @@ def _logger_as_before() -> Iterator[None]:
     for handler in logger.handlers:
         if handler not in before[0]:
             handler.close()
-    logger.handlers, logger.level, logger.propagate = before
+    logger.handlers, logger.propagate = before[0], before[2]
+    logger.setLevel(before[1])  # not assigned: loggers below remember whether they are enabled until this is called
 
 
 class _SkipWatch:
