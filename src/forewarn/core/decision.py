@@ -263,7 +263,7 @@ class Draft:
             if entry.kind in _MOVES and entry.maintenance_id is not None:
                 # Only the final state counts, however many steps of this decision led to it.
                 maintenance = self.maintenances[entry.maintenance_id]
-                look = get_next_check(maintenance, self.now, self.now, self.rules.alert_thresholds)
+                look = get_next_check(maintenance, self.now, self.rules.alert_thresholds)
                 self._changes.alert_checks[maintenance.id] = look
 
     def _list_document_items(self, keys: set[str]) -> dict[str, list[tuple[Event, Maintenance]]]:
