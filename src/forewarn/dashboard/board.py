@@ -275,20 +275,15 @@ class _NeighbourIndex:
     def __init__(self, maintenances: Iterable[Maintenance]) -> None:
         self._holders: dict[tuple[str, str], dict[str, Maintenance]] = {}
         for maintenance in maintenances:
-            for key in _sharing_keys(maintenance):
+            for key in maintenance.claim_keys:
                 self._holders.setdefault(key, {})[maintenance.id] = maintenance
 
     def find_neighbours(self, maintenance: Maintenance) -> list[Maintenance]:
         found: dict[str, Maintenance] = {}
-        for key in _sharing_keys(maintenance):
+        for key in maintenance.claim_keys:
             found |= self._holders.get(key, {})
         found.pop(maintenance.id, None)
         return list(found.values())
-
-
-def _sharing_keys(maintenance: Maintenance) -> set[tuple[str, str]]:
-    vms = {("vm", claim.vm) for claim in maintenance.claims}
-    return vms | {("scope", claim.scope) for claim in maintenance.claims if claim.scope is not None}
 
 
 class BoardCache:
