@@ -215,3 +215,19 @@ async def test_a_vm_that_asked_before_a_maintenance_was_put_off_has_seen_it() ->
     await world.advance_to(announced + minutes(74))
     assert said(world, maintenance, EntryKind.UNSEEN) == []
     assert problems(world, maintenance) == set()
+
+
+async def test_what_was_late_before_its_impact_is_reported_once() -> None:
+    actuator = Simulate(minutes(5), None)
+    world = await simulated(WORLD, rules=DecisionRules(alert_thresholds=VIGILANCE), actuator=actuator)
+    await world.advance(minutes(1))
+    it = await world.schedule_one("host-maintenance", "db", duration_s=60)
+    assert it.not_before is not None
+    await check_begin(world, it, MaintenanceProblem.OVERRUN, it.not_before + minutes(3))
+    await world.advance(minutes(3))
+    assert world.get_maintenance(it).impacted_at == it.not_before + minutes(5)
+    assert problems(world, it) == set()
+    await world.advance_to(it.not_before + minutes(8))
+    assert problems(world, it) == {MaintenanceProblem.OVERRUN}
+    await world.advance(minutes(30))
+    assert len(said(world, it, EntryKind.LATE)) == 1
