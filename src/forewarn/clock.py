@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-__all__ = ["VIRTUAL_START", "Clock", "RealClock", "ScaledClock", "VirtualClock", "uptime_s"]
+__all__ = ["VIRTUAL_START", "Clock", "RealClock", "ScaledClock", "VirtualClock", "uptime_s", "wait_until_or_event"]
 
 VIRTUAL_START = datetime(2030, 1, 1, tzinfo=UTC)
 """Default start of a virtual clock."""
@@ -157,3 +157,13 @@ class VirtualClock:
             await waiter
         finally:
             del self._waiters[waiter]
+
+
+async def wait_until_or_event(clock: Clock, moment: datetime, event: asyncio.Event) -> None:
+    """Return when `moment` has come by that clock or `event` is set, whichever is first; may be cancelled."""
+    waiting = {asyncio.ensure_future(clock.wait_until(moment)), asyncio.ensure_future(event.wait())}
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()

@@ -9,9 +9,9 @@
       | + Forbidden                 403  the token may not do this
       | + NotFound                  404  no such host, VM, maintenance or event
       | + Conflict                  409  the object exists, but its state does not allow this
-      | + BelowMinimumNotice        409  shorter notice than promised, not forced
-      | + QuietHoursConflict        409  no moment within the limits is outside quiet hours, not forced
-      | + TooManyRemovals           409  an inventory removes more than the limit, not confirmed
+      | | + BelowMinimumNotice      409  shorter notice than promised, not forced
+      | | + QuietHoursConflict      409  no moment within the limits is outside quiet hours, not forced
+      | | + TooManyRemovals         409  an inventory removes more than the limit, not confirmed
       | + IdempotencyMismatch       422  a key reused for a different request
       | + LimitExceeded             429  a limit of the configuration was reached
       | + BudgetExceeded            429  this principal has used up its budget
@@ -23,6 +23,8 @@
       | | + ActuatorBusy            502  nothing was done yet; call again later
       | + ServerUnreachable         502  the control plane does not answer (raised by the CLI)
       | + IssuerUnreachable         503  the OpenID Connect issuer does not answer
+      | + ControlUnreachable        503  the control plane does not answer this endpoint
+      | | + ControlRefused          503  the control plane refuses this endpoint, its host or one of its VMs
       | + EndpointError             502  a metadata endpoint, in `forewarn.client`
       | | + EndpointUnreachable     502  no connection, no answer in time, or an incomplete one
       | | + EndpointRefused         502  the endpoint answered with an error; nothing was approved
@@ -31,6 +33,8 @@
       + ServerError                 5xx  the fault of this service or its machine
         + StoreUnavailable          503  the database is locked, full or unreachable; nothing was changed
         + EndpointBehind            503  the process that answers VMs is down, or shows outdated state
+        + ClockOff                  503  this machine's clock differs too much from the database's
+        + LeaseLost                 503  another replica is the leader; nothing was changed
         + StoreCorrupt              500  the database is damaged or not Forewarn's
         + IllegalTransition         500  a bug: the lifecycle table has no such transition
 
@@ -50,8 +54,11 @@ __all__ = [
     "BelowMinimumNotice",
     "BudgetExceeded",
     "CallerError",
+    "ClockOff",
     "ConfigError",
     "Conflict",
+    "ControlRefused",
+    "ControlUnreachable",
     "EndpointBehind",
     "EndpointError",
     "EndpointRefused",
@@ -63,6 +70,7 @@ __all__ = [
     "IllegalTransition",
     "InvalidRequest",
     "IssuerUnreachable",
+    "LeaseLost",
     "LimitExceeded",
     "NotFound",
     "OtherSideError",

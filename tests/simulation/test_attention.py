@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from forewarn.actuators import Simulate
+from forewarn.config import Settings
 from forewarn.core.alert_schedule import AlertThresholds
 from forewarn.core.approval import Approver
 from forewarn.core.decision import DecisionRules
+from forewarn.core.forecast import MaintenanceProblem
 from forewarn.core.model import AuditEntry, EntryKind, Maintenance
+from forewarn.dashboard.board import read_board
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import availability_set, vm
@@ -100,8 +103,9 @@ async def test_a_maintenance_that_takes_longer_than_announced_is_late_once_and_o
     assert at is not None
     await world.advance(minutes(20))
     (entry,) = said(world, started, EntryKind.LATE)
-    assert entry.at - at == timedelta(seconds=9) + minutes(2)
-    assert entry.reason == "not completed 129 s after the start; announced duration: 9 s"
+    # The impact began 7 s after the start.
+    assert entry.at - at == timedelta(seconds=7 + 9) + minutes(2)
+    assert entry.reason == "not completed 136 s after the start; announced duration: 9 s"
 
     quick = await a_world(complete_after=minutes(1))
     done = await quick.schedule_one("host-maintenance", "db")
@@ -142,3 +146,88 @@ async def test_what_was_put_off_is_looked_at_as_late_as_it_is_due() -> None:
     await world.advance(timedelta(seconds=2))
     (entry,) = said(world, maintenance, EntryKind.UNSEEN)
     assert entry.reason == "not polled since the announcement; 300 s left until NotBefore"
+
+
+KINDS = {
+    MaintenanceProblem.UNSEEN: EntryKind.UNSEEN,
+    MaintenanceProblem.LATE: EntryKind.LATE,
+    MaintenanceProblem.OVERRUN: EntryKind.LATE,
+}
+
+
+def problems(world: Simulated, of: Maintenance) -> set[MaintenanceProblem]:
+    """What the dashboard says of it, of the kinds that the audit log knows."""
+    thresholds = world.engine.rules.alert_thresholds
+    board = world.read(lambda reader: read_board(reader, world.feed.last_polled_at, world.now, thresholds))
+    (found,) = (item for item in board.items if item.maintenance.id == of.id)
+    return set(found.forecast.problems) & KINDS.keys()
+
+
+async def check_begin(world: Simulated, of: Maintenance, problem: MaintenanceProblem, at: datetime) -> None:
+    """Check that dashboard and audit log call it so from that moment on, and not before."""
+    kind = KINDS[problem]
+    await world.advance_to(at - timedelta(seconds=1))
+    assert (problem in problems(world, of), len(said(world, of, kind))) == (False, 0)
+    await world.advance_to(at)
+    assert (problem in problems(world, of), [entry.at for entry in said(world, of, kind)]) == (True, [at])
+
+
+@pytest.mark.parametrize("thresholds", [VIGILANCE, Settings().rules.alert_thresholds], ids=["set", "default"])
+async def test_dashboard_and_audit_log_call_it_unseen_late_and_overrun_at_the_same_moment(
+    thresholds: AlertThresholds,
+) -> None:
+    unseen_before, start_after, end_after = (
+        thresholds.unseen_before or minutes(0),
+        thresholds.late_start_after or minutes(0),
+        thresholds.late_end_after or minutes(0),
+    )
+    world = await a_world(thresholds)
+    first = await world.schedule_one("host-maintenance", "db", duration_s=60)
+    assert first.not_before is not None
+    await check_begin(world, first, MaintenanceProblem.UNSEEN, first.not_before - unseen_before)
+    # Held by the first, which does not end.
+    second = await world.schedule_one("user-restart", "db", notice=minutes(6), force_reason="now")
+    assert second.not_before is not None
+    await check_begin(world, second, MaintenanceProblem.LATE, second.not_before + start_after)
+    impacted_at = world.get_maintenance(first).impacted_at
+    assert impacted_at is not None
+    await check_begin(world, first, MaintenanceProblem.OVERRUN, impacted_at + minutes(1) + end_after)
+
+
+async def test_what_is_not_wanted_is_no_problem_on_the_dashboard_either() -> None:
+    world = await a_world(AlertThresholds())
+    it = await world.schedule_one("host-maintenance", "db")
+    other = await world.schedule_one("user-restart", "db")
+    for _ in range(12):
+        await world.advance(minutes(5))
+        assert problems(world, it) | problems(world, other) == set()
+    assert "started" in {world.state(it), world.state(other)}
+
+
+async def test_a_vm_that_asked_before_a_maintenance_was_put_off_has_seen_it() -> None:
+    world = await a_world()
+    announced = world.now
+    maintenance = await world.schedule_one("host-maintenance", "db", latest_start=announced + minutes(120))
+    await world.advance(minutes(1))
+    await world.get("db")
+    await world.advance(minutes(1))
+    await world.engine.defer(maintenance.id, by=minutes(60), actor="operator:ann")
+    await world.advance_to(announced + minutes(74))
+    assert said(world, maintenance, EntryKind.UNSEEN) == []
+    assert problems(world, maintenance) == set()
+
+
+async def test_what_was_late_before_its_impact_is_reported_once() -> None:
+    actuator = Simulate(minutes(5), None)
+    world = await simulated(WORLD, rules=DecisionRules(alert_thresholds=VIGILANCE), actuator=actuator)
+    await world.advance(minutes(1))
+    it = await world.schedule_one("host-maintenance", "db", duration_s=60)
+    assert it.not_before is not None
+    await check_begin(world, it, MaintenanceProblem.OVERRUN, it.not_before + minutes(3))
+    await world.advance(minutes(3))
+    assert world.get_maintenance(it).impacted_at == it.not_before + minutes(5)
+    assert problems(world, it) == set()
+    await world.advance_to(it.not_before + minutes(8))
+    assert problems(world, it) == {MaintenanceProblem.OVERRUN}
+    await world.advance(minutes(30))
+    assert len(said(world, it, EntryKind.LATE)) == 1

@@ -203,7 +203,7 @@ def _failing(story: Story) -> None:
     story.approve(failing, "build-7")
     story.approve(late, "pg-replica")
     story.approve(held, "shop-web", "payments")
-    story.advance(minutes=4)
+    story.advance(minutes=8)  # more than half of the notice, so that a VM that has not asked is reported
     story.look_all(but="legacy-crm")
     story.advance(seconds=3)
 
@@ -219,6 +219,7 @@ def story(name: str, folder: Path) -> Iterator[Story]:
     inventory.write_text(json.dumps(_inventory()))
     acts = _Acts()
     settings = {"inventory": inventory, "clock": "virtual", "clock_start": START, "actuator_retry": "30s"}
+    settings |= {"unseen_before": "8m", "late_end_after": "2m"}
     with running(folder, actuator=acts, **settings) as service:
         service.service.engine._new_id = SeededIds(7)
         told = Story(service, acts)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.clock import VIRTUAL_START, RealClock, VirtualClock
+from forewarn.clock import VIRTUAL_START, RealClock, VirtualClock, wait_until_or_event
 from tests.support.world import NOW, minutes
 
 pytestmark = pytest.mark.anyio
@@ -129,3 +129,19 @@ async def test_a_real_wait_sleeps_no_longer_than_is_left(monkeypatch: pytest.Mon
     wall.install(monkeypatch)
     await RealClock().wait_until(NOW + timedelta(seconds=2.25))
     assert wall.slept == [1.0, 1.0, 0.25]
+
+
+@pytest.mark.parametrize("is_event", [True, False])
+async def test_a_wait_ends_with_the_moment_or_the_event_and_leaves_nothing_behind(is_event: bool) -> None:
+    clock, event, others = VirtualClock(), asyncio.Event(), asyncio.all_tasks()
+    waiting = asyncio.ensure_future(wait_until_or_event(clock, VIRTUAL_START + minutes(1), event))
+    await turns()
+    assert not waiting.done()
+    if is_event:
+        event.set()
+    else:
+        clock.advance(minutes(1))
+    await turns()
+    assert waiting.done()
+    await turns()
+    assert asyncio.all_tasks() == others

@@ -17,6 +17,7 @@ import structlog
 from forewarn.actuators.libvirt_connection import Connect, Domain, LibvirtConnection, LibvirtSession, load_libvirt
 from forewarn.actuators.libvirt_inventory import read_host
 from forewarn.errors import ActuatorError, ConfigError, ForewarnError, Unauthorized
+from forewarn.util.tasks import cancel_tasks
 from forewarn.wire.inventory import HostDeclarationIn
 
 __all__ = ["Declare", "DomainEvent", "follow_domains", "keep_declared"]
@@ -129,8 +130,7 @@ async def keep_declared(  # noqa: PLR0913 - three of them are pauses
                 await asyncio.sleep(settle_s)
         await hearing
     finally:
-        hearing.cancel()
-        await asyncio.gather(hearing, return_exceptions=True)
+        await cancel_tasks(hearing)
 
 
 async def _follow_connection(line: LibvirtConnection, on_event: Callable[[DomainEvent], None]) -> None:

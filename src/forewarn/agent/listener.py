@@ -18,6 +18,7 @@ import h11
 
 from forewarn.errors import ConfigError
 from forewarn.net.listen_address import parse_listen
+from forewarn.util.tasks import cancel_tasks
 
 __all__ = ["Answering", "Listener", "ListenerReply", "ListenerRequest"]
 
@@ -105,9 +106,7 @@ class Listener:
         if self._server is None:
             return
         self._server.close()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await cancel_tasks(*self._connections)
         self._server = None
 
     async def _accept_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

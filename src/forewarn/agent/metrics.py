@@ -87,13 +87,6 @@ class AgentMetrics:
         self.reloads = Counter({"ok": 0, "failed": 0})
         self.is_config_current = True
 
-    def render(self) -> bytes:
-        """Render all metrics in the text format of Prometheus."""
-        # Prometheus's library loads a web server, two megabytes that an agent without scrapes can save.
-        from forewarn.agent.exposition import render_metrics
-
-        return render_metrics(self)
-
     def count_answer(self, at: datetime) -> None:
         """Count an answer of the endpoint."""
         self.polls["ok"] += 1

@@ -42,7 +42,7 @@ class AgentRoutes:
             "/healthz": lambda: _build_text_reply("ok"),
             "/readyz": self._report_readiness,
             "/drainz": self._report_drain_state,
-            "/metrics": lambda: ListenerReply(body=agent.metrics.render(), content_type=_METRICS_TYPE),
+            "/metrics": self._report_metrics,
         }
         self._command_routes: dict[str, Callable[[str | None], list[str]]] = {
             "/approve": agent.approve_by_hand,
@@ -85,6 +85,12 @@ class AgentRoutes:
             return _build_text_reply("ready")
         reason = agent.last_error or ("the VM's name is not known yet" if agent.is_ready else "no answer yet")
         return _build_text_reply(f"not ready: {reason}", HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _report_metrics(self) -> ListenerReply:
+        # Prometheus's library loads a web server, two megabytes that an agent without scrapes can save.
+        from forewarn.agent.exposition import render_metrics
+
+        return ListenerReply(body=render_metrics(self._agent.metrics), content_type=_METRICS_TYPE)
 
     def _report_drain_state(self) -> ListenerReply:
         draining = [record.event for record in self._agent.records if record.rule.drains_vm]

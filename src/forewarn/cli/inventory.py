@@ -13,20 +13,18 @@ import typer
 
 from forewarn.cli.command import add_group, command
 from forewarn.cli.connection import ControlConnection
+from forewarn.cli.inventory_defaults import EMPTY_VALUES, drop_defaults
 from forewarn.cli.inventory_libvirt import add_follow_libvirt, add_from_libvirt
 from forewarn.cli.output import Output, as_yaml
-from forewarn.core.policy import ALL_APPROVERS
 from forewarn.errors import ConfigError, InvalidRequest
 
-__all__ = ["DIFFERS", "add_inventory", "drop_defaults"]
+__all__ = ["DIFFERS", "add_inventory"]
 
 DIFFERS = 4
 """Exit status of `inventory diff` if something would change."""
 
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON; - for standard input.")]
 _NOUNS = {"hosts": "host", "scopes": "scope", "vms": "vm"}
-
-_NOTHING: tuple[object, ...] = (None, "", [], {})
 
 
 def add_inventory(app: typer.Typer) -> None:
@@ -119,7 +117,9 @@ def _print_difference(output: Output, found: dict[str, Any]) -> None:
 
 
 def _format_value(value: Any) -> str:  # noqa: ANN401 - JSON
-    return "none" if value in _NOTHING else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return (
+        "none" if value in EMPTY_VALUES else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    )
 
 
 @contextmanager
@@ -135,25 +135,6 @@ def _add_file_to_errors(file: Path) -> Iterator[None]:
 
         name = "standard input" if str(file) == "-" else str(file)
         raise InvalidRequest(format_file_error(error, name), **error.details) from error
-
-
-def drop_defaults(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return the inventory without empty members of hosts, scopes and VMs."""
-    return {
-        noun: [
-            {name: _drop_policy_defaults(name, member) for name, member in item.items() if member not in _NOTHING}
-            for item in items
-        ]
-        for noun, items in value.items()
-    }
-
-
-def _drop_policy_defaults(name: str, member: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return a policy without its default members; any other value unchanged."""
-    if name != "policy":
-        return member
-    is_default = {"approve_user_operations": False, "approvers": list(ALL_APPROVERS)}
-    return {key: value for key, value in member.items() if value not in _NOTHING and value != is_default.get(key)}
 
 
 def _read_file(file: Path) -> bytes:

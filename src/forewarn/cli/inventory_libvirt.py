@@ -10,6 +10,7 @@ import typer
 
 from forewarn.cli.command import command, require_server_extra
 from forewarn.cli.connection import ControlConnection, quote_segment
+from forewarn.cli.inventory_defaults import drop_defaults
 from forewarn.cli.output import Output, as_yaml
 from forewarn.errors import ConfigError
 
@@ -46,7 +47,6 @@ def add_from_libvirt(noun: typer.Typer) -> None:
         """
         with require_server_extra():
             from forewarn.actuators.libvirt_inventory import read_inventory
-            from forewarn.cli.inventory import drop_defaults
             from forewarn.wire.inventory import to_inventory_in
         declared = to_inventory_in(read_inventory(uri, host)).model_dump(mode="json")
         if out is None and output.print_if_json(declared):

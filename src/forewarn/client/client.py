@@ -16,6 +16,7 @@ from forewarn.client.flow import API_VERSIONS, Conversation, Flow, PollAnswered,
 from forewarn.client.pace import Pace
 from forewarn.client.transport import DEFAULT_URL, AsyncHttpTransport, AsyncTransport, HttpTransport, Transport
 from forewarn.errors import EndpointUnreachable
+from forewarn.util.tasks import cancel_tasks
 from forewarn.wire.document import Document, Event
 
 __all__ = ["AsyncClient", "Client", "StopSignal"]
@@ -231,7 +232,7 @@ class AsyncClient:
         await self._run_to_end(self._conversation.approve(_collect_ids(events)))
 
     async def approve_once(self, events: Events) -> None:
-        """Approve events without retries, for callers with their own retry policy."""
+        """Approve events without retries, for callers with their own retry policy; an empty list sends nothing."""
         await self._run_to_end(self._conversation.approve_once(_collect_ids(events)))
 
     async def fetch_name(self) -> str:
@@ -299,10 +300,8 @@ class AsyncClient:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
-                task.cancel()
-            # Wait for the cancelled request, so that its connection is closed before the client goes on.
-            await asyncio.gather(*tasks, return_exceptions=True)
+            # Waits for the cancelled request, so that its connection is closed before the client goes on.
+            await cancel_tasks(*tasks)
         return EndpointUnreachable(_CLOSED) if doing.cancelled() else doing.result()
 
     async def _perform_step(self, step: HttpRequest | FlowPause) -> _Came:

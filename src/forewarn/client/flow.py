@@ -127,12 +127,10 @@ class Conversation:
             EndpointError: No answer within `Pace.retry_for_s`. The approval may or may not have arrived.
         """
         body = encode_approval(event_ids)
-        if b"EventId" not in body:
-            return
         yield from self._retry_until_done(lambda: self._post_approval(body))
 
     def approve_once(self, event_ids: Iterable[str]) -> Flow[None]:
-        """Approve events without retries, for callers with their own retry policy."""
+        """Approve events without retries, for callers with their own retry policy; an empty list sends nothing."""
         yield from self._post_approval(encode_approval(event_ids))
 
     def fetch_name(self) -> Flow[str]:
@@ -275,6 +273,8 @@ class Conversation:
                 return answer, version
 
     def _post_approval(self, body: bytes) -> Flow[None]:
+        if b"EventId" not in body:
+            return
         while True:
             version = self.version
             answer = yield from self._send_request(

@@ -1,27 +1,19 @@
-"""Access control of the API: the roles that may call each route, and the one place that checks them."""
+"""Roles that may call each route of the API, and what a request tells about its caller."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.routing import compile_path
 
-from forewarn.clock import uptime_s
 from forewarn.core.access import Principal, Role
-from forewarn.errors import Forbidden, ForewarnError, TooManyFailures, Unauthorized
-
-if TYPE_CHECKING:
-    from forewarn.control.context import Context
 
 __all__ = [
     "ROUTES",
-    "authorize_request",
     "caller_of",
     "check_routes",
-    "identify_caller",
     "list_allowed_methods",
     "source_address",
 ]
@@ -148,51 +140,6 @@ def check_routes(routes: Iterable[object]) -> None:
 def list_allowed_methods(path: str) -> list[str]:
     """Return every method of a path; Starlette itself names those of its first route only."""
     return sorted(method for method, pattern in _PATTERNS if pattern.match(path))
-
-
-async def authorize_request(context: Context, request: Request) -> Principal:
-    """Return the caller if their role may call this route.
-
-    Raises:
-        Unauthorized: The caller is unknown.
-        TooManyFailures: The caller is unknown, and their address has failed too often in this minute.
-        Forbidden: The caller's role may not call the route, or the caller has no role.
-    """
-    caller = await identify_caller(context, request, request.headers.get("authorization"))
-    path = request.scope["route"].path
-    if caller.role not in ROUTES[f"{request.method} {path}"]:
-        msg = f"{caller.actor} may not do this: not allowed for role {caller.role}"
-        raise Forbidden(msg, role=caller.role.value)
-    return caller
-
-
-async def identify_caller(context: Context, request: Request, header: str | None) -> Principal:
-    """Return the caller that an ``Authorization`` header belongs to; looked up once for each request.
-
-    Raises:
-        Unauthorized: The caller is unknown.
-        TooManyFailures: The caller is unknown, and their address has failed too often in this minute.
-        Forbidden: The issuer knows the caller, but no grant matches.
-    """
-    looked_up, found = getattr(request.state, "identified", (None, None))
-    if found is not None and looked_up == header:
-        if isinstance(found, ForewarnError):
-            raise found
-        known: Principal = found
-        return known
-    try:
-        caller = await context.authenticator.authenticate(
-            header, context.engine.find_token_by_digest, context.clock.now()
-        )
-    except Unauthorized as error:
-        wait_s = context.refusal_counter.count_failure(source_address(request), uptime_s())
-        if wait_s is None:
-            raise
-        # Checked only after the lookup, so that a valid token works even if others behind the same address fail.
-        msg = f"{error.message}; too many calls without a valid token from {source_address(request)}"
-        raise TooManyFailures(msg, retry_after_s=max(1, round(wait_s))) from error
-    request.state.caller = caller
-    return caller
 
 
 def caller_of(request: Request) -> Principal | None:

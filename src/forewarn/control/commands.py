@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from forewarn.control.context import Context, not_found_error
-from forewarn.core.access import Ownership, Principal, Role
+from forewarn.core.access import Ownership, Principal, is_requested_by_tenant
 from forewarn.core.approval import Approver
 from forewarn.core.model import Maintenance
 from forewarn.core.selection import Selection
@@ -121,9 +121,8 @@ async def _check_requested_by_tenant(context: Context, caller: Principal, mainte
         found = reader.get_maintenance(maintenance_id, caller.ownership)
         if found is None:
             return None, False
-        # The first entry of a maintenance names the actor who requested it.
         first = reader.list_entries(selection=Selection(maintenance_id=maintenance_id), limit=1).items
-        return found, any(entry.actor.startswith(f"{Role.TENANT}:") for entry in first)
+        return found, is_requested_by_tenant(first)
 
     found, is_asked_by_tenant = await context.engine.read(read)
     if found is None:

@@ -15,8 +15,8 @@ from fastapi.security import HTTPBearer
 
 from forewarn.auth.authenticator import Authenticator
 from forewarn.auth.refusal_counter import RefusalCounter
-from forewarn.clock import Clock
-from forewarn.control.access import authorize_request
+from forewarn.clock import Clock, uptime_s
+from forewarn.control.access import ROUTES, source_address
 from forewarn.control.admission import Admission
 from forewarn.control.broadcast import EntryBroadcast
 from forewarn.control.inventory_parser import InventoryParser
@@ -29,7 +29,7 @@ from forewarn.core.model import Event, Maintenance
 from forewarn.endpoint.request_journal import RequestJournal
 from forewarn.engine.engine import Engine
 from forewarn.engine.transaction import IdempotencyKey
-from forewarn.errors import Forbidden, InvalidRequest, NotFound
+from forewarn.errors import Forbidden, ForewarnError, InvalidRequest, NotFound, TooManyFailures, Unauthorized
 from forewarn.notifications.notifier import Notifier
 from forewarn.observability.metrics import Metrics
 from forewarn.publishing.host_watch import HostWatches
@@ -46,7 +46,9 @@ __all__ = [
     "HostActor",
     "HostCaller",
     "IdempotencyHeader",
+    "authorize_request",
     "check_caller",
+    "identify_caller",
     "is_still_valid",
     "make_maintenances_out",
     "not_found_error",
@@ -157,6 +159,51 @@ BEARER = HTTPBearer(
     "issuer is configured, a token signed by it.",
 )
 """Security scheme of the API in its OpenAPI document."""
+
+
+async def authorize_request(context: Context, request: Request) -> Principal:
+    """Return the caller if their role may call this route.
+
+    Raises:
+        Unauthorized: The caller is unknown.
+        TooManyFailures: The caller is unknown, and their address has failed too often in this minute.
+        Forbidden: The caller's role may not call the route, or the caller has no role.
+    """
+    caller = await identify_caller(context, request, request.headers.get("authorization"))
+    path = request.scope["route"].path
+    if caller.role not in ROUTES[f"{request.method} {path}"]:
+        msg = f"{caller.actor} may not do this: not allowed for role {caller.role}"
+        raise Forbidden(msg, role=caller.role.value)
+    return caller
+
+
+async def identify_caller(context: Context, request: Request, header: str | None) -> Principal:
+    """Return the caller that an ``Authorization`` header belongs to; looked up once for each request.
+
+    Raises:
+        Unauthorized: The caller is unknown.
+        TooManyFailures: The caller is unknown, and their address has failed too often in this minute.
+        Forbidden: The issuer knows the caller, but no grant matches.
+    """
+    looked_up, found = getattr(request.state, "identified", (None, None))
+    if found is not None and looked_up == header:
+        if isinstance(found, ForewarnError):
+            raise found
+        known: Principal = found
+        return known
+    try:
+        caller = await context.authenticator.authenticate(
+            header, context.engine.find_token_by_digest, context.clock.now()
+        )
+    except Unauthorized as error:
+        wait_s = context.refusal_counter.count_failure(source_address(request), uptime_s())
+        if wait_s is None:
+            raise
+        # Checked only after the lookup, so that a valid token works even if others behind the same address fail.
+        msg = f"{error.message}; too many calls without a valid token from {source_address(request)}"
+        raise TooManyFailures(msg, retry_after_s=max(1, round(wait_s))) from error
+    request.state.caller = caller
+    return caller
 
 
 async def check_caller(

@@ -10,22 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from forewarn.control.access import identify_caller, source_address
+from forewarn.control.access import source_address
+from forewarn.control.context import Context, identify_caller
 from forewarn.control.error_response import make_error_response, respond_to_error
 from forewarn.control.throttle import classify_request, credential_of
 from forewarn.core.access import Principal, Role
 from forewarn.core.usage_limits import UsageAccount, UseKind
 from forewarn.errors import Forbidden, ForewarnError
-
-if TYPE_CHECKING:
-    from forewarn.control.context import Context
 
 __all__ = ["RequestGate", "is_cross_origin"]
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from forewarn.control.access import authorize_request
-from forewarn.control.context import ContextOf
+from forewarn.control.context import ContextOf, authorize_request
 from forewarn.engine.clock_guard import describe_jump
 from forewarn.store.contract import Reader
 

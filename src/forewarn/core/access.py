@@ -7,7 +7,7 @@ to a tenant goes through `Principal.redact_maintenance` and its siblings, and ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -19,7 +19,16 @@ from forewarn.core.fast_replace import replace
 from forewarn.core.model import AuditEntry, Claim, EntryKind, Event, Maintenance, Scope, ScopeKind, VirtualMachine
 from forewarn.core.selection import EVERYTHING, Selection
 
-__all__ = ["FILE_OPERATOR", "Ownership", "Principal", "Revocation", "Role", "Token"]
+__all__ = [
+    "FILE_OPERATOR",
+    "TENANT_ACTOR_PREFIX",
+    "Ownership",
+    "Principal",
+    "Revocation",
+    "Role",
+    "Token",
+    "is_requested_by_tenant",
+]
 
 
 class Role(StrEnum):
@@ -182,6 +191,9 @@ class Revocation:
     expires_at: datetime
 
 
+TENANT_ACTOR_PREFIX = f"{Role.TENANT}:"
+"""Beginning of the name of a tenant in the audit log; see `Principal.actor`."""
+
 _OPEN_REASONS = frozenset({EntryKind.IMPACT_MEASURED, EntryKind.VM_CHANGED, EntryKind.UNSEEN, EntryKind.LATE})
 """Kinds of entries whose reason is written by Forewarn and names no host and no other tenant."""
 
@@ -270,3 +282,8 @@ class Principal:
 
 FILE_OPERATOR = Principal(actor="operator:local", role=Role.OPERATOR)
 """Caller that presents the token in the state folder."""
+
+
+def is_requested_by_tenant(entries: Sequence[AuditEntry]) -> bool:
+    """Return True if a tenant requested the maintenance of these entries, which begin with its first one."""
+    return bool(entries) and entries[0].actor.startswith(TENANT_ACTOR_PREFIX)

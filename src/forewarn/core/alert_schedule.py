@@ -1,17 +1,26 @@
-"""Times at which a maintenance must be checked for conditions that no transition reports.
+"""Conditions of a maintenance that no transition reports: a VM has not seen its event, the maintenance is late.
 
-There are two: a VM has not seen its event while the notice runs out, and a maintenance is late. Each is checked once,
-at a time known in advance, so it is a deadline like any other, and nothing polls.
+Each begins at a time known in advance. The audit log records it then, by a check that is a deadline like any other, so
+nothing polls. The forecast reports it from then on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from forewarn.core.model import Maintenance, MaintenanceState
+from forewarn.core.model import Event, Maintenance, MaintenanceState
 
-__all__ = ["SEEN_LAG", "AlertCheck", "AlertThresholds", "get_next_check"]
+__all__ = [
+    "SEEN_LAG",
+    "AlertCheck",
+    "AlertThresholds",
+    "find_unseen_events",
+    "get_announcement_time",
+    "get_next_check",
+    "is_late",
+]
 
 SEEN_LAG = timedelta(seconds=90)
 """Maximum delay until a VM's request to another replica is known here: replicas record requests once a minute."""
@@ -19,7 +28,7 @@ SEEN_LAG = timedelta(seconds=90)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertThresholds:
-    """Thresholds of the checks; None turns a check off.
+    """Thresholds of the conditions; with None there is no such condition.
 
     Attributes:
         unseen_before: Time before NotBefore by which a VM must have asked since the announcement, but never in the
@@ -34,7 +43,7 @@ class AlertThresholds:
 
     @property
     def is_on(self) -> bool:
-        """True if any check is on."""
+        """True if any threshold is set."""
         return any(span is not None for span in (self.unseen_before, self.late_start_after, self.late_end_after))
 
 
@@ -43,7 +52,7 @@ class AlertCheck:
     """One check of a maintenance.
 
     Attributes:
-        announced_at: Time from which a request of a VM means that it has seen the event.
+        announced_at: Time of the announcement; read only by replicas of an earlier version.
         at: Time of the check.
     """
 
@@ -52,38 +61,79 @@ class AlertCheck:
     at: datetime
 
 
-def get_next_check(
-    maintenance: Maintenance, announced_at: datetime, now: datetime, alert_thresholds: AlertThresholds
-) -> AlertCheck | None:
+def get_announcement_time(maintenance: Maintenance) -> datetime:
+    """Return the time from which a request of a VM means that it has seen its event."""
+    # A maintenance announced by an earlier version has no time of its announcement.
+    return maintenance.announced_at or maintenance.created_at
+
+
+def get_next_check(maintenance: Maintenance, now: datetime, alert_thresholds: AlertThresholds) -> AlertCheck | None:
     """Return the first check after now; None if there is none left."""
-    moments = [
-        at for at in _list_check_times(maintenance, announced_at, alert_thresholds) if at is not None and at > now
+    moments = (_get_unseen_time(maintenance, alert_thresholds), _get_late_time(maintenance, alert_thresholds))
+    at = min((moment for moment in moments if moment is not None and moment > now), default=None)
+    if at is None:
+        return None
+    return AlertCheck(maintenance_id=maintenance.id, announced_at=get_announcement_time(maintenance), at=at)
+
+
+def find_unseen_events(
+    maintenance: Maintenance,
+    events: Iterable[Event],
+    get_last_poll: Callable[[str], datetime | None],
+    now: datetime,
+    alert_thresholds: AlertThresholds,
+) -> list[Event]:
+    """Return the events that their audience should have seen by now, but has not.
+
+    Args:
+        maintenance: The maintenance.
+        events: Events of the maintenance.
+        get_last_poll: Time of an audience's last known request; None if none is known.
+        now: The time.
+        alert_thresholds: Thresholds of the conditions.
+    """
+    unseen_at = _get_unseen_time(maintenance, alert_thresholds)
+    if unseen_at is None or now < unseen_at:
+        return []
+    # A request from before the announcement cannot have shown the event.
+    announced_at = get_announcement_time(maintenance)
+    return [
+        event
+        for event in events
+        if event.is_listed
+        and not event.is_approved
+        and ((polled_at := get_last_poll(event.audience)) is None or polled_at < announced_at)
     ]
-    if not moments:
+
+
+def is_late(maintenance: Maintenance, now: datetime, alert_thresholds: AlertThresholds) -> bool:
+    """Return True if the maintenance should have started or ended by now, but has not."""
+    late_at = _get_late_time(maintenance, alert_thresholds)
+    return late_at is not None and now >= late_at
+
+
+def _get_unseen_time(maintenance: Maintenance, alert_thresholds: AlertThresholds) -> datetime | None:
+    """Return the time by which all VMs should have asked; None if the notice is too short to know which have."""
+    not_before, before = maintenance.not_before, alert_thresholds.unseen_before
+    if maintenance.state is not MaintenanceState.SCHEDULED or not_before is None or before is None:
         return None
-    return AlertCheck(maintenance_id=maintenance.id, announced_at=announced_at, at=min(moments))
-
-
-def _list_check_times(
-    maintenance: Maintenance, announced_at: datetime, alert_thresholds: AlertThresholds
-) -> list[datetime | None]:
-    not_before, started_at = maintenance.not_before, maintenance.started_at
-    if maintenance.state is MaintenanceState.SCHEDULED and not_before is not None:
-        late_at = None if alert_thresholds.late_start_after is None else not_before + alert_thresholds.late_start_after
-        return [_get_unseen_check_time(not_before, announced_at, alert_thresholds.unseen_before), late_at]
-    if maintenance.state is MaintenanceState.STARTED and started_at is not None:
-        if alert_thresholds.late_end_after is None:
-            return []
-        # An unknown duration counts as 0, so that an endless maintenance is still reported.
-        return [started_at + timedelta(seconds=max(maintenance.duration_s, 0)) + alert_thresholds.late_end_after]
-    return []
-
-
-def _get_unseen_check_time(not_before: datetime, announced_at: datetime, before: timedelta | None) -> datetime | None:
-    """Return the time of the check for unseen events; None if the notice is too short to know which VMs have asked."""
-    if before is None:
-        return None
+    announced_at = get_announcement_time(maintenance)
     # With a short notice, a VM that polls rarely would otherwise be reported before its first poll was due.
     half = announced_at + (not_before - announced_at) / 2
     at = max(not_before - before, half, announced_at + SEEN_LAG)
     return at if at < not_before else None
+
+
+def _get_late_time(maintenance: Maintenance, alert_thresholds: AlertThresholds) -> datetime | None:
+    """Return the time at which the start or the end is late; None if it never is."""
+    if maintenance.state is MaintenanceState.SCHEDULED:
+        expected_at, grace = maintenance.not_before, alert_thresholds.late_start_after
+    elif maintenance.state is MaintenanceState.STARTED:
+        # The announced duration is that of the impact, which may begin long after the start.
+        begun_at = maintenance.impacted_at or maintenance.started_at
+        # An unknown duration counts as 0, so that an endless maintenance is still reported.
+        duration = timedelta(seconds=max(maintenance.duration_s, 0))
+        expected_at, grace = None if begun_at is None else begun_at + duration, alert_thresholds.late_end_after
+    else:
+        return None
+    return None if expected_at is None or grace is None else expected_at + grace

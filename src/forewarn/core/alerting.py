@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from forewarn.core.alert_schedule import AlertCheck, get_next_check
+from forewarn.core.alert_schedule import AlertCheck, find_unseen_events, get_next_check, is_late
 from forewarn.core.decision import Draft
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
 
@@ -31,39 +31,31 @@ def run_alert_check(draft: Draft, check: AlertCheck, last_polled_at: Mapping[str
     if maintenance.state is MaintenanceState.SCHEDULED and maintenance.not_before is not None:
         # Before NotBefore only the check for unseen events can be due, and afterwards only the one for a late start.
         if draft.now < maintenance.not_before:
-            _record_unseen_events(draft, maintenance, check, last_polled_at)
-        elif _is_late(maintenance.not_before, alert_thresholds.late_start_after, draft.now):
+            _record_unseen_events(draft, maintenance, last_polled_at)
+        elif is_late(maintenance, draft.now, alert_thresholds):
             late = _format_seconds(draft.now - maintenance.not_before)
             draft.record(EntryKind.LATE, maintenance_id=maintenance.id, reason=f"not started {late} after NotBefore")
-    # Each transition replaces the check, so the one that is due for a started maintenance is that of its end.
-    elif maintenance.started_at is not None:
+    # The impact may have begun since the check was scheduled, and the announced duration counts from there.
+    elif maintenance.started_at is not None and is_late(maintenance, draft.now, alert_thresholds):
         took = _format_seconds(draft.now - maintenance.started_at)
         announced = "unknown" if maintenance.duration_s < 0 else f"{maintenance.duration_s} s"
         reason = f"not completed {took} after the start; announced duration: {announced}"
         draft.record(EntryKind.LATE, maintenance_id=maintenance.id, reason=reason)
-    return get_next_check(maintenance, check.announced_at, draft.now, alert_thresholds)
+    return get_next_check(maintenance, draft.now, alert_thresholds)
 
 
-def _record_unseen_events(
-    draft: Draft, maintenance: Maintenance, check: AlertCheck, last_polled_at: Mapping[str, datetime]
-) -> None:
+def _record_unseen_events(draft: Draft, maintenance: Maintenance, last_polled_at: Mapping[str, datetime]) -> None:
     left = _format_seconds((maintenance.not_before or draft.now) - draft.now)
-    for event in draft.get_events(maintenance.id):
-        # A request from before the announcement cannot have shown the event.
-        seen_at = last_polled_at.get(event.audience)
-        if event.is_listed and not event.is_approved and (seen_at is None or seen_at < check.announced_at):
-            draft.record(
-                EntryKind.UNSEEN,
-                maintenance_id=maintenance.id,
-                event_id=event.id,
-                audience=event.audience,
-                reason=f"not polled since the announcement; {left} left until NotBefore",
-            )
+    events, thresholds = draft.get_events(maintenance.id), draft.rules.alert_thresholds
+    for event in find_unseen_events(maintenance, events, last_polled_at.get, draft.now, thresholds):
+        draft.record(
+            EntryKind.UNSEEN,
+            maintenance_id=maintenance.id,
+            event_id=event.id,
+            audience=event.audience,
+            reason=f"not polled since the announcement; {left} left until NotBefore",
+        )
 
 
 def _format_seconds(span: timedelta) -> str:
     return f"{int(span.total_seconds())} s"
-
-
-def _is_late(not_before: datetime, grace: timedelta | None, now: datetime) -> bool:
-    return grace is not None and now >= not_before + grace

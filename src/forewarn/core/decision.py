@@ -186,11 +186,11 @@ class Draft:
     def find_neighbours(self, maintenance: Maintenance) -> list[Maintenance]:
         """Return the other active maintenances that hold a VM or a scope of it, oldest first."""
         # Ended maintenances stay in the index, so they are filtered out here.
-        ids = {i for key in _make_holder_keys(maintenance) for i in self._holders.get(key, ())} - {maintenance.id}
+        ids = {i for key in maintenance.claim_keys for i in self._holders.get(key, ())} - {maintenance.id}
         return sorted((m for i in ids if (m := self.maintenances[i]).is_active), key=lambda m: m.sequence)
 
     def _index_holders(self, maintenance: Maintenance) -> None:
-        for key in _make_holder_keys(maintenance):
+        for key in maintenance.claim_keys:
             self._holders.setdefault(key, []).append(maintenance.id)
 
     # Changing
@@ -263,7 +263,7 @@ class Draft:
             if entry.kind in _MOVES and entry.maintenance_id is not None:
                 # Only the final state counts, however many steps of this decision led to it.
                 maintenance = self.maintenances[entry.maintenance_id]
-                look = get_next_check(maintenance, self.now, self.now, self.rules.alert_thresholds)
+                look = get_next_check(maintenance, self.now, self.rules.alert_thresholds)
                 self._changes.alert_checks[maintenance.id] = look
 
     def _list_document_items(self, keys: set[str]) -> dict[str, list[tuple[Event, Maintenance]]]:
@@ -277,11 +277,6 @@ class Draft:
 
 # A queued maintenance has no NotBefore yet, so it can be neither unseen nor late.
 _MOVES = (frozenset(AUDIT_LOG_KIND.values()) - {EntryKind.QUEUED}) | {EntryKind.DEFERRED, EntryKind.EXTENDED}
-
-
-def _make_holder_keys(maintenance: Maintenance) -> set[tuple[str, str]]:
-    vms = {("vm", claim.vm) for claim in maintenance.claims}
-    return vms | {("scope", claim.scope) for claim in maintenance.claims if claim.scope is not None}
 
 
 def _summarize_documents(

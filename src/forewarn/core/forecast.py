@@ -5,11 +5,12 @@ Nothing is decided here. The forecast predicts `settlement` and the scheduler, u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from forewarn.core.alert_schedule import AlertThresholds, find_unseen_events, get_announcement_time, is_late
 from forewarn.core.conflicts import cannot_overlap, is_held
 from forewarn.core.fast_replace import replace
 from forewarn.core.model import Event, Maintenance, MaintenanceState
@@ -23,15 +24,6 @@ __all__ = [
     "forecast_maintenance",
     "restrict_forecast",
 ]
-
-LATE_AFTER = timedelta(seconds=30)
-"""Time after which a step counts as late; the scheduler needs at most one second."""
-
-
-UNSEEN_AFTER = timedelta(seconds=90)
-"""Time after the announcement before an audience without a request counts as not having seen it. A request to another
-replica may be reported this late.
-"""
 
 PRESSING = 4
 """Divisor of the notice: a missing vote becomes urgent when only this fraction (one quarter) is left."""
@@ -54,7 +46,7 @@ class MissingVoteReason(StrEnum):
 
 
 class MaintenanceProblem(StrEnum):
-    """Problem of a maintenance, worst first."""
+    """Problem of a maintenance, worst first. `alert_schedule` defines when it is late, overrun or unseen."""
 
     FAILED = "failed"
     FAILING = "failing"
@@ -72,7 +64,7 @@ class MissingVote:
     Attributes:
         event_id: Id of the event.
         audience: Audience that would approve it.
-        reason: Reason: the audience has not asked since the announcement, or has not approved.
+        reason: Reason: the audience should have asked since the announcement, but has not, or has not approved.
     """
 
     event_id: str
@@ -101,12 +93,13 @@ class Forecast:
     has_hidden_blockers: bool = False
 
 
-def forecast_maintenance(
+def forecast_maintenance(  # noqa: PLR0913 - all that it depends on
     maintenance: Maintenance,
     events: Iterable[Event],
     neighbours: Iterable[Maintenance],
     get_last_poll: Callable[[str], datetime | None],
     now: datetime,
+    alert_thresholds: AlertThresholds,
 ) -> Forecast:
     """Return what a maintenance waits for, what happens next, and what is wrong.
 
@@ -116,6 +109,7 @@ def forecast_maintenance(
         neighbours: Other active maintenances that hold a VM or a scope of it.
         get_last_poll: Time of an audience's last known request; None if none is known.
         now: The time.
+        alert_thresholds: Thresholds for lateness and unseen events.
     """
     others = sorted(neighbours, key=lambda other: other.sequence)
     match maintenance.state:
@@ -124,56 +118,65 @@ def forecast_maintenance(
             older = (m for m in others if m.sequence < maintenance.sequence and cannot_overlap(maintenance, m))
             return Forecast(next_step=NextStep.ANNOUNCED, blocked_by=tuple(m.id for m in older))
         case MaintenanceState.SCHEDULED:
-            return _forecast_scheduled(maintenance, events, others, get_last_poll, now)
+            return _forecast_scheduled(maintenance, events, others, get_last_poll, now, alert_thresholds)
         case MaintenanceState.STARTED:
-            return _forecast_started(maintenance, now)
+            return _forecast_started(maintenance, now, alert_thresholds)
         case MaintenanceState.FAILED:
             return Forecast(next_step=NextStep.NOTHING, problems=(MaintenanceProblem.FAILED,))
         case _:
             return Forecast(next_step=NextStep.NOTHING)
 
 
-def _forecast_scheduled(
+def _forecast_scheduled(  # noqa: PLR0913 - as forecast_maintenance
     maintenance: Maintenance,
     events: Iterable[Event],
     others: list[Maintenance],
     get_last_poll: Callable[[str], datetime | None],
     now: datetime,
+    alert_thresholds: AlertThresholds,
 ) -> Forecast:
     waiting = [event for event in events if event.is_listed and not event.is_approved]
-    # A maintenance announced by an earlier version has no time of its announcement.
-    announced = maintenance.announced_at or maintenance.created_at
-    votes = tuple(_make_missing_vote(event, get_last_poll(event.audience), announced, now) for event in waiting)
-    behind = tuple(other.id for other in others if is_held(maintenance, [other]))
-    troubles = []
-    if maintenance.not_before is not None and now - maintenance.not_before > LATE_AFTER:
-        troubles.append(MaintenanceProblem.LATE)
-    if any(vote.reason is MissingVoteReason.NEVER_SEEN for vote in votes):
-        troubles.append(MaintenanceProblem.UNSEEN)
+    unseen = find_unseen_events(maintenance, waiting, get_last_poll, now, alert_thresholds)
+    reasons = {event.id: MissingVoteReason.NEVER_SEEN for event in unseen}
+    votes = tuple(
+        MissingVote(
+            event_id=event.id,
+            audience=event.audience,
+            reason=reasons.get(event.id, MissingVoteReason.NOT_APPROVED),
+        )
+        for event in waiting
+    )
     at = maintenance.not_before
-    if votes and at is not None and at - now <= (at - announced) / PRESSING:
-        troubles.append(MaintenanceProblem.UNAPPROVED)
-    return Forecast(next_step=NextStep.STARTED, at=at, votes=votes, blocked_by=behind, problems=tuple(troubles))
+    is_pressing = at is not None and at - now <= (at - get_announcement_time(maintenance)) / PRESSING
+    problems = {
+        MaintenanceProblem.LATE: is_late(maintenance, now, alert_thresholds),
+        MaintenanceProblem.UNSEEN: bool(unseen),
+        MaintenanceProblem.UNAPPROVED: bool(votes) and is_pressing,
+    }
+    return Forecast(
+        next_step=NextStep.STARTED,
+        at=at,
+        votes=votes,
+        blocked_by=tuple(other.id for other in others if is_held(maintenance, [other])),
+        problems=_list_present(problems),
+    )
 
 
-def _forecast_started(maintenance: Maintenance, now: datetime) -> Forecast:
+def _forecast_started(maintenance: Maintenance, now: datetime, alert_thresholds: AlertThresholds) -> Forecast:
     # The announced duration is that of the impact, which may begin long after the start.
     begun = maintenance.impacted_at or maintenance.started_at
     expected = None
     if maintenance.duration_s >= 0 and begun is not None:
         expected = begun + timedelta(seconds=maintenance.duration_s)
-    troubles = [MaintenanceProblem.FAILING] if maintenance.attempts else []
-    if expected is not None and now - expected > LATE_AFTER:
-        troubles.append(MaintenanceProblem.OVERRUN)
-    return Forecast(next_step=NextStep.OVER, at=expected, problems=tuple(troubles))
+    problems = {
+        MaintenanceProblem.FAILING: bool(maintenance.attempts),
+        MaintenanceProblem.OVERRUN: is_late(maintenance, now, alert_thresholds),
+    }
+    return Forecast(next_step=NextStep.OVER, at=expected, problems=_list_present(problems))
 
 
-def _make_missing_vote(
-    event: Event, last_polled_at: datetime | None, announced_at: datetime, now: datetime
-) -> MissingVote:
-    is_unseen = (last_polled_at is None or last_polled_at < announced_at) and now - announced_at > UNSEEN_AFTER
-    why = MissingVoteReason.NEVER_SEEN if is_unseen else MissingVoteReason.NOT_APPROVED
-    return MissingVote(event_id=event.id, audience=event.audience, reason=why)
+def _list_present(problems: Mapping[MaintenanceProblem, bool]) -> tuple[MaintenanceProblem, ...]:
+    return tuple(problem for problem, is_present in problems.items() if is_present)
 
 
 def restrict_forecast(forecast: Forecast, event_ids: Collection[str], maintenance_ids: Collection[str]) -> Forecast:

@@ -325,6 +325,12 @@ class Maintenance:
         return tuple(claim.vm for claim in self.claims)
 
     @property
+    def claim_keys(self) -> set[tuple[str, str]]:
+        """Kind and name of all that it claims: ``("vm", NAME)`` and ``("scope", NAME)``."""
+        vms = {("vm", claim.vm) for claim in self.claims}
+        return vms | {("scope", claim.scope) for claim in self.claims if claim.scope is not None}
+
+    @property
     def is_active(self) -> bool:
         """True if it can still change."""
         return self.state in ACTIVE_STATES

@@ -79,7 +79,6 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-_FIELDS_MAX = 100
 _FOR_EVER = "public, max-age=31536000, immutable"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 

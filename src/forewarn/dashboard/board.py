@@ -19,6 +19,7 @@ from forewarn.clock import Clock, uptime_s
 from forewarn.control.context import Context
 from forewarn.core import forecast as outlooks
 from forewarn.core.access import Ownership, Principal
+from forewarn.core.alert_schedule import AlertThresholds
 from forewarn.core.forecast import Forecast, MaintenanceProblem, forecast_maintenance
 from forewarn.core.model import ACTIVE_STATES, EntryKind, Event, Maintenance, MaintenanceState
 from forewarn.store.contract import Reader
@@ -96,6 +97,7 @@ class Board:
         items: Active maintenances, by the time of their next step; queued ones last.
         ended: Recently ended maintenances, newest first.
         is_complete: True if `items` holds all active maintenances.
+        alert_thresholds: Thresholds that its forecasts use.
     """
 
     number: int
@@ -104,6 +106,7 @@ class Board:
     items: tuple[BoardItem, ...]
     ended: tuple[BoardItem, ...]
     is_complete: bool
+    alert_thresholds: AlertThresholds
 
     @property
     def items_needing_attention(self) -> list[BoardItem]:
@@ -113,24 +116,32 @@ class Board:
         return sorted(found, key=lambda item: (order.index(item.forecast.problems[0]), item.sort_time))
 
 
-def read_board(
-    reader: Reader, get_last_poll: AskedAt, now: datetime, number: int = 0, owned: Ownership | None = None
+def read_board(  # noqa: PLR0913 - what to read, and how to judge it
+    reader: Reader,
+    get_last_poll: AskedAt,
+    now: datetime,
+    alert_thresholds: AlertThresholds,
+    number: int = 0,
+    owned: Ownership | None = None,
 ) -> Board:
-    """Read a whole board in one view of the store; with `ownership`, only the maintenances that affect that tenant."""
+    """Read a whole board in one view of the store; with `owned`, only the maintenances that affect that tenant."""
     page = reader.list_maintenances(states=sorted(ACTIVE_STATES), limit=_ACTIVE_MAX, owned=owned)
     found = [*page.items, *reader.list_ended_since(now - _ENDED_FOR, _ENDED_MAX, owned)]
     events = reader.find_events_of(m.id for m in found)
-    return _make_board(reader, found, events, get_last_poll, now, number, is_complete=page.next is None)
+    return _make_board(
+        reader, found, events, get_last_poll, now, alert_thresholds, number, is_complete=page.next is None
+    )
 
 
 def update_board(reader: Reader, previous: Board, get_last_poll: AskedAt, now: datetime, number: int) -> Board:
     """Return the same board as `read_board`, but read again only what has changed since the board before."""
+    thresholds = previous.alert_thresholds
     news = reader.list_entries(after=previous.position, limit=_NEWS_MAX)
     is_forgetful = reader.get_position() < previous.position  # the database was restored from a backup
     # One `pruned` entry covers any number of deleted maintenances, so the board cannot be updated from it.
     is_much = news.next is not None or any(entry.kind is EntryKind.PRUNED for entry in news.items)
     if is_forgetful or is_much or not previous.is_complete:
-        return read_board(reader, get_last_poll, now, number)
+        return read_board(reader, get_last_poll, now, thresholds, number)
     changed = {entry.maintenance_id for entry in news.items if entry.maintenance_id is not None}
     # An actuator's success after failed attempts writes no audit log entry, so these are always read again.
     changed |= {item.maintenance.id for item in previous.items if item.maintenance.attempts}
@@ -139,12 +150,12 @@ def update_board(reader: Reader, previous: Board, get_last_poll: AskedAt, now: d
     found = {i: item.maintenance for i, item in known.items() if i not in changed} | fresh
     active = [m for m in found.values() if m.is_active]
     if len(active) > _ACTIVE_MAX:
-        return read_board(reader, get_last_poll, now, number)
+        return read_board(reader, get_last_poll, now, thresholds, number)
     over = [(m.ended_at, m.sequence, m) for m in found.values() if m.ended_at and m.ended_at >= now - _ENDED_FOR]
     ended = [m for _, _, m in sorted(over, key=itemgetter(0, 1), reverse=True)]
     events: dict[str, Iterable[Event]] = {i: item.events for i, item in known.items()}
     events |= reader.find_events_of(fresh)
-    return _make_board(reader, [*active, *ended[:_ENDED_MAX]], events, get_last_poll, now, number)
+    return _make_board(reader, [*active, *ended[:_ENDED_MAX]], events, get_last_poll, now, thresholds, number)
 
 
 def _make_board(  # noqa: PLR0913 - the parts of a board
@@ -153,6 +164,7 @@ def _make_board(  # noqa: PLR0913 - the parts of a board
     events: Mapping[str, Iterable[Event]],
     get_last_poll: AskedAt,
     now: datetime,
+    alert_thresholds: AlertThresholds,
     number: int,
     *,
     is_complete: bool = True,
@@ -162,7 +174,8 @@ def _make_board(  # noqa: PLR0913 - the parts of a board
         reader, (event for m in maintenances for event in events.get(m.id, ())), get_last_poll
     )
     items = [
-        _make_item(m, tuple(events.get(m.id, ())), near.find_neighbours(m), get_last_poll, now) for m in maintenances
+        _make_item(m, tuple(events.get(m.id, ())), near.find_neighbours(m), get_last_poll, now, alert_thresholds)
+        for m in maintenances
     ]
     items.sort(key=_sort_key)
     return Board(
@@ -172,6 +185,7 @@ def _make_board(  # noqa: PLR0913 - the parts of a board
         items=tuple(item for item in items if item.maintenance.is_active),
         ended=tuple(item for item in reversed(items) if not item.maintenance.is_active),
         is_complete=is_complete,
+        alert_thresholds=alert_thresholds,
     )
 
 
@@ -187,7 +201,7 @@ def filter_board(caller: Principal, reader: Reader, board: Board, get_last_poll:
     if owned is None:
         return board
     if not board.is_complete:  # the board is truncated, and the tenant's maintenances may be among those left out
-        board = read_board(reader, get_last_poll, board.at, board.number, owned)
+        board = read_board(reader, get_last_poll, board.at, board.alert_thresholds, board.number, owned)
     # Maintenances that a tenant waits for are shown only if they affect the tenant, too.
     known = {item.maintenance.id for item in board.items if owned.select_claims(item.maintenance)}
     return replace(
@@ -216,7 +230,8 @@ def read_item(  # noqa: PLR0913 - the subject and the viewer
     events = tuple(reader.find_events_of([maintenance.id]).get(maintenance.id, ()))
     get_last_poll = make_last_poll_lookup(reader, events, get_last_poll)
     near = _NeighbourIndex(item.maintenance for item in board.items)
-    item = _make_item(maintenance, events, near.find_neighbours(maintenance), get_last_poll, now)
+    neighbours = near.find_neighbours(maintenance)
+    item = _make_item(maintenance, events, neighbours, get_last_poll, now, board.alert_thresholds)
     if caller.ownership is None:
         return item
     owned = caller.ownership
@@ -225,14 +240,15 @@ def read_item(  # noqa: PLR0913 - the subject and the viewer
     )
 
 
-def _make_item(
+def _make_item(  # noqa: PLR0913 - as forecast_maintenance
     maintenance: Maintenance,
     events: tuple[Event, ...],
     neighbours: Sequence[Maintenance],
     get_last_poll: AskedAt,
     now: datetime,
+    alert_thresholds: AlertThresholds,
 ) -> BoardItem:
-    found = forecast_maintenance(maintenance, events, neighbours, get_last_poll, now)
+    found = forecast_maintenance(maintenance, events, neighbours, get_last_poll, now, alert_thresholds)
     known = {other.id: other for other in neighbours}
     return BoardItem(maintenance, events, found, tuple(known[each] for each in found.blocked_by))
 
@@ -259,20 +275,15 @@ class _NeighbourIndex:
     def __init__(self, maintenances: Iterable[Maintenance]) -> None:
         self._holders: dict[tuple[str, str], dict[str, Maintenance]] = {}
         for maintenance in maintenances:
-            for key in _sharing_keys(maintenance):
+            for key in maintenance.claim_keys:
                 self._holders.setdefault(key, {})[maintenance.id] = maintenance
 
     def find_neighbours(self, maintenance: Maintenance) -> list[Maintenance]:
         found: dict[str, Maintenance] = {}
-        for key in _sharing_keys(maintenance):
+        for key in maintenance.claim_keys:
             found |= self._holders.get(key, {})
         found.pop(maintenance.id, None)
         return list(found.values())
-
-
-def _sharing_keys(maintenance: Maintenance) -> set[tuple[str, str]]:
-    vms = {("vm", claim.vm) for claim in maintenance.claims}
-    return vms | {("scope", claim.scope) for claim in maintenance.claims if claim.scope is not None}
 
 
 class BoardCache:
@@ -311,5 +322,6 @@ class BoardCache:
     def _make_board_reader(self, previous: Board | None) -> Callable[[Reader], Board]:
         asked_at, now, number = self._context.engine.feed.last_polled_at, self._clock.now(), next(self._numbers)
         if previous is None:
-            return lambda reader: read_board(reader, asked_at, now, number)
+            alert_thresholds = self._context.engine.rules.alert_thresholds
+            return lambda reader: read_board(reader, asked_at, now, alert_thresholds, number)
         return lambda reader: update_board(reader, previous, asked_at, now, number)

@@ -13,8 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from forewarn.auth.signed_tokens import TokenSigner, decode_caller, expiry_of
-from forewarn.control.access import identify_caller
-from forewarn.control.context import Context
+from forewarn.control.context import Context, identify_caller
 from forewarn.control.login import PURPOSE
 from forewarn.core.access import Principal, Revocation, Role
 from forewarn.dashboard.forms import read_form

@@ -35,7 +35,7 @@ TROUBLES: Mapping[MaintenanceProblem, tuple[str, str]] = {
     MaintenanceProblem.FAILED: ("Failed", "The actuator gave up. See History for the cause."),
     MaintenanceProblem.FAILING: ("Failing", "The actuator has failed and will be retried."),
     MaintenanceProblem.LATE: ("Late", "Its start is due, but it has not started."),
-    MaintenanceProblem.OVERRUN: ("Overrun", "It is taking longer than announced."),
+    MaintenanceProblem.OVERRUN: ("Overrun", "It is taking longer than expected."),
     MaintenanceProblem.UNSEEN: (
         "Not seen",
         "A tenant has not polled since the announcement: no handler there knows of it.",

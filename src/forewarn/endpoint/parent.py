@@ -32,6 +32,7 @@ from forewarn.endpoint.traffic import Traffic
 from forewarn.errors import ForewarnError, ServerError
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity, InventoryDelta
+from forewarn.util.tasks import cancel_tasks
 
 __all__ = ["MetadataProcess", "ProcessSettings"]
 
@@ -191,8 +192,7 @@ class MetadataProcess:
                 sock.close()
             self._enqueue(messages.encode(messages.StopRequest(grace_s)))
             await asyncio.wait({keeping}, timeout=grace_s + _END_S)
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+            await cancel_tasks(keeping)
             self._feed.listeners.remove(self._queue_document)
             self._identity.listeners.remove(self._queue_inventory)
 
@@ -276,9 +276,7 @@ class MetadataProcess:
             # Further updates are dropped: the next process begins with a snapshot.
             self._pipe = None
             pipe.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_tasks(*tasks)
             self._reset_process_state()
 
     async def _handle_messages(self, pipe: Pipe) -> None:

@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from forewarn.core.model import VirtualMachine
 from forewarn.errors import ConfigError
 from forewarn.net.listen_address import parse_listen
+from forewarn.util.tasks import cancel_tasks
 from forewarn.wire.yaml_source import YamlSource
 
 if TYPE_CHECKING:
@@ -554,8 +555,7 @@ class Listeners:
                 try:
                     yield self
                 finally:
-                    task.cancel()
-                    await asyncio.gather(task, return_exceptions=True)
+                    await cancel_tasks(task)
         finally:
             for place in self.open_addresses:
                 self._close_socket(place)

@@ -29,6 +29,7 @@ from forewarn.host.dhcp import DhcpResponder
 from forewarn.host.listeners import IdentificationMethod, Listeners, ListenerSettings
 from forewarn.host.remote_authority import RemoteAuthority, build_empty_state, read_state
 from forewarn.net.listen_address import bind_listener, build_socket_url, is_loopback, is_own_host, parse_listen
+from forewarn.util.tasks import cancel_tasks
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -110,7 +111,7 @@ class HostService:
                 await stack.enter_async_context(self._responder.running())
             stack.push_async_callback(self.endpoint.stop, _GRACE_S)  # before listeners close: answers held requests
             for work in (self.remote.watch(), self.remote.report_periodically(), self.remote.save_updates()):
-                stack.push_async_callback(_cancel_task, asyncio.create_task(work))
+                stack.push_async_callback(cancel_tasks, asyncio.create_task(work))
             if self._listen is not None:
                 await stack.enter_async_context(self._serve_health(*self._listen))
             yield self
@@ -179,8 +180,3 @@ class _HostHeaderCheck:
         else:
             error = {"error": "the Host header is missing or names another host: use an address or localhost"}
             await JSONResponse(error, HTTPStatus.BAD_REQUEST)(scope, receive, send)
-
-
-async def _cancel_task(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from forewarn.clock import RealClock
+from forewarn.clock import RealClock, wait_until_or_event
 from forewarn.core.circuit_breaker import CircuitBreaker
 from forewarn.core.subscription import (
     Delivery,
@@ -191,15 +191,7 @@ class DeliveryWorker:
         if until is None:
             await self._woken.wait()
             return
-        waiting = {
-            asyncio.ensure_future(self._clock.wait_until(until)),
-            asyncio.ensure_future(self._woken.wait()),
-        }
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
+        await wait_until_or_event(self._clock, until, self._woken)
 
     # One round
 

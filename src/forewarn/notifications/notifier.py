@@ -18,6 +18,7 @@ from forewarn.engine.subscriptions import find_subscription
 from forewarn.errors import ForewarnError
 from forewarn.notifications.delivery_worker import DeliveryPolicy, DeliveryWorker, ReceiverClient, build_headers
 from forewarn.util.ids import RandomIds
+from forewarn.util.tasks import cancel_tasks
 
 if TYPE_CHECKING:
     from forewarn.net.outbound import OutboundOptions, PostOutcome, Resolve
@@ -110,10 +111,7 @@ class Notifier:
 
     async def stop(self) -> None:
         """Cancel all workers; deliveries under way are repeated after the next start."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(*self._tasks.values())
         self._workers.clear()
         self._tasks.clear()
 
@@ -127,8 +125,7 @@ class Notifier:
             # Counts of deleted subscriptions are dropped, or they would be exported for ever.
             self.counts = {key: count for key, count in self.counts.items() if key[0] in names}
         for id in [id for id, task in self._tasks.items() if id not in wanted or task.done()]:
-            self._tasks[id].cancel()
-            await asyncio.gather(self._tasks.pop(id), return_exceptions=True)
+            await cancel_tasks(self._tasks.pop(id))
             del self._workers[id]
         for id, subscription in wanted.items():
             if id not in self._tasks:

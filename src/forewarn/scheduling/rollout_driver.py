@@ -16,6 +16,7 @@ from forewarn.core.rollout import HealthResult
 from forewarn.core.rollout_step_types import CheckHealth
 from forewarn.engine.rollouts import RolloutCommands
 from forewarn.util.duration import format_duration
+from forewarn.util.tasks import cancel_tasks
 
 __all__ = ["RolloutDriver"]
 
@@ -86,10 +87,7 @@ class RolloutDriver:
 
     async def stop(self) -> None:
         """Cancel the running health commands; they run again after the next start."""
-        tasks = list(self._running.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(*self._running.values())
 
 
 async def _run_health_command(check: CheckHealth) -> tuple[bool, str]:

@@ -18,7 +18,7 @@ import structlog
 
 from forewarn.actuators import Actuator
 from forewarn.actuators.contract import BEGIN_BEFORE_S
-from forewarn.clock import Clock, VirtualClock
+from forewarn.clock import Clock, VirtualClock, wait_until_or_event
 from forewarn.core.actuator_result import ActuatorFailure, Progress, RetryPolicy
 from forewarn.core.decision import ChangeSet
 from forewarn.core.model import Maintenance, MaintenanceState
@@ -194,15 +194,7 @@ class Scheduler:
             await self._woken.wait()
             return
         until = min(self._housekeeping_at, self._next or self._housekeeping_at)
-        waiting = {
-            asyncio.ensure_future(self._clock.wait_until(until)),
-            asyncio.ensure_future(self._woken.wait()),
-        }
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
+        await wait_until_or_event(self._clock, until, self._woken)
 
     async def advance_clock(self, by: timedelta) -> datetime:
         """Move a virtual clock, carrying out every deadline on the way at its own moment.

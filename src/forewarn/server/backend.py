@@ -40,6 +40,7 @@ from forewarn.scheduling.scheduler import Scheduler, SchedulerSettings
 from forewarn.store.contract import Store
 from forewarn.util.fair_share import QueueLimits
 from forewarn.util.ids import RandomIds
+from forewarn.util.tasks import cancel_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -149,14 +150,14 @@ class Backend:
             if isinstance(leadership, LeasedLeadership):
                 stack.callback(self._renewer.shutdown)
                 leadership.on_change = self._wake_workers
-                stack.push_async_callback(_cancel_task, asyncio.create_task(leadership.run()))
+                stack.push_async_callback(cancel_tasks, asyncio.create_task(leadership.run()))
             if self.follower is not None:
-                stack.push_async_callback(_cancel_task, asyncio.create_task(self.follower.run()))
+                stack.push_async_callback(cancel_tasks, asyncio.create_task(self.follower.run()))
             stack.push_async_callback(self.actuator.close)
             task = asyncio.create_task(self.scheduler.run())
             stack.push_async_callback(self._stop_scheduler, task)
             stack.push_async_callback(self.notifier.stop)
-            stack.push_async_callback(_cancel_task, asyncio.create_task(self.notifier.run()))
+            stack.push_async_callback(cancel_tasks, asyncio.create_task(self.notifier.run()))
             yield
 
     def _wake_workers(self) -> None:
@@ -207,16 +208,11 @@ class Backend:
         return await self.app.approve(event_ids, approver)
 
     async def _stop_scheduler(self, task: asyncio.Task[None]) -> None:
-        await _cancel_task(task)
+        await cancel_tasks(task)
         try:
             await self.scheduler.stop()
         except ForewarnError as error:
             _log.warning("cannot store when audiences last polled", error=error.message)
-
-
-async def _cancel_task(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def _make_endpoint_limits(settings: Settings) -> EndpointLimits:

@@ -54,6 +54,7 @@ from forewarn.publishing.host_watch import HostWatches
 from forewarn.server.backend import STOP_GRACE_S, Backend
 from forewarn.store import SqlStore
 from forewarn.store.contract import Store
+from forewarn.util.tasks import cancel_tasks
 from forewarn.wire.inventory import compute_fingerprint, format_file_error, parse_inventory
 
 if TYPE_CHECKING:
@@ -287,10 +288,10 @@ class Service:
                 await stack.enter_async_context(self.process.start_process(metadata))
             await self._load_state()
             self._check_callers()
-            stack.push_async_callback(_cancel_task, asyncio.create_task(self._check_pages()))
+            stack.push_async_callback(cancel_tasks, asyncio.create_task(self._check_pages()))
             if self.tracing.is_on:
                 self.first_seen_detector.is_begun = True
-                stack.push_async_callback(_cancel_task, asyncio.create_task(self.first_seen_detector.run()))
+                stack.push_async_callback(cancel_tasks, asyncio.create_task(self.first_seen_detector.run()))
             await stack.enter_async_context(self.backend.scheduling())
             stack.push_async_callback(self.context.refusal_log.stop)
             control_app = make_control_app(self.context, cast("TelemetryConfig | None", self.tracing.telemetry_options))
@@ -452,11 +453,6 @@ def _load_tls(config: uvicorn.Config) -> None:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         msg = f"cannot use certificate {config.ssl_certfile} with key {config.ssl_keyfile}: {reason}"
         raise ConfigError(msg) from error
-
-
-async def _cancel_task(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _stop_control(server: uvicorn.Server, task: asyncio.Task[None]) -> None:

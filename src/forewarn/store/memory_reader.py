@@ -12,7 +12,7 @@ from itertools import islice, takewhile
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
-from forewarn.core.access import Ownership, Role, Token
+from forewarn.core.access import TENANT_ACTOR_PREFIX, Ownership, Token
 from forewarn.core.audit_chain import Chain, ChainLink, ChainPage
 from forewarn.core.clock_jump import ClockJump
 from forewarn.core.decision import AudienceDocument
@@ -247,7 +247,7 @@ class MemoryReader(MemoryNotifyingReader):
         ids = [maintenance_id for _, maintenance_id in operations[bisect_left(operations, (since,)) :]]
         numbers = sorted(number for each in ids for (number,) in self._tables.entries_by_maintenance.get_group(each))
         entries = [self._tables.audit_log.rows[number][1] for number in numbers]
-        made = [entry.at for entry in entries if entry.actor.startswith(f"{Role.TENANT}:")]
+        made = [entry.at for entry in entries if entry.actor.startswith(TENANT_ACTOR_PREFIX)]
         return made[-count] if len(made) >= count else None
 
     def get_link_page(self, after: int | None, limit: int) -> ChainPage:

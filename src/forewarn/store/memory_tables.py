@@ -104,23 +104,18 @@ class MaintenanceHolders:
     def apply_change(self, before: Maintenance | None, after: Maintenance | None) -> None:
         """Follow a change of the table of maintenances that hold something."""
         if before is not None:
-            for key in _list_held(before):
+            for key in before.claim_keys:
                 ids = self._ids[key]
                 del ids[before.id]
                 if not ids:
                     del self._ids[key]
         if after is not None:
-            for key in _list_held(after):
+            for key in after.claim_keys:
                 self._ids.setdefault(key, {})[after.id] = None
 
     def get_ids(self, kind: str, name: str) -> Sequence[str]:
         """Return the ids of the maintenances that hold that ``vm`` or ``scope``."""
         return tuple(self._ids.get((kind, name), ()))
-
-
-def _list_held(maintenance: Maintenance) -> set[tuple[str, str]]:
-    vms = {("vm", claim.vm) for claim in maintenance.claims}
-    return vms | {("scope", claim.scope) for claim in maintenance.claims if claim.scope is not None}
 
 
 class Table(Generic[V]):

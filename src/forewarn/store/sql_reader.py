@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from forewarn.core.access import Ownership, Role, Token
+from forewarn.core.access import TENANT_ACTOR_PREFIX, Ownership, Role, Token
 from forewarn.core.audit_chain import ChainPage
 from forewarn.core.clock_jump import ClockJump
 from forewarn.core.decision import AudienceDocument
@@ -275,7 +275,7 @@ class SqlReader(SqlNotifyingReader):
     def find_nth_newest_of_tenant(self, tenant_key: str, since: datetime, count: int) -> datetime | None:
         c, m = t.audit_log.c, t.maintenance.c
         query = sa.select(c.at).join(t.maintenance, m.id == c.maintenance_id)
-        query = query.where(m.tenant_key == tenant_key, m.created_at >= since, c.actor.startswith(f"{Role.TENANT}:"))
+        query = query.where(m.tenant_key == tenant_key, m.created_at >= since, c.actor.startswith(TENANT_ACTOR_PREFIX))
         # Order by a sum, not by the column, or a database may scan the whole audit log backwards to keep its order.
         newest_first = (c.sequence + 0).desc()
         return self._connection.execute(query.order_by(newest_first).offset(count - 1).limit(1)).scalar()

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from forewarn.testing.lab import Lab
 from forewarn.testing.network_namespace import ADDRESS, NO_COMMAND, NO_NAMESPACE
+from forewarn.util.tasks import cancel_tasks
 
 __all__ = ["TrialHandler", "run_handler"]
 
@@ -80,9 +81,7 @@ class HandlerProcess:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._tasks[0]
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_tasks(*self._tasks)
 
     def _send_signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

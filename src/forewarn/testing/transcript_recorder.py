@@ -24,6 +24,7 @@ from forewarn.testing.transcript import (
     TranscriptEntry,
     TranscriptWriter,
 )
+from forewarn.util.tasks import cancel_tasks
 
 __all__ = ["Recorder"]
 
@@ -89,9 +90,7 @@ class Recorder:
             self._write_end(EndReason.SIZE)
             raise
         finally:
-            stopping.cancel()
-            asking.cancel()
-            await asyncio.gather(asking, stopping, return_exceptions=True)
+            await cancel_tasks(asking, stopping)
         reason = EndReason.SIGNAL if stop.is_set() else EndReason.TIME
         self._write_end(reason)
         return reason

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from forewarn.agent.exposition import list_families
+from forewarn.agent.exposition import list_families, render_metrics
 from forewarn.agent.metrics import AgentMetrics, get_display_state
 from forewarn.agent.record import ApprovalState, EventRecord, StepRunState
 from forewarn.agent.rule import LOG_ONLY, EventStep, Rule
@@ -19,7 +19,7 @@ def read(metrics: AgentMetrics) -> dict[str, float]:
     """Every sample that is there, with its labels in the order of their names."""
     return {
         sample.name + "".join(f" {sample.labels[name]}" for name in sorted(sample.labels)): sample.value
-        for family in text_string_to_metric_families(metrics.render().decode())
+        for family in text_string_to_metric_families(render_metrics(metrics).decode())
         for sample in family.samples
     }
 
@@ -120,6 +120,6 @@ def test_every_metric_is_described_with_its_labels() -> None:
     assert families["forewarn_agent_events"] == ("type", "state")
     assert families["forewarn_agent_step_seconds"] == ("step", "outcome")
     assert families["forewarn_agent_drained"] == ()
-    shown = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
+    shown = {family.name for family in text_string_to_metric_families(render_metrics(metrics).decode())}
     assert {name.removesuffix("_created") for name in shown} == set(families)
     assert all(family.documentation for family, _ in list_families(metrics))

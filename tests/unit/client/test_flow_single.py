@@ -267,6 +267,7 @@ def test_an_approval_is_sent_as_the_protocol_says() -> None:
 def test_with_no_events_nothing_is_sent() -> None:
     """A12."""
     assert finish(conversation().approve([])) == (None, [])
+    assert finish(conversation().approve_once(iter([]))) == (None, [])
 
 
 @pytest.mark.parametrize("status", [200, 202, 204])

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from forewarn.core.alert_schedule import AlertThresholds
 from forewarn.core.forecast import MaintenanceProblem, forecast_maintenance
 from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Maintenance, MaintenanceState
@@ -15,6 +16,7 @@ from tests.unit.core.builders import availability_set, vm
 WEB_0 = vm("web-0", scope="web", fault_domain=0)
 WEB_1 = vm("web-1", host="host-2", scope="web", fault_domain=1)
 DB = vm("db")
+THRESHOLDS = AlertThresholds(late_end_after=minutes(2))
 
 
 def world() -> World:
@@ -25,7 +27,8 @@ def item(made: World, it: Maintenance) -> BoardItem:
     current = made.maintenances[it.id]
     events = tuple(event for event in made.events.values() if event.maintenance_id == it.id)
     others = [m for m in made.maintenances.values() if m.is_active and m.id != it.id]
-    return BoardItem(current, events, forecast_maintenance(current, events, others, lambda _key: made.now, made.now))
+    found = forecast_maintenance(current, events, others, lambda _key: made.now, made.now, THRESHOLDS)
+    return BoardItem(current, events, found)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -27,6 +28,8 @@ from forewarn.testing.conformance.outcome import (
     judge,
     note_difference,
 )
+from forewarn.testing.conformance.probe import EndpointProbe
+from forewarn.testing.conformance.raw_document import RawDocument, parse_raw_document
 from forewarn.testing.conformance.raw_reply import RawReply
 from forewarn.testing.conformance.raw_request import RawRequest, build_get, build_post, encode_approval
 from forewarn.testing.conformance.run import parse_address
@@ -219,3 +222,43 @@ def test_an_address_is_read_from_a_url() -> None:
 def test_what_lets_something_start_has_its_turn_after_all_that_only_looks() -> None:
     assert {check.phase for check in CHECKS} == set(CheckPhase)
     assert all(check.code.startswith("approve") for check in CHECKS if check.phase is CheckPhase.APPROVE)
+
+
+# Documents over time
+
+
+class Documents(EndpointProbe):
+    """A probe that has seen only these documents, a tenth of a second apart."""
+
+    def __init__(self, *shown: tuple[int, dict[str, str]]) -> None:
+        contents = [
+            {"DocumentIncarnation": n, "Events": [{"EventId": i, "EventStatus": s} for i, s in events.items()]}
+            for n, events in shown
+        ]
+        bodies = [json.dumps(content).encode() for content in contents]
+        replies = [RawReply(status=200, http_version="1.1", headers=(), body=body) for body in bodies]
+        found = (parse_raw_document(NEWEST[0], reply, at_s=n / 10) for n, reply in enumerate(replies))
+        self._found = [document for document in found if document is not None]
+
+    def list_documents(self, version: str | None = None) -> list[RawDocument]:
+        return self._found
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "growth", "verdict"),
+    [
+        ({"A": "Scheduled"}, {"A": "Started"}, 1, CheckVerdict.HOLDS),
+        ({"A": "Scheduled"}, {"A": "Started"}, 2, CheckVerdict.BREAKS),
+        ({"A": "Started"}, {}, 1, CheckVerdict.HOLDS),
+        ({"A": "Started"}, {}, 2, CheckVerdict.BREAKS),
+        ({"A": "Scheduled"}, {}, 2, CheckVerdict.HOLDS),  # it may have started in between
+        ({}, {"A": "Started"}, 2, CheckVerdict.HOLDS),  # it may have been scheduled in between
+        ({"A": "Started", "B": "Started"}, {}, 2, CheckVerdict.HOLDS),
+    ],
+)
+def test_the_incarnation_grows_by_one_with_a_single_change(
+    before: dict[str, str], after: dict[str, str], growth: int, verdict: CheckVerdict
+) -> None:
+    """R42."""
+    (check,) = select_checks(["incarnation-growth"])
+    assert check.run(Documents((1, before), (1 + growth, after))).verdict is verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from forewarn.core.access import Principal, Role
+from forewarn.core.access import Principal, is_requested_by_tenant
 from forewarn.core.causes import CAUSES
 from forewarn.core.lifecycle import Trigger, get_event_status, is_allowed
 from forewarn.core.model import AuditEntry, EntryKind, Event, Maintenance, MaintenanceState
@@ -89,8 +89,7 @@ def _find_possible_actions(
         can.add("extend")
     if caller.ownership is None:
         return can
-    # The first entry names the actor who requested the maintenance; see `control.commands.cancel_maintenance`.
-    is_theirs = bool(entries) and entries[0].actor.startswith(f"{Role.TENANT}:") and caller.owns_maintenance(found)
+    is_theirs = is_requested_by_tenant(entries) and caller.owns_maintenance(found)
     return can - {"cancel"} if not is_theirs else can
 
 

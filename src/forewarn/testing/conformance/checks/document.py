@@ -99,11 +99,15 @@ def _check_incarnation_growth(probe: EndpointProbe) -> CheckOutcome:
 
 
 def _is_single_change(before: RawDocument, after: RawDocument) -> bool:
-    """Return True if only one event differs, shown in both, between documents too close in time for more changes."""
+    """Return True if only one event differs, and only once, between documents too close in time for other changes.
+
+    An event that is new, or gone without having been shown as Started, may have changed twice.
+    """
     old, new = before.events_by_id(), after.events_by_id()
     changed = [event_id for event_id in old.keys() | new.keys() if old.get(event_id) != new.get(event_id)]
-    has_come = any(event_id not in old for event_id in changed)
-    return len(changed) == 1 and not has_come and after.at_s - before.at_s < _AT_ONCE_S and changed[0] in new
+    if len(changed) != 1 or after.at_s - before.at_s >= _AT_ONCE_S or changed[0] not in old:
+        return False
+    return changed[0] in new or old[changed[0]].get("EventStatus") == "Started"
 
 
 CHECKS = (
