@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from forewarn.agent.agreement import ApprovalVerdict, PeerReport, PeerState, may_approve
-from forewarn.agent.configuration import Configuration, find_time_zone, to_local
+from forewarn.agent.configuration import Configuration, find_time_zone, merge_live_settings, to_local
 from forewarn.agent.judgement import (
     Action,
     BeginStep,
@@ -33,7 +33,6 @@ from forewarn.agent.judgement import (
 from forewarn.agent.metrics import AgentMetrics
 from forewarn.agent.record import ApprovalState, EventRecord, FinishedEvent, StepRunState
 from forewarn.agent.registry import EventRegistry, build_log_fields
-from forewarn.agent.reload import merge_live_settings
 from forewarn.agent.rule import EventStep, Rule, find_first_match
 from forewarn.agent.state import StateStorage
 from forewarn.agent.steps import StepExecutor
