@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.server.service import raise_descriptor_limit
+from forewarn.endpoint.descriptors import raise_descriptor_limit
 from tests.support.service import Running, Vm, eventually, running
 from tests.support.spans import GUARD_S, lasts, typical_s
 from tests.support.wire import LATEST, Answer, Wire, approval, get, post

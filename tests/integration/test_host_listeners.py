@@ -41,7 +41,9 @@ from forewarn.core.model import Host as Machine
 from forewarn.endpoint.server import ListeningSockets
 from forewarn.errors import ConfigError
 from forewarn.host.dhcp import ANSWERS_PER_S_MAX, DhcpLease, DhcpResponder
-from forewarn.host.listeners import IdentificationMethod, ListenAddress, Listeners, ListenerSettings
+from forewarn.host.listener_settings import IdentificationMethod, ListenerSettings
+from forewarn.host.listeners import Listeners
+from forewarn.host.listening_socket import ListenAddress
 from forewarn.testing.lab import Lab
 from tests.support.namespaces import METADATA_ADDRESS, missing
 from tests.support.processes import wait_for
@@ -444,7 +446,7 @@ def test_an_address_that_the_host_lacks_is_told_of_once_and_listened_on_when_it_
 
 LOOK = """
 import json
-from forewarn.host.listeners import list_interfaces
+from forewarn.host.network_interfaces import list_interfaces
 print(json.dumps({i.name: [i.index, i.mac, i.is_bridge_port] for i in list_interfaces(with_macs=True)}))
 """
 

@@ -19,7 +19,7 @@ import httpx
 import pytest
 from aiosmtpd.controller import Controller
 
-from forewarn.notifications.signing import sign_headers
+from forewarn.notifications.message_headers import sign_headers
 from tests.support.documents import ROOT
 from tests.support.provider import free_port
 from tests.support.receiver import receiver

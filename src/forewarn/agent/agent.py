@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from forewarn.agent.agreement import ApprovalVerdict, PeerReport, PeerState, may_approve
-from forewarn.agent.configuration import Configuration, find_time_zone, to_local
+from forewarn.agent.configuration import Configuration, find_time_zone, merge_live_settings, to_local
+from forewarn.agent.decision_executor import DecisionExecutor
 from forewarn.agent.judgement import (
     Action,
     BeginStep,
@@ -33,13 +34,12 @@ from forewarn.agent.judgement import (
 from forewarn.agent.metrics import AgentMetrics
 from forewarn.agent.record import ApprovalState, EventRecord, FinishedEvent, StepRunState
 from forewarn.agent.registry import EventRegistry, build_log_fields
-from forewarn.agent.reload import merge_live_settings
-from forewarn.agent.rule import EventStep, Rule, find_first_match
+from forewarn.agent.rule import Rule, find_first_match
 from forewarn.agent.state import StateStorage
 from forewarn.agent.steps import StepExecutor
 from forewarn.client import AsyncClient, Document, EndpointError, Event, PollAnswered, PollFailed
 from forewarn.clock import Clock
-from forewarn.errors import ConfigError, HookFailed, NotFound
+from forewarn.errors import ConfigError, NotFound
 from forewarn.wire.document import event_key
 
 __all__ = ["Agent", "PeerReports"]
@@ -55,10 +55,8 @@ _ROUNDS_MAX = 16
 _NAME_RETRY_S = 5.0
 _NAME_RETRY_LATER_S = 60.0
 _NAME_TRIES_BEFORE_FALLBACK = 3
-_APPROVE_RETRY_S_MAX = 8.0
 _SKEW_MIN = timedelta(seconds=3)
 _PATIENCE_S = 10.0
-_OUTPUT_KEPT = 4096
 
 
 class PeerReports(Protocol):
@@ -112,7 +110,6 @@ class Agent:
         self._zone = find_time_zone(configuration.timezone)
         self._client = client
         self._clock = clock
-        self._steps = steps
         self._fallback_name = fallback_name
         self._reports = reports
         self._clock_skew = timedelta(0)
@@ -122,11 +119,18 @@ class Agent:
             storage, self._match_rule, records_max=configuration.events_max, history_max=configuration.history_max
         )
         self._registry.vm = configuration.name
-        self._step_tasks: dict[str, asyncio.Task[None]] = {}
+        self._executor = DecisionExecutor(
+            self._registry,
+            client=client,
+            steps=steps,
+            metrics=self.metrics,
+            now=self.now,
+            save=self._save_records,
+            wake=self.wake,
+            is_dry_run=configuration.dry_run,
+        )
         self._wait_reasons: dict[str, str] = {}
         self._wake_event = asyncio.Event()
-        self._group: asyncio.TaskGroup | None = None
-        self._is_ending = False
 
     # State
 
@@ -306,7 +310,7 @@ class Agent:
         """
         self._registry.load(self.now())
         async with asyncio.TaskGroup() as group:
-            self._group = group
+            self._executor.open(group)
             if not self.configuration.name:
                 group.create_task(self._learn_name())
             group.create_task(self._follow_endpoint())
@@ -314,7 +318,7 @@ class Agent:
                 await self._keep_judging()
             finally:
                 # The group now cancels all tasks. Their steps have not failed, and no new task may start.
-                self._is_ending = True
+                self._executor.close()
 
     async def _learn_name(self) -> None:
         """Ask the endpoint for this VM's name until it answers (R106)."""
@@ -448,20 +452,20 @@ class Agent:
             case BeginStep(step):
                 begun = self._registry.begin_run(event_id, step, self.now())
                 _log.info("event %s: step %s begins", event_id, step, extra=build_log_fields(record))
-                effect = partial(self._start_step_task, begun, step)
+                effect = partial(self._executor.start_step, begun, step)
             case StopStep(step, reason):
                 self._registry.update_run(event_id, step, state=StepRunState.STOPPING, reason=reason)
-                effect = partial(self._cancel_step_task, event_id)
+                effect = partial(self._executor.cancel_step, event_id)
             case GiveUpStep(step, reason):
                 self._registry.give_up_run(event_id, step, reason, self.now())
-                effect = partial(self._report_failure, event_id, step, reason)
+                effect = partial(self._executor.report_failure, event_id, step, reason)
             case SendApproval():
                 # On disk before the request leaves: after a crash, the agent knows that the approval may have arrived.
                 self._registry.update_record(event_id, approval=ApprovalState.SENDING, approve_again_at=None)
                 _log.debug(
                     "event %s: sending the approval", event_id, extra=build_log_fields(record) | {"action": "approve"}
                 )
-                effect = partial(self._start_approval_task, event_id)
+                effect = partial(self._executor.start_approval, event_id)
             case ReportUnprepared():
                 self._registry.update_record(event_id, is_reported_unprepared=True)
                 self.metrics.count_unprepared_event(record.event.type)
@@ -480,136 +484,3 @@ class Agent:
         except OSError as error:
             self.metrics.count_failed_save()
             _log.error("cannot write the state file: %s", error.strerror)
-
-    # Effects
-
-    def _require_group(self) -> asyncio.TaskGroup:
-        assert self._group is not None  # noqa: S101 - set by `get_run`
-        return self._group
-
-    def _start_background_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task in the background, unless the agent is ending."""
-        if self._is_ending:
-            # A coroutine that was never started warns unless it is closed.
-            work.close()
-        else:
-            self._require_group().create_task(work)
-
-    def _start_step_task(self, record: EventRecord, step: EventStep) -> None:
-        event_id = record.event.id
-        task = self._step_tasks[event_key(event_id)] = self._require_group().create_task(self._run_step(record, step))
-        # A task that is cancelled before its first turn never enters `_run_step`, so the callback records its failure.
-        task.add_done_callback(lambda _: self._fail_unstarted_step(event_id, step))
-
-    def _cancel_step_task(self, event_id: str) -> None:
-        self._step_tasks[event_key(event_id)].cancel()
-
-    def _fail_unstarted_step(self, event_id: str, step: EventStep) -> None:
-        """Mark a step as failed that was stopped before its task first ran."""
-        run = self._registry[event_id].get_run(step) if event_id in self._registry else None
-        if run is not None and run.state is StepRunState.STOPPING and not self._is_ending:
-            self._registry.update_run(event_id, step, state=StepRunState.FAILED, ended_at=self.now())
-            self._report_failure(event_id, step, run.reason)
-            self.wake()
-
-    async def _run_step(self, record: EventRecord, step: EventStep) -> None:
-        """Run a step and record its result."""
-        event_id = record.event.id
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        state, reason, output = StepRunState.DONE, "", ""
-        details: dict[str, Any] = {}
-        try:
-            output = await self._steps.run(record, step, self.vm, partial(self._save_handler_memory, event_id))
-        except HookFailed as error:
-            state, reason, details = StepRunState.FAILED, error.message, error.details
-            output = str(details.get("output", ""))
-        except asyncio.CancelledError:
-            run = self._registry[event_id].runs[step]
-            if run.state is not StepRunState.STOPPING:
-                raise  # The agent is ending; the step resumes at its next start.
-            state, reason = StepRunState.FAILED, run.reason
-        except Exception as error:  # noqa: BLE001 - one broken handler must not end the agent
-            _log.exception("event %s: step %s failed unexpectedly", event_id, step)
-            state, reason = StepRunState.FAILED, f"{type(error).__name__}: {error}"
-        has_succeeded = state is StepRunState.DONE
-        self.metrics.count_step(step, loop.time() - began_s, has_succeeded=has_succeeded)
-        self._registry.update_run(
-            event_id,
-            step,
-            state=state,
-            reason=reason,
-            # The state file is rewritten at each change, so it must stay small.
-            output=output[-_OUTPUT_KEPT:],
-            exit_status=details.get("exit_status"),
-            has_timed_out=details.get("has_timed_out", False),
-            ended_at=self.now(),
-        )
-        if has_succeeded:
-            _log.info("event %s: step %s is done", event_id, step, extra=build_log_fields(record) | {"output": output})
-        else:
-            self._report_failure(event_id, step, reason)
-        self.wake()
-
-    async def _save_handler_memory(self, event_id: str, place: str, memory: dict[str, Any]) -> None:
-        """Save a handler's memory.
-
-        Raises:
-            HookFailed: It could not be saved; the handler must not continue.
-        """
-        self._registry.update_record(event_id, memory=self._registry[event_id].memory | {place: memory})
-        # Saved immediately, because the handler acts as soon as this returns.
-        self._save_records()
-        if self._registry.is_dirty:
-            msg = "cannot write the state file"
-            raise HookFailed(msg)
-
-    def _report_failure(self, event_id: str, step: EventStep, reason: str) -> None:
-        """Report a failed step in the log, and through the rule's alert hooks."""
-        record = self._registry[event_id]
-        _log.error("event %s: step %s failed: %s", event_id, step, reason, extra=build_log_fields(record))
-        if record.rule.alert:
-            self._start_background_task(self._run_alert_hooks(record, f"step {step} failed: {reason}"))
-
-    async def _run_alert_hooks(self, record: EventRecord, reason: str) -> None:
-        try:
-            await self._steps.run(
-                record, EventStep.ALERT, self.vm, partial(self._save_handler_memory, record.event.id), reason
-            )
-        except HookFailed as error:
-            _log.error("event %s: the alert failed: %s", record.event.id, error.message)
-
-    def _start_approval_task(self, event_id: str) -> None:
-        self._start_background_task(self._deliver_approval(event_id, self._registry[event_id].seen_at))
-
-    async def _deliver_approval(self, event_id: str, seen_at: datetime) -> None:
-        """Send the approval and record the result; the event may be gone meanwhile."""
-        failure = ""
-        try:
-            if not self.configuration.dry_run:
-                await self._client.approve_once([event_id])
-        except EndpointError as error:
-            failure = error.message
-        if failure:
-            self.metrics.count_failed_approval()
-            _log.warning("event %s: the approval was not accepted: %s", event_id, failure)
-        if event_id not in self._registry or self._registry[event_id].seen_at != seen_at:
-            return  # It is over, and its id now belongs to another event.
-        record = self._registry[event_id]
-        if failure:
-            failures = record.approval_failures + 1
-            # The exponent is limited, because after hours of failures the power would overflow.
-            pause = timedelta(seconds=min(2.0 ** min(failures - 1, 10), _APPROVE_RETRY_S_MAX))
-            self._registry.update_record(
-                event_id,
-                approval=ApprovalState.NONE,
-                approval_failures=failures,
-                approve_again_at=self.now() + pause,
-            )
-        else:
-            self._registry.update_record(
-                event_id, approval=ApprovalState.ACCEPTED, approved_at=self.now(), approval_failures=0
-            )
-            self.metrics.count_approval((self.now() - record.seen_at).total_seconds())
-            _log.info("event %s is approved", event_id, extra=build_log_fields(record))
-        self.wake()

@@ -23,16 +23,24 @@ from forewarn.net.listen_address import parse_listen
 from forewarn.util.duration import format_duration
 
 __all__ = [
+    "LIVE_KEYS",
     "Configuration",
     "default_config_file",
     "default_state_file",
     "find_time_zone",
     "load_configuration",
+    "merge_live_settings",
     "parse_configuration",
     "read_config_text",
     "read_listen_settings",
     "to_local",
 ]
+
+LIVE_KEYS = ("rule", "timezone", "margin", "events_max", "history_max", "log_level")
+"""Settings that take effect as soon as the file is reloaded.
+
+The others affect connections, files or peers, and wait for a restart.
+"""
 
 _SIZE_BYTES_MAX = 1 << 20
 _RULES_MAX = 200
@@ -263,6 +271,18 @@ def parse_configuration(text: str, source: str = "configuration") -> Configurati
         line = find_line(text, fault.keys)
         msg = f"{source}:{line}: {fault.message}"
         raise ConfigError(msg, line=line) from error
+
+
+def merge_live_settings(current: Configuration, loaded: Configuration) -> tuple[Configuration, tuple[str, ...]]:
+    """Return the configuration in effect from now on, and the keys that differ but wait for a restart.
+
+    Args:
+        current: Configuration in effect.
+        loaded: Configuration in the file.
+    """
+    merged = msgspec.structs.replace(current, **{key: getattr(loaded, key) for key in LIVE_KEYS})
+    keys = tuple(key for key in Configuration.__struct_fields__ if getattr(merged, key) != getattr(loaded, key))
+    return merged, keys
 
 
 def read_listen_settings(text: str) -> Configuration:

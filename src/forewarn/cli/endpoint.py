@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from forewarn.cli.command import command, require_server_extra
+from forewarn.host.listener_settings import IdentificationMethod, ListenerSettings
 
 __all__ = ["add_endpoint"]
 
 _LINK = "Control plane"
 _WAYS = "Identification of VMs"
-
-
-# Repeated here, because importing `host.listeners` would need the extra `server` even for `--help`.
-class IdentifyOption(StrEnum):
-    """Method of identifying VMs."""
-
-    ADDRESS = "address"
-    INTERFACE = "interface"
-    SOCKET = "socket"
 
 
 def add_endpoint(app: typer.Typer) -> None:
@@ -74,7 +65,7 @@ def add_endpoint(app: typer.Typer) -> None:
             ),
         ] = None,
         identify: Annotated[
-            list[IdentifyOption] | None,
+            list[IdentificationMethod] | None,
             typer.Option(
                 metavar="address|interface|socket",
                 help="How to identify VMs; repeatable. (default: address)",
@@ -133,8 +124,6 @@ def add_endpoint(app: typer.Typer) -> None:
         """
         with require_server_extra():
             from forewarn.host.endpoint_process import run_endpoint
-            from forewarn.host.listeners import IdentificationMethod as KnownBy
-            from forewarn.host.listeners import ListenerSettings
 
         run_endpoint(
             host=host,
@@ -142,7 +131,7 @@ def add_endpoint(app: typer.Typer) -> None:
             token_file=token_file,
             ca_file=ca_file,
             settings=ListenerSettings(
-                identify_by=tuple(KnownBy(way.value) for way in identify or [IdentifyOption.ADDRESS]),
+                identify_by=tuple(identify or [IdentificationMethod.ADDRESS]),
                 listen=tuple(metadata_listen or ["169.254.169.254:80"]),
                 interface_pattern=interfaces,
                 interface_file=interface_file,

@@ -10,7 +10,9 @@ from forewarn.cli.command import add_group, command
 from forewarn.cli.completers import host_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.maintenance import Force, Reason, Why, build_force_body, print_created
+from forewarn.cli.maintenance import build_force_body
+from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, ReasonOption
+from forewarn.cli.maintenance_text import print_created
 from forewarn.cli.output import Column, Output, format_moment
 from forewarn.cli.times import as_span_s
 from forewarn.core.model import EventType
@@ -60,7 +62,9 @@ def add_host(app: typer.Typer) -> None:
 
 def _add_failures(noun: typer.Typer) -> None:
     @command(noun, "fail", "forewarn host fail host-1", 'forewarn host fail host-1 --reason "power supply burnt" --yes')
-    def fail(name: _Name, connection: ControlConnection, output: Output, reason: Why = None, yes: Yes = False) -> None:
+    def fail(
+        name: _Name, connection: ControlConnection, output: Output, reason: ReasonOption = None, yes: Yes = False
+    ) -> None:
         """Report that a host has failed: its VMs see a Reboot that has started, without notice.
 
         The host is marked as failed, and rollouts skip it, until 'forewarn host recover'. Asks first; --yes confirms.
@@ -81,7 +85,7 @@ def _add_failures(noun: typer.Typer) -> None:
     @command(
         noun, "recover", "forewarn host recover host-1", 'forewarn host recover host-1 --reason "new power supply"'
     )
-    def recover(name: _Name, connection: ControlConnection, output: Output, reason: Why = None) -> None:
+    def recover(name: _Name, connection: ControlConnection, output: Output, reason: ReasonOption = None) -> None:
         """Report that a failed host works again."""
         host = connection.send_change(
             "POST", f"/v1/hosts/{quote_segment(name)}/recover", {"reason": reason}, is_repeatable=False
@@ -110,8 +114,8 @@ def _add_predict_failure(noun: typer.Typer) -> None:
                 "--type", case_sensitive=False, metavar="Redeploy|Freeze", help="Freeze if VMs are migrated live."
             ),
         ] = None,
-        force: Force = False,
-        reason: Reason = None,
+        force: ForceOption = False,
+        reason: ForceReasonOption = None,
     ) -> None:
         """Report a predicted failure: each VM is moved within that time, and warned if it asked for events."""
         body = {"notice_s": as_span_s(within, "--in"), "type": event_type} | build_force_body(

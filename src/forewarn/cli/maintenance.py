@@ -9,51 +9,42 @@ import typer
 
 from forewarn.cli.clock import get_service_time
 from forewarn.cli.command import add_group, command
-from forewarn.cli.completers import cause_names, host_names, maintenance_ids, vm_names
+from forewarn.cli.completers import maintenance_ids
 from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv
+from forewarn.cli.maintenance_options import (
+    CauseOption,
+    DescriptionOption,
+    DryRunOption,
+    DurationOption,
+    ForceOption,
+    ForceReasonOption,
+    HostsOption,
+    LatestStartOption,
+    NotBeforeOption,
+    NoticeOption,
+    NowOption,
+    ReasonOption,
+    SourceOption,
+    TurnsOutAsOption,
+    TypeOption,
+    VmsOption,
+)
+from forewarn.cli.maintenance_text import (
+    describe_planned,
+    describe_postponements,
+    describe_quiet_hours_move,
+    describe_unwarned,
+    format_time,
+    format_timeline,
+    print_created,
+)
 from forewarn.cli.output import Column, Output, format_moment, format_relative, format_seconds
 from forewarn.cli.times import as_duration_s, as_moment_or_span, as_span_s, split_names
-from forewarn.core.causes import CAUSES
-from forewarn.core.model import ACTIVE_STATES, EventSource, EventType, MaintenanceState
+from forewarn.core.model import ACTIVE_STATES, EventType, MaintenanceState
 
-__all__ = [
-    "Force",
-    "Notice",
-    "Reason",
-    "Why",
-    "add_maintenance",
-    "build_force_body",
-    "build_schedule_body",
-    "describe_created",
-    "describe_planned",
-    "describe_quiet_hours_move",
-    "describe_unwarned",
-    "format_timeline",
-    "print_created",
-]
+__all__ = ["add_maintenance", "build_force_body", "build_schedule_body"]
 
-_WHO = "Targets"
-_WHEN = "Time"
-_WHAT = "Kind"
-_RULES = "Override"
-
-Notice = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SPAN", help="Time from announcement to NotBefore. (default: the minimum)", rich_help_panel=_WHEN
-    ),
-]
-Force = Annotated[
-    bool,
-    typer.Option(
-        "--force", help="Override the minimum notice and quiet hours; requires --reason.", rich_help_panel=_RULES
-    ),
-]
-Reason = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Reason, recorded in the audit log.", rich_help_panel=_RULES)
-]
-Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Reason, recorded in the audit log.")]
 _Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the maintenance.", autocompletion=maintenance_ids)]
 
 
@@ -82,100 +73,21 @@ def _add_schedule(noun: typer.Typer) -> None:
     def schedule(
         connection: ControlConnection,
         output: Output,
-        hosts: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--host",
-                metavar="NAME",
-                help="Every running VM of this host; repeatable or comma-separated.",
-                autocompletion=host_names,
-                rich_help_panel=_WHO,
-            ),
-        ] = None,
-        vms: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--vm",
-                metavar="NAME",
-                help="This VM; repeatable or comma-separated.",
-                autocompletion=vm_names,
-                rich_help_panel=_WHO,
-            ),
-        ] = None,
-        event_type: Annotated[
-            EventType | None,
-            typer.Option(
-                "--type",
-                case_sensitive=False,
-                metavar="TYPE",
-                help=f"Event type: {', '.join(EventType)}.",
-                rich_help_panel=_WHAT,
-            ),
-        ] = None,
-        cause: Annotated[
-            str | None,
-            typer.Option(
-                metavar="NAME",
-                help="Cause, such as live-migration or os-upgrade; sets type, duration and description.",
-                autocompletion=cause_names,
-                rich_help_panel=_WHAT,
-            ),
-        ] = None,
-        description: Annotated[
-            str | None,
-            typer.Option(
-                metavar="TEXT", help="Description shown to VMs. (default: from the cause)", rich_help_panel=_WHAT
-            ),
-        ] = None,
-        source: Annotated[
-            EventSource | None,
-            typer.Option(
-                case_sensitive=False, metavar="Platform|User", help="Source of the maintenance.", rich_help_panel=_WHAT
-            ),
-        ] = None,
-        turns_out_as: Annotated[
-            EventType | None,
-            typer.Option(
-                case_sensitive=False,
-                metavar="Freeze",
-                help="Actual impact, if an announced Reboot is to be only a Freeze.",
-                rich_help_panel=_WHAT,
-            ),
-        ] = None,
-        notice: Notice = None,
-        not_before: Annotated[
-            str | None,
-            typer.Option(metavar="TIME", help="NotBefore: RFC 3339, or a span from now.", rich_help_panel=_WHEN),
-        ] = None,
-        duration: Annotated[
-            str | None,
-            typer.Option(
-                metavar="SPAN",
-                help="Duration of the impact, or 'unknown'. (default: from the cause)",
-                rich_help_panel=_WHEN,
-            ),
-        ] = None,
-        now: Annotated[
-            bool,
-            typer.Option(
-                "--now",
-                help="Start immediately; refused without --force if a VM asked for events.",
-                rich_help_panel=_WHEN,
-            ),
-        ] = False,
-        latest_start: Annotated[
-            str | None,
-            typer.Option(
-                metavar="TIME",
-                help="Latest time to defer it to: RFC 3339, or a span from now. (default: cannot be deferred)",
-                rich_help_panel=_WHEN,
-            ),
-        ] = None,
-        force: Force = False,
-        reason: Reason = None,
-        dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Show times and the VMs to warn, without scheduling anything.")
-        ] = False,
+        hosts: HostsOption = None,
+        vms: VmsOption = None,
+        event_type: TypeOption = None,
+        cause: CauseOption = None,
+        description: DescriptionOption = None,
+        source: SourceOption = None,
+        turns_out_as: TurnsOutAsOption = None,
+        notice: NoticeOption = None,
+        not_before: NotBeforeOption = None,
+        duration: DurationOption = None,
+        now: NowOption = False,
+        latest_start: LatestStartOption = None,
+        force: ForceOption = False,
+        reason: ForceReasonOption = None,
+        dry_run: DryRunOption = False,
     ) -> None:
         """Announce maintenance of hosts or VMs.
 
@@ -355,10 +267,10 @@ def _add_show(noun: typer.Typer) -> None:
                 ("description", m["description"]),
                 ("hosts", ", ".join(m["hosts"])),
                 ("vms", ", ".join(m["vms"])),
-                ("not before", _format_time(m["not_before"], now if m["state"] in ACTIVE_STATES else None)),
+                ("not before", format_time(m["not_before"], now if m["state"] in ACTIVE_STATES else None)),
                 ("moved", describe_quiet_hours_move(m)),
                 ("latest start", format_moment(m["latest_start"])),
-                ("postponed", _describe_postponements(m)),
+                ("postponed", describe_postponements(m)),
                 ("duration", "unknown" if m["duration_s"] < 0 else format_seconds(m["duration_s"])),
                 ("forced", m["force_reason"]),
             ]
@@ -381,31 +293,6 @@ def _add_show(noun: typer.Typer) -> None:
             output.print_line(line)
 
 
-def _format_time(text: str | None, now: datetime | None) -> str | None:
-    """Format a time; with its distance from `now`, unless that is None."""
-    if text is None or now is None:
-        return format_moment(text)
-    return f"{format_moment(text)} ({format_relative(text, now)})"
-
-
-def format_timeline(entries: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each entry, with the time since the first."""
-    lines = []
-    for entry in entries:
-        since_s = (datetime.fromisoformat(entry["at"]) - datetime.fromisoformat(entries[0]["at"])).total_seconds()
-        who = entry["actor"] if entry["source_address"] is None else f"{entry['actor']} from {entry['source_address']}"
-        parts = [
-            f"{format_moment(entry['at'])}",
-            f"{'+' + format_seconds(since_s) if since_s else '':>8}",
-            f"{entry['kind']:<10}",
-            f"by {who}",
-            f"for {entry['scope']}" if entry["scope"] is not None else "",
-            f"({entry['reason']})" if entry["reason"] else "",
-        ]
-        lines.append("  ".join(part for part in parts if part))
-    return lines
-
-
 def _add_endings(noun: typer.Typer) -> None:
     @command(
         noun,
@@ -417,7 +304,7 @@ def _add_endings(noun: typer.Typer) -> None:
         maintenance_id: _Id,
         connection: ControlConnection,
         output: Output,
-        reason: Why = None,
+        reason: ReasonOption = None,
     ) -> None:
         """Cancel a maintenance that has not started."""
         _send_change(connection, output, maintenance_id, "cancel", {"reason": reason})
@@ -466,7 +353,7 @@ def _add_moves(noun: typer.Typer) -> None:
         until: Annotated[
             str | None, typer.Option(metavar="TIME", help="New NotBefore: RFC 3339, or a span from now.")
         ] = None,
-        reason: Why = None,
+        reason: ReasonOption = None,
     ) -> None:
         """Defer a scheduled maintenance, at most to the latest start that it was scheduled with."""
         if (by is None) == (until is None):
@@ -494,7 +381,7 @@ def _add_moves(noun: typer.Typer) -> None:
             str | None,
             typer.Option(metavar="NAME", help="Scope or standalone VM that needs it; required if several are hit."),
         ] = None,
-        reason: Why = None,
+        reason: ReasonOption = None,
     ) -> None:
         """Give VMs more time to prepare for a scheduled maintenance, as far as the policy of their scope allows."""
         _send_move(
@@ -514,20 +401,13 @@ def _parse_time(connection: ControlConnection, text: str | None, hint: str) -> s
     return (when if isinstance(when, datetime) else get_service_time(connection) + timedelta(seconds=when)).isoformat()
 
 
-def _describe_postponements(m: dict[str, Any]) -> str | None:
-    """Describe deferrals and extensions; None if there were none."""
-    counts = ((m["deferrals"], "deferred"), (m["extensions"], "extended"))
-    parts = [f"{word} {count} time{'s' if count > 1 else ''}" for count, word in counts if count]
-    return ", ".join(parts) + (f" by {format_seconds(m['extended_s'])} in total" if m["extensions"] else "") or None
-
-
 def _send_move(
     connection: ControlConnection, output: Output, maintenance_id: str, verb: str, body: dict[str, Any]
 ) -> None:
     sent = {name: value for name, value in body.items() if value is not None}
     changed = connection.send_change("POST", f"/v1/maintenance/{quote_segment(maintenance_id)}/{verb}", sent)
     if not output.print_if_json(changed):
-        when = _format_time(changed["not_before"], get_service_time(connection))
+        when = format_time(changed["not_before"], get_service_time(connection))
         output.print_line(f"maintenance {changed['id']} is {changed['state']}, not before {when}")
         moved = describe_quiet_hours_move(changed)
         if moved is not None:
@@ -538,71 +418,3 @@ def _send_change(connection: ControlConnection, output: Output, maintenance_id: 
     changed = connection.send_change("POST", f"/v1/maintenance/{quote_segment(maintenance_id)}/{verb}", body)
     if not output.print_if_json(changed):
         output.print_line(f"maintenance {changed['id']} is {changed['state']}")
-
-
-def print_created(output: Output, connection: ControlConnection, created: list[dict[str, Any]]) -> None:
-    """Print the maintenances that a request created."""
-    if output.print_if_json(created):
-        return
-    for line in describe_created(created, get_service_time(connection)):
-        output.print_line(line)
-
-
-def describe_created(created: list[dict[str, Any]], now: datetime) -> list[str]:
-    """Describe created maintenances: times, events, and VMs without a warning."""
-    lines = []
-    for m in created:
-        when = "" if m["not_before"] is None else f", not before {_format_time(m['not_before'], now)}"
-        lines.append(f"maintenance {m['id']} is {m['state']}: {m['type']} of {_list_hit_vms(m)}{when}")
-        events = [f"event {e['id']} for {', '.join(e['resources'])} ({e['scope']})" for e in m["events"]]
-        lines += _format_details(m, events)
-    return lines
-
-
-_WOULD = {
-    MaintenanceState.QUEUED: "would be queued behind other maintenance",
-    MaintenanceState.SCHEDULED: "would be scheduled",
-    MaintenanceState.STARTED: "would start immediately",
-}
-
-
-def describe_planned(planned: list[dict[str, Any]], now: datetime) -> list[str]:
-    """Describe the result of a dry run, in words that cannot be mistaken for something done."""
-    lines = ["dry run: nothing is announced"]
-    for m in planned:
-        has_time = m["not_before"] is not None and m["would_be"] == MaintenanceState.SCHEDULED
-        when = f", not before {_format_time(m['not_before'], now)}" if has_time else ""
-        lines.append(f"{_WOULD[MaintenanceState(m['would_be'])]}: {m['type']} of {_list_hit_vms(m)}{when}")
-        lines += _format_details(m, [f"would warn {', '.join(e['resources'])} ({e['scope']})" for e in m["events"]])
-    return lines
-
-
-def _list_hit_vms(m: dict[str, Any]) -> str:
-    return ", ".join(m["vms"]) or "no VM"
-
-
-def _format_details(m: dict[str, Any], events: list[str]) -> list[str]:
-    moved = describe_quiet_hours_move(m)
-    found = [*([] if moved is None else [f"moved {moved}"]), *events]
-    return [f"  {line}" for line in (*found, *([describe_unwarned(m)] if m["unwarned_vms"] else []))]
-
-
-def describe_quiet_hours_move(m: dict[str, Any]) -> str | None:
-    """Describe a move by quiet hours: the former time, and the owners of the quiet hours; None if there was none."""
-    if m["moved_from"] is None:
-        return None
-    whose = f" of {', '.join(m['moved_by'])}" if m["moved_by"] else " of another tenant"
-    return f"from {format_moment(m['moved_from'])} by quiet hours{whose}"
-
-
-def describe_unwarned(m: dict[str, Any]) -> str:
-    """Name the VMs that are hit without a warning, and the reason."""
-    names = m["unwarned_vms"]
-    shown = ", ".join(names[:_NAMES_MAX]) + (f" and {len(names) - _NAMES_MAX} more" if names[_NAMES_MAX:] else "")
-    why = f"{'have' if len(names) > 1 else 'has'} not asked for events"
-    if m["cause"] in CAUSES and CAUSES[m["cause"]].profile is not None:
-        why += ", or not opted in to events of this kind"
-    return f"not warned: {shown} ({why})"
-
-
-_NAMES_MAX = 50

@@ -12,14 +12,14 @@ from forewarn.cli.command import add_group, command
 from forewarn.cli.completers import rollout_ids
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.maintenance import describe_quiet_hours_move
+from forewarn.cli.maintenance_options import ReasonOption
+from forewarn.cli.maintenance_text import describe_quiet_hours_move
 from forewarn.cli.output import Column, Output, format_moment, format_seconds, parse_moment
 from forewarn.errors import ConfigError, ForewarnError
 
 __all__ = ["add_rollout"]
 
 _Which = Annotated[str, typer.Argument(metavar="ID", help="Id of the rollout.", autocompletion=rollout_ids)]
-_Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Reason, recorded in the audit log.")]
 _LOOK_S = 1.0
 _ENDED = frozenset({"aborted", "completed", "failed"})
 _SIZE_BYTES_MAX = 4 << 20
@@ -72,7 +72,7 @@ def add_rollout(app: typer.Typer) -> None:
         _print_rollout(connection, output, which)
 
     @command(noun, "pause", 'forewarn rollout pause k3v9xq2mab --reason "customer called"')
-    def pause(which: _Which, connection: ControlConnection, output: Output, reason: _Why = None) -> None:
+    def pause(which: _Which, connection: ControlConnection, output: Output, reason: ReasonOption = None) -> None:
         """Pause a rollout: no further host begins; started maintenance is finished."""
         _send_change(connection, output, which, "pause", {"reason": reason})
 
@@ -95,7 +95,7 @@ def add_rollout(app: typer.Typer) -> None:
         'forewarn rollout abort k3v9xq2mab --reason "wrong kernel" --yes',
     )
     def abort(
-        which: _Which, connection: ControlConnection, output: Output, reason: _Why = None, yes: Yes = False
+        which: _Which, connection: ControlConnection, output: Output, reason: ReasonOption = None, yes: Yes = False
     ) -> None:
         """Abort a rollout: what has not started is canceled; started maintenance is finished.
 

@@ -6,16 +6,27 @@ import asyncio
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from forewarn.cli.command import command, require_testing_extra
-from forewarn.cli.completers import scenario_names
 from forewarn.cli.output import Column, Output
 from forewarn.cli.scenario import ExpectationFailed, SetOption, make_step_printer, make_wait_printer, parse_parameters
 from forewarn.cli.times import as_span_s
+from forewarn.cli.try_options import (
+    AllOption,
+    HandlerArgument,
+    JobsOption,
+    JunitOption,
+    PatienceOption,
+    PreparedOption,
+    RebootOption,
+    RecoveredOption,
+    ScenarioOption,
+    SharedNetworkOption,
+    ShowOutputOption,
+)
 from forewarn.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -26,7 +37,6 @@ __all__ = ["add_try"]
 
 # A handler mostly sleeps between its requests, so a processor has time for several.
 _JOBS_PER_CPU = 4
-_JOBS_MAX = 64
 _OUTPUT_LINES = 20
 # An absolute path in a shell command, also after an equals sign or inside quotes; files below /dev are no state.
 _ABSOLUTE = re.compile(r"(?:^|[\s='\"])(/(?!dev/)[^\s'\";|&)]+)")
@@ -44,55 +54,18 @@ def add_try(app: typer.Typer) -> None:
         panel="Test",
     )
     def try_it(
-        handler: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The handler, with its arguments.")],
+        handler: HandlerArgument,
         output: Output,
-        which: Annotated[
-            str,
-            typer.Option(
-                "--scenario",
-                metavar="NAME_OR_FILE",
-                help="Scenario to run the handler in.",
-                autocompletion=scenario_names,
-            ),
-        ] = "live-migration",
-        is_all: Annotated[
-            bool,
-            typer.Option("--all", help="Run every scenario for handlers, several at a time."),
-        ] = False,
-        jobs: Annotated[
-            int | None,
-            typer.Option(
-                min=1,
-                max=_JOBS_MAX,
-                help="With --all: number of scenarios at a time. (default: four per processor; one if --prepared or "
-                "--recovered names an absolute path, since all scenarios would share that file)",
-            ),
-        ] = None,
-        patience: Annotated[
-            str, typer.Option(metavar="SPAN", help="Maximum real time to react to each change.")
-        ] = "5s",
-        prepared: Annotated[
-            str, typer.Option(metavar="SHELL", help="Command that succeeds only while the VM is prepared.")
-        ] = "",
-        recovered: Annotated[
-            str,
-            typer.Option(
-                metavar="SHELL", help="Command that succeeds once the VM has recovered; run when no event is left."
-            ),
-        ] = "",
-        reboot: Annotated[
-            bool, typer.Option("--reboot", help="Kill and restart the handler when its VM reboots.")
-        ] = False,
-        junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report as JUnit XML.")] = None,
-        shows_output: Annotated[
-            bool, typer.Option("--show-output", help="Show the handler's last output even if it passed.")
-        ] = False,
-        shared_network: Annotated[
-            bool,
-            typer.Option(
-                "--shared-network", help="Use this machine's network; the handler must then use $FOREWARN_ENDPOINT."
-            ),
-        ] = False,
+        which: ScenarioOption = "live-migration",
+        is_all: AllOption = False,
+        jobs: JobsOption = None,
+        patience: PatienceOption = "5s",
+        prepared: PreparedOption = "",
+        recovered: RecoveredOption = "",
+        reboot: RebootOption = False,
+        junit: JunitOption = None,
+        shows_output: ShowOutputOption = False,
+        shared_network: SharedNetworkOption = False,
         parameters: SetOption = None,
     ) -> None:
         """Run a handler in a scenario, and report its actions, their times, and its mistakes.

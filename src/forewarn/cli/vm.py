@@ -12,7 +12,9 @@ from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.event import print_events
 from forewarn.cli.list_options import HistoryFilter
-from forewarn.cli.maintenance import Force, Notice, Reason, build_force_body, print_created
+from forewarn.cli.maintenance import build_force_body
+from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, NoticeOption
+from forewarn.cli.maintenance_text import print_created
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import as_span_s
 from forewarn.cli.vm_history import format_episode
@@ -162,9 +164,9 @@ def _add_final_operation(noun: typer.Typer, verb: str, summary: str, example: st
         name: _Name,
         connection: ControlConnection,
         output: Output,
-        notice: Notice = None,
-        force: Force = False,
-        reason: Reason = None,
+        notice: NoticeOption = None,
+        force: ForceOption = False,
+        reason: ForceReasonOption = None,
         yes: Yes = False,
     ) -> None:
         body = {"notice_s": as_span_s(notice, "--notice")} | build_force_body(force=force, reason=reason)
@@ -199,9 +201,9 @@ def _add_operation(noun: typer.Typer, verb: str, summary: str, example: str) -> 
         name: _Name,
         connection: ControlConnection,
         output: Output,
-        notice: Notice = None,
-        force: Force = False,
-        reason: Reason = None,
+        notice: NoticeOption = None,
+        force: ForceOption = False,
+        reason: ForceReasonOption = None,
     ) -> None:
         body = {"notice_s": as_span_s(notice, "--notice")} | build_force_body(force=force, reason=reason)
         made = connection.send_change("POST", f"/v1/vms/{quote_segment(name)}/{verb}", body)

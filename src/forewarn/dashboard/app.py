@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from http import HTTPStatus
-from urllib.parse import quote, urlencode
 
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from forewarn.control.access import ROUTES, caller_of
 from forewarn.control.context import Context
-from forewarn.control.gate import is_cross_origin
-from forewarn.core.access import Principal, Role
-from forewarn.core.usage_limits import UseKind
-from forewarn.dashboard import actions, confirmation
+from forewarn.core.access import Principal
+from forewarn.dashboard import actions
 from forewarn.dashboard.board import BoardCache, filter_board
-from forewarn.dashboard.forms import read_form
+from forewarn.dashboard.button_routes import ButtonRoutes
 from forewarn.dashboard.live import LivePages
 from forewarn.dashboard.login import LoginRoutes
 from forewarn.dashboard.name_index import InventoryNameIndex
@@ -30,14 +25,15 @@ from forewarn.dashboard.pages.host import make_host_list, make_host_page
 from forewarn.dashboard.pages.maintenance import make_maintenance_page
 from forewarn.dashboard.pages.overview import make_overview_page
 from forewarn.dashboard.pages.rollout import make_rollout_list, make_rollout_page
-from forewarn.dashboard.pages.schedule import make_schedule_page, make_schedule_preview, read_request
+from forewarn.dashboard.pages.schedule import make_schedule_page
 from forewarn.dashboard.pages.scope import make_scope_page
 from forewarn.dashboard.pages.search import make_search_page
 from forewarn.dashboard.pages.vm import make_vm_list, make_vm_page
 from forewarn.dashboard.render import STATIC, render_template, static_path
-from forewarn.dashboard.session import Sessions, check_origin, is_rebound
+from forewarn.dashboard.request_guard import HEADERS, PageAnswer, PageRequest, RequestGuard, format_address
+from forewarn.dashboard.session import Sessions
 from forewarn.engine.clock_guard import describe_jump
-from forewarn.errors import Forbidden, ForewarnError, InvalidRequest, NotFound, Unauthorized
+from forewarn.errors import ForewarnError, InvalidRequest, NotFound
 from forewarn.store.contract import Reader
 
 __all__ = ["PAGES", "add_dashboard"]
@@ -67,35 +63,13 @@ _NAVIGATION = (
     ("Audit log", "/audit-log"),
 )
 
-_HEADERS = {
-    "content-security-policy": (
-        # Nothing from other sites and no inline code. Images as `data:` are those of Swagger UI's style sheet.
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
 _FOR_EVER = "public, max-age=31536000, immutable"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-
-Answer = Callable[[Request], Awaitable[Response]]
 
 
 def add_dashboard(app: FastAPI, context: Context) -> None:
     """Add the dashboard to the control API's app, at paths that the API does not use."""
     app.router.routes.extend(_Dashboard(context).make_routes())
-
-
-@dataclass(frozen=True, slots=True)
-class _PageRequest:
-    """A request from a caller who has logged in."""
-
-    request: Request
-    caller: Principal
 
 
 class _Dashboard:
@@ -108,91 +82,25 @@ class _Dashboard:
         self._login = LoginRoutes(
             context, self._sessions, lambda request, title: self._make_common_values(request, title, None)
         )
+        self._guard = RequestGuard(context, self._sessions, self._render_error)
+        self._buttons = ButtonRoutes(context, self._make_common_values)
 
     def make_routes(self) -> list[Route]:
         found = [
-            *self._login.make_routes(self._guard),
-            Route("/docs", self._guard(self._serve_api_page), methods=["GET"]),
-            Route("/static/{mark}/{name}", self._guard(self._serve_static_file), methods=["GET"]),
-            Route("/schedule", self._require_same_origin(self._handle_schedule_form), methods=["POST"]),
-            Route(
-                "/maintenance/{id}/approve/{event}", self._require_same_origin(self._approve_event), methods=["POST"]
-            ),
-            Route("/maintenance/{id}/{verb}", self._require_same_origin(self._act_on_maintenance), methods=["POST"]),
-            Route("/hosts/{name}/recover", self._require_same_origin(self._recover_host), methods=["POST"]),
-            Route("/rollouts/{id}/{verb}", self._require_same_origin(self._act_on_rollout), methods=["POST"]),
+            *self._login.make_routes(self._guard.guard),
+            Route("/docs", self._guard.guard(self._serve_api_page), methods=["GET"]),
+            Route("/static/{mark}/{name}", self._guard.guard(self._serve_static_file), methods=["GET"]),
+            *self._buttons.make_routes(self._guard.require_same_origin),
         ]
         for path, (make, beside) in PAGES.items():
             for at, answer in (
                 (f"/live{path}", self._make_stream_handler(make)),
                 (path, self._make_page_handler(make)),
             ):
-                found.append(Route(at, self._require_session(answer, ROUTES[beside]), methods=["GET"]))
+                found.append(Route(at, self._guard.require_session(answer, ROUTES[beside]), methods=["GET"]))
         return found
 
-    # Access
-
-    def _guard(self, answer: Answer) -> Answer:
-        """Wrap a handler: render errors as pages, and add the headers that every response has."""
-
-        async def guarded(request: Request) -> Response:
-            try:
-                if is_rebound(request):
-                    msg = "the Host header does not name this machine: use localhost"
-                    raise Forbidden(msg)
-                if request.method == "GET" and is_cross_origin(request.headers):  # forms have a separate check
-                    msg = "cross-site request refused: open the dashboard directly"
-                    raise Forbidden(msg)
-                response = await answer(request)
-            except ForewarnError as error:
-                if isinstance(error, Forbidden):
-                    self._context.refusal_log.record_refusal(request, error)
-                response = await self._render_error(request, error)
-            for name, value in _HEADERS.items():
-                response.headers.setdefault(name, value)
-            return response
-
-        return guarded
-
-    def _require_session(
-        self, answer: Callable[[_PageRequest], Awaitable[Response]], roles: frozenset[Role] = frozenset(Role)
-    ) -> Answer:
-        """Wrap a handler: redirect callers without a session to the login page, and refuse callers of other roles.
-
-        The request is charged to the caller's account until the response has ended.
-        """
-
-        async def visited(request: Request) -> Response:
-            session = await self._sessions.find(request, self._context.clock.now())
-            if session is not None:
-                request.state.caller = session.caller
-                if session.caller.role not in roles:
-                    msg = f"{session.caller.actor} may not view this page: not allowed for role {session.caller.role}"
-                    raise Forbidden(msg, role=session.caller.role.value)
-                self._charge_request(request, session.caller)
-                return await answer(_PageRequest(request, session.caller))
-            if request.url.path.startswith("/live/"):
-                msg = "the session has ended: log in again"
-                raise Unauthorized(msg)
-            return RedirectResponse(f"/login?{urlencode({'next': _format_address(request)})}", HTTPStatus.SEE_OTHER)
-
-        return self._guard(visited)
-
-    def _charge_request(self, request: Request, caller: Principal) -> None:
-        admission = self._context.admission
-        is_live = request.url.path.startswith("/live/")
-        account = admission.charge_request(request, caller, UseKind.LIVE_PAGES if is_live else UseKind.REQUESTS)
-        if request.method == "POST":
-            admission.charge_change(request, account)
-            # The limit was that of an unknown caller until now.
-            request.state.exchange.size_bytes_max = self._context.body_size_bytes_max
-
-    def _require_same_origin(self, answer: Callable[[_PageRequest], Awaitable[Response]]) -> Answer:
-        async def sent(visit: _PageRequest) -> Response:
-            check_origin(visit.request)
-            return await answer(visit)
-
-        return self._require_session(sent)
+    # Pages
 
     async def _render_error(self, request: Request, error: ForewarnError) -> Response:
         values = self._make_common_values(request, "Not possible", caller_of(request))
@@ -200,27 +108,25 @@ class _Dashboard:
         headers = {"retry-after": str(error.details["retry_after_s"])} if "retry_after_s" in error.details else None
         return Response(content, error.status, headers, media_type="text/html; charset=utf-8")
 
-    # Pages
-
-    def _make_page_handler(self, make: Make) -> Callable[[_PageRequest], Awaitable[Response]]:
-        async def show(visit: _PageRequest) -> Response:
+    def _make_page_handler(self, make: Make) -> PageAnswer:
+        async def show(visit: PageRequest) -> Response:
             return Response(await self._render_page(visit, make), media_type="text/html; charset=utf-8")
 
         return show
 
-    def _make_stream_handler(self, make: Make) -> Callable[[_PageRequest], Awaitable[Response]]:
-        async def stream(visit: _PageRequest) -> Response:
+    def _make_stream_handler(self, make: Make) -> PageAnswer:
+        async def stream(visit: PageRequest) -> Response:
             if self._live.is_full:
                 msg = "too many dashboard pages are open: close some and reload"
                 raise InvalidRequest(msg)
-            address = _format_address(visit.request)
+            address = format_address(visit.request)
             watched = self._live.watch(visit.caller, address, lambda: self._render_page(visit, make, is_whole=False))
             pieces = self._while_logged_in(visit, watched)
-            return StreamingResponse(pieces, media_type="text/event-stream", headers=_HEADERS)
+            return StreamingResponse(pieces, media_type="text/event-stream", headers=HEADERS)
 
         return stream
 
-    async def _while_logged_in(self, visit: _PageRequest, pieces: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    async def _while_logged_in(self, visit: PageRequest, pieces: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
         """Yield pieces until the session that the stream was opened in ends; it is checked before each piece."""
         async with aclosing(pieces):
             async for piece in pieces:
@@ -229,13 +135,13 @@ class _Dashboard:
                 if piece:
                     yield piece
 
-    async def _render_page(self, visit: _PageRequest, make: Make, *, is_whole: bool = True) -> bytes:
+    async def _render_page(self, visit: PageRequest, make: Make, *, is_whole: bool = True) -> bytes:
         board = await self._boards.get_current()
         # Only this page shows requests, which may have to be fetched from another process.
         if make is make_vm_page:
             await self._context.refresh_endpoint_state()
         request = visit.request
-        address = _format_address(request).removeprefix("/live")
+        address = format_address(request).removeprefix("/live")
 
         def work(reader: Reader) -> bytes:
             look = PageView(
@@ -277,66 +183,6 @@ class _Dashboard:
             "search": request.query_params.get("q", "") if request.url.path == "/search" else "",
         }
 
-    # Buttons
-
-    async def _act_on_maintenance(self, visit: _PageRequest) -> Response:
-        maintenance_id, verb = visit.request.path_params["id"], visit.request.path_params["verb"]
-        form = await read_form(visit.request)
-        actions.check_maintenance_action(verb, form, visit.caller)
-        path = visit.request.url.path
-        question = await confirmation.confirm_maintenance_action(self._context, verb, maintenance_id, path, form)
-        if question is not None:
-            return self._render_confirmation(visit, question)
-        await actions.act_on_maintenance(self._context, verb, maintenance_id, form, visit.caller)
-        return _redirect_to(f"/maintenance/{quote(maintenance_id)}")
-
-    async def _approve_event(self, visit: _PageRequest) -> Response:
-        maintenance_id, event_id = visit.request.path_params["id"], visit.request.path_params["event"]
-        await actions.approve_event(self._context, event_id, visit.caller)
-        return _redirect_to(f"/maintenance/{quote(maintenance_id)}")
-
-    async def _act_on_rollout(self, visit: _PageRequest) -> Response:
-        rollout_id, verb = visit.request.path_params["id"], visit.request.path_params["verb"]
-        form = await read_form(visit.request)
-        actions.check_button_allowed(visit.caller, "rollout")
-        question = await confirmation.confirm_rollout_action(
-            self._context, verb, rollout_id, visit.request.url.path, form
-        )
-        if question is not None:
-            return self._render_confirmation(visit, question)
-        await actions.act_on_rollout(self._context, verb, rollout_id, form, visit.caller)
-        return _redirect_to(f"/rollouts/{quote(rollout_id)}")
-
-    async def _recover_host(self, visit: _PageRequest) -> Response:
-        name = visit.request.path_params["name"]
-        await actions.recover_host(self._context, name, await read_form(visit.request), visit.caller)
-        return _redirect_to(f"/hosts/{quote(name)}")
-
-    def _render_confirmation(self, visit: _PageRequest, question: confirmation.Confirmation) -> Response:
-        """Return the page that asks for confirmation."""
-        values = {
-            **self._make_common_values(visit.request, question.title, visit.caller),
-            "question": question,
-            "page_live": None,
-        }
-        return Response(render_template("confirm.html", values), media_type="text/html; charset=utf-8")
-
-    async def _handle_schedule_form(self, visit: _PageRequest) -> Response:
-        actions.check_button_allowed(visit.caller, "schedule")
-        form = await read_form(visit.request)
-        try:
-            wanted = read_request(form, self._context.request_vms_max)
-            if form.get("step") == "send":
-                made = await actions.schedule_maintenance(self._context, wanted, form.get("key", ""), visit.caller)
-                return _redirect_to(f"/maintenance/{quote(made[0])}" if len(made) == 1 else "/")
-            rehearsed = await self._context.engine.preview_maintenances(wanted.to_request(), actor=visit.caller.actor)
-        except ForewarnError as error:
-            page, status = make_schedule_preview(form, None, error.message), error.status
-        else:
-            page, status = make_schedule_preview(form, rehearsed, ""), HTTPStatus.OK
-        values = {**self._make_common_values(visit.request, page.title, visit.caller), **page.values, "page_live": None}
-        return Response(render_template(page.template, values), status, media_type="text/html; charset=utf-8")
-
     # Files
 
     async def _serve_api_page(self, _request: Request) -> Response:
@@ -354,12 +200,3 @@ class _Dashboard:
         is_current = static_path(name) == request.url.path
         cache = _FOR_EVER if is_current else "no-cache"
         return Response(file.read_bytes(), media_type=kind, headers={"cache-control": cache})
-
-
-def _format_address(request: Request) -> str:
-    # Starlette's URL holds the decoded path, where a question mark in a name would end the path.
-    return quote(request.scope["path"]) + (f"?{request.url.query}" if request.url.query else "")
-
-
-def _redirect_to(path: str) -> Response:
-    return RedirectResponse(path, HTTPStatus.SEE_OTHER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -10,9 +11,23 @@ from typing import Any
 import httpx
 
 from forewarn.demo.act_record import DemoFailed, WatchedEntry
-from forewarn.demo.connection import describe_error
 
-__all__ = ["Operator"]
+__all__ = ["Operator", "open_client"]
+
+_TIMEOUT_S = 60.0
+
+
+def open_client(url: str, headers: Mapping[str, str]) -> httpx.AsyncClient:
+    """Return a client for plain HTTP requests to the service.
+
+    Args:
+        url: URL of the service.
+        headers: Headers sent with each request.
+    """
+    # Never used, since nothing is encrypted here; without it, httpx loads all certificates of the machine.
+    unused = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    transport = httpx.AsyncHTTPTransport(verify=unused)
+    return httpx.AsyncClient(base_url=url, headers=headers, transport=transport, trust_env=False, timeout=_TIMEOUT_S)
 
 
 class Operator:
@@ -35,7 +50,7 @@ class Operator:
             answer = await self._client.post(path, json=body)
             answer.raise_for_status()
         except httpx.HTTPError as error:
-            msg = f"the request to {path} failed: {describe_error(error)}"
+            msg = f"the request to {path} failed: {_describe_error(error)}"
             raise DemoFailed(msg) from error
         made: list[dict[str, Any]] = answer.json()["items"]
         if len(made) != 1:
@@ -56,7 +71,7 @@ class Operator:
                     if row.startswith("data: "):
                         on_entry(_decode_entry(json.loads(row.removeprefix("data: "))))
         except httpx.HTTPError as error:
-            msg = f"cannot follow the audit log: {describe_error(error)}"
+            msg = f"cannot follow the audit log: {_describe_error(error)}"
             raise DemoFailed(msg) from error
         msg = "the audit log's stream ended unexpectedly"
         raise DemoFailed(msg)
@@ -66,3 +81,8 @@ def _decode_entry(written: dict[str, Any]) -> WatchedEntry:
     return WatchedEntry(
         at=datetime.fromisoformat(written["at"]), sequence=written["sequence"], kind=written["kind"], vm=written["vm"]
     )
+
+
+def _describe_error(error: BaseException) -> str:
+    """Return the message of a connection error, or its type if the library gives none."""
+    return str(error) or type(error).__name__

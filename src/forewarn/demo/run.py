@@ -18,8 +18,7 @@ from forewarn.demo.act_player import ActPlayer
 from forewarn.demo.act_record import ActRecord, DemoFailed
 from forewarn.demo.acts import FAILURE, MIGRATION
 from forewarn.demo.agent_process import DemoAgent
-from forewarn.demo.connection import open_client
-from forewarn.demo.operator_client import Operator
+from forewarn.demo.operator_client import Operator, open_client
 from forewarn.demo.service_process import RunningService, start_service
 from forewarn.demo.style import make_console
 from forewarn.demo.summary import print_summary

@@ -1,10 +1,28 @@
-"""File descriptor limit of the process."""
+"""File descriptors of the process: its limit, and their division between VMs and the control address."""
 
 from __future__ import annotations
 
 import resource
+from typing import TYPE_CHECKING
 
-__all__ = ["raise_descriptor_limit"]
+import structlog
+
+if TYPE_CHECKING:
+    from forewarn.config import Settings  # the metadata process needs only the limit
+
+__all__ = ["fit_descriptors", "raise_descriptor_limit", "reserve_descriptors"]
+
+_log = structlog.get_logger("forewarn.server.service")
+
+# For everything but connections of callers: database, logs, pipes, deliveries.
+_SPARE = 512
+_LOW = 4096
+
+
+def reserve_descriptors(settings: Settings) -> Settings:
+    """Raise the limit on open files as far as the settings need, and return the settings that fit into it."""
+    raise_descriptor_limit(settings.connections_max + settings.control_connections_max + _SPARE)
+    return fit_descriptors(settings, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def raise_descriptor_limit(wanted: int) -> None:
@@ -13,3 +31,37 @@ def raise_descriptor_limit(wanted: int) -> None:
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def fit_descriptors(settings: Settings, descriptors: int) -> Settings:
+    """Return the settings with control connections limited so that VMs keep their file descriptors.
+
+    VMs keep all that their limit allows or, if there are too few, half of the available ones. A warning is logged if
+    one of these limits was set explicitly, or if descriptors are scarce.
+
+    Args:
+        settings: Settings as given.
+        descriptors: Maximum number of open descriptors of this process; negative for no limit.
+    """
+    wanted = settings.connections_max + settings.control_connections_max + _SPARE
+    if descriptors < 0 or descriptors >= wanted:
+        return settings
+    free = max(descriptors - min(_SPARE, descriptors // 4), 2)
+    control_max = min(settings.control_connections_max, max(free - settings.connections_max, free // 2))
+    is_asked_for = bool(settings.model_fields_set & {"connections_max", "control_connections_max"})
+    if is_asked_for or descriptors < _LOW:
+        _log.warning(
+            "too few file descriptors for these settings: raise the limit of open files (LimitNOFILE, ulimit -n)",
+            descriptors=descriptors,
+            wanted=wanted,
+            connections_max=settings.connections_max,
+            control_connections_max=control_max,
+        )
+    return settings.model_copy(
+        update={
+            "control_connections_max": control_max,
+            "control_unknown_connections_max": min(
+                settings.control_unknown_connections_max, max(control_max * 3 // 4, 1)
+            ),
+        }
+    )

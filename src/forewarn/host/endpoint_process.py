@@ -13,7 +13,7 @@ import uvloop
 
 from forewarn.errors import ConfigError
 from forewarn.host.control_plane_client import ControlPlaneClient
-from forewarn.host.listeners import ListenerSettings
+from forewarn.host.listener_settings import ListenerSettings
 from forewarn.host.service import HostService
 from forewarn.net.listen_address import parse_host_names
 from forewarn.observability.logs import configure_logging

@@ -26,7 +26,8 @@ from forewarn.endpoint.traffic import EndpointLimits, Traffic
 from forewarn.errors import ConfigError
 from forewarn.host.control_plane_client import ControlPlaneClient
 from forewarn.host.dhcp import DhcpResponder
-from forewarn.host.listeners import IdentificationMethod, Listeners, ListenerSettings
+from forewarn.host.listener_settings import IdentificationMethod, ListenerSettings
+from forewarn.host.listeners import Listeners
 from forewarn.host.remote_authority import RemoteAuthority, build_empty_state, read_state
 from forewarn.net.listen_address import bind_listener, build_socket_url, is_loopback, is_own_host, parse_listen
 from forewarn.util.tasks import cancel_tasks

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from forewarn.clock import RealClock, wait_until_or_event
+from forewarn.clock import wait_until_or_event
 from forewarn.core.circuit_breaker import CircuitBreaker
 from forewarn.core.subscription import (
     Delivery,
@@ -32,13 +32,14 @@ from forewarn.core.subscription import (
 from forewarn.engine.engine import Engine
 from forewarn.engine.subscriptions import DeliveryResults
 from forewarn.errors import ForewarnError
+from forewarn.notifications.message_headers import build_headers
 from forewarn.notifications.outbox import Outbox, OutboxLimits, find_first_of_each, read_outbox
 
 if TYPE_CHECKING:
     from forewarn.net.outbound import PostOutcome
     from forewarn.wire.notification import Notification
 
-__all__ = ["DeliveryPolicy", "DeliveryWorker", "ReceiverClient", "build_headers"]
+__all__ = ["DeliveryPolicy", "DeliveryWorker", "ReceiverClient"]
 
 _log = structlog.get_logger("forewarn.notifications.notifier")
 
@@ -81,16 +82,6 @@ class ReceiverClient(Protocol):
     def close(self) -> Awaitable[None]:
         """Close the connections."""
         ...
-
-
-def build_headers(subscription: Subscription, message_id: str, body: bytes, now: datetime) -> dict[str, str]:
-    """Return the headers of a notification, with signatures."""
-    from forewarn.notifications.signing import sign_headers  # noqa: PLC0415 - unused by most services
-    from forewarn.wire.notification import CONTENT_TYPE  # noqa: PLC0415 - as above
-
-    # The receiver checks the signature's time by a real clock, even if ours is virtual.
-    signed = sign_headers(subscription.get_signing_secrets(now), message_id, RealClock().now(), body)
-    return {"Content-Type": f"{CONTENT_TYPE}; charset=utf-8"} | signed
 
 
 class _DeliveryRound:

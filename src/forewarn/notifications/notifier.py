@@ -16,7 +16,8 @@ from forewarn.core.subscription import Subscription, SubscriptionState
 from forewarn.engine.engine import Engine
 from forewarn.engine.subscriptions import find_subscription
 from forewarn.errors import ForewarnError
-from forewarn.notifications.delivery_worker import DeliveryPolicy, DeliveryWorker, ReceiverClient, build_headers
+from forewarn.notifications.delivery_worker import DeliveryPolicy, DeliveryWorker, ReceiverClient
+from forewarn.notifications.message_headers import build_headers
 from forewarn.util.ids import RandomIds
 from forewarn.util.tasks import cancel_tasks
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -41,7 +40,7 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, VirtualMachine
 from forewarn.core.usage_limits import UsageAccounts, UseKind
 from forewarn.dashboard import add_dashboard
-from forewarn.endpoint.descriptors import raise_descriptor_limit
+from forewarn.endpoint.descriptors import reserve_descriptors
 from forewarn.engine.engine import SAMPLE_FINGERPRINT
 from forewarn.engine.transaction import make_thread_runner
 from forewarn.errors import ConfigError, Conflict, EndpointBehind, ForewarnError, InvalidRequest, ServerError
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig
     from starlette.types import ASGIApp
 
-__all__ = ["Service", "fit_descriptors", "raise_descriptor_limit", "run_service", "serve"]
+__all__ = ["Service", "run_service", "serve"]
 
 _log = structlog.get_logger("forewarn.server.service")
 
@@ -69,13 +68,9 @@ _log = structlog.get_logger("forewarn.server.service")
 _SWITCH_INTERVAL_S = 0.001
 # Rare collections, since each of them delays all answers.
 _GC_THRESHOLDS = (50_000, 20, 50)
-# For everything but connections of callers: database, logs, pipes, deliveries.
-_DESCRIPTORS_SPARE = 512
 _PROBE_EVERY_S = 1.0
 _CHECK_SPAN_S = 60.0
 """Maximum duration of a check for damage, in seconds: while it runs, SQLite's write-ahead log grows."""
-
-_DESCRIPTORS_LOW = 4096
 
 
 class Service:
@@ -540,8 +535,7 @@ def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
     """Run `serve` on uvloop, with a raised limit of file descriptors and a short thread switch interval."""
     import uvloop  # noqa: PLC0415 - not on every platform that runs the CLI
 
-    raise_descriptor_limit(settings.connections_max + settings.control_connections_max + _DESCRIPTORS_SPARE)
-    settings = fit_descriptors(settings, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    settings = reserve_descriptors(settings)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     # Loading a large inventory creates millions of objects that all stay; collecting meanwhile only costs time.
     gc.disable()
@@ -554,37 +548,3 @@ def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
         ready(service)
 
     uvloop.run(serve(settings, loaded))
-
-
-def fit_descriptors(settings: Settings, descriptors: int) -> Settings:
-    """Return the settings with control connections limited so that VMs keep their file descriptors.
-
-    VMs keep all that their limit allows or, if there are too few, half of the available ones. A warning is logged if
-    one of these limits was set explicitly, or if descriptors are scarce.
-
-    Args:
-        settings: Settings as given.
-        descriptors: Maximum number of open descriptors of this process; negative for no limit.
-    """
-    wanted = settings.connections_max + settings.control_connections_max + _DESCRIPTORS_SPARE
-    if descriptors < 0 or descriptors >= wanted:
-        return settings
-    free = max(descriptors - min(_DESCRIPTORS_SPARE, descriptors // 4), 2)
-    control_max = min(settings.control_connections_max, max(free - settings.connections_max, free // 2))
-    is_asked_for = bool(settings.model_fields_set & {"connections_max", "control_connections_max"})
-    if is_asked_for or descriptors < _DESCRIPTORS_LOW:
-        _log.warning(
-            "too few file descriptors for these settings: raise the limit of open files (LimitNOFILE, ulimit -n)",
-            descriptors=descriptors,
-            wanted=wanted,
-            connections_max=settings.connections_max,
-            control_connections_max=control_max,
-        )
-    return settings.model_copy(
-        update={
-            "control_connections_max": control_max,
-            "control_unknown_connections_max": min(
-                settings.control_unknown_connections_max, max(control_max * 3 // 4, 1)
-            ),
-        }
-    )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from forewarn.client import AsyncClient, EndpointError, Event, Pace
+from forewarn.client import AsyncClient, EndpointError, Pace
 from forewarn.clock import Clock, VirtualClock
-from forewarn.core.maintenance_request import MaintenanceRequest
-from forewarn.core.model import Event as CoreEvent
-from forewarn.core.model import MaintenanceState
 from forewarn.errors import ForewarnError
 from forewarn.testing.handler_coordinator import HandlerCoordinator
 from forewarn.testing.lab import ACTOR, Lab
+from forewarn.testing.operation_request import build_operation_request
+from forewarn.testing.scenario_expectation import ExpectationCheck
 from forewarn.testing.scenario_loader import Scenario
 from forewarn.testing.scenario_model import (
     ApproveStep,
@@ -29,8 +28,8 @@ from forewarn.testing.scenario_model import (
     TimelineStep,
     VmStep,
 )
-from forewarn.testing.values import build_request
-from forewarn.util.duration import format_duration
+from forewarn.testing.scenario_operations import ScenarioOperations
+from forewarn.testing.scenario_timeline import describe_step
 from forewarn.util.ids import SeededIds
 
 __all__ = ["ScenarioIds", "ScenarioPlayer", "StepOutcome", "create_lab"]
@@ -42,25 +41,8 @@ _WITHHELD_S = 1.0
 """Maximum time that another VM waits while an answer may be withheld on purpose."""
 
 _LOOK_S = 0.02
-_DOCUMENT_SHOWN = 60
 _TRIES = 3
 """Number of attempts of a scenario's VM to send an approval."""
-
-_CAUSES = {
-    "restart": "user-restart",
-    "redeploy": "user-redeploy",
-    "reimage": "reimage",
-    "evict": "spot-eviction",
-    "delete": "scale-set-delete",
-    "fail_host": "hardware-failure",
-    "predict_failure": "predicted-failure",
-}
-_REACHED = {
-    "scheduled": frozenset(MaintenanceState) - {MaintenanceState.QUEUED},
-    "started": frozenset({MaintenanceState.STARTED, MaintenanceState.COMPLETED, MaintenanceState.FAILED}),
-    "completed": frozenset({MaintenanceState.COMPLETED}),
-    "canceled": frozenset({MaintenanceState.CANCELED}),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +123,8 @@ class ScenarioPlayer:
         self._on_wait = on_wait
         self._coordinator = coordinator
         self._began = lab.clock.now()
-        self._operations: dict[str, list[str]] = {}
+        self._operations = ScenarioOperations(lab)
+        self._expectations = ExpectationCheck(lab, self._operations, scenario.handler, coordinator)
         self._clients: dict[str, AsyncClient] = {}
 
     async def play(self) -> list[StepOutcome]:
@@ -200,8 +183,9 @@ class ScenarioPlayer:
             async def has_come() -> bool:
                 # The step waits for the approval itself, so those that the handler has already sent must count now.
                 if what == "approved" and self._coordinator is not None:
-                    await self._coordinator.release_approvals(await self._get_event_ids(operation))
-                return await self._has_happened(what, operation)
+                    events = await self._operations.list_events(operation)
+                    await self._coordinator.release_approvals({event.id for event in events})
+                return await self._operations.has_reached(operation, what)
 
             if not await self._wait_until(has_come, limit):
                 msg = f"{operation} was not {what} within {step.within}"
@@ -257,14 +241,14 @@ class ScenarioPlayer:
             case FaultStep():
                 return await self._inject_fault(action)
             case ImpactStep():
-                for maintenance_id in self._operations[action.operation]:
+                for maintenance_id in self._operations.get_maintenance_ids(action.operation):
                     await self._lab.backend.engine.impact(maintenance_id, action.duration, actor=ACTOR)
             case DeferStep() | ExtendStep():
                 await self._postpone_operation(action)
             case VmStep() | HostStep() | ScheduleStep():
                 assert step.operation_begun is not None  # noqa: S101 - only these three begin an operation
-                made = await self._lab.carry_out(_build_request(step, self._lab.clock.now()))
-                self._operations[step.operation_begun] = [maintenance.id for maintenance, _ in made]
+                made = await self._lab.carry_out(build_operation_request(step, self._lab.clock.now()))
+                self._operations.add(step.operation_begun, [maintenance.id for maintenance, _ in made])
             case tuple():
                 for vm in action:
                     await self._poll_as_vm(vm)
@@ -301,7 +285,7 @@ class ScenarioPlayer:
 
     async def _postpone_operation(self, action: DeferStep | ExtendStep) -> None:
         engine = self._lab.backend.engine
-        for maintenance_id in self._operations[action.operation]:
+        for maintenance_id in self._operations.get_maintenance_ids(action.operation):
             if isinstance(action, DeferStep):
                 await engine.defer(maintenance_id, by=action.by, actor=ACTOR, reason="the scenario")
             else:
@@ -309,7 +293,7 @@ class ScenarioPlayer:
 
     async def _change_operation(self, verb: str, operation: str) -> None:
         engine = self._lab.backend.engine
-        for maintenance_id in self._operations[operation]:
+        for maintenance_id in self._operations.get_maintenance_ids(operation):
             if verb == "cancel":
                 await engine.cancel(maintenance_id, actor=ACTOR)
             elif verb == "start":
@@ -342,7 +326,7 @@ class ScenarioPlayer:
         Raises:
             _PlaybackStopped: It is shown none, or its approval is not accepted.
         """
-        shown = await self._find_shown_event(approve.operation, approve.by)
+        shown = await self._operations.find_shown_event(approve.operation, approve.by)
         if shown is None:
             msg = f"{approve.by} sees no event of {approve.operation} to approve"
             raise _PlaybackStopped(msg)
@@ -362,7 +346,7 @@ class ScenarioPlayer:
 
     async def _wait_for_approval(self, coordinator: HandlerCoordinator, approve: ApproveStep) -> str:
         """Wait for the handler's approval; return the complaint, or empty text."""
-        shown = await self._find_shown_event(approve.operation, approve.by)
+        shown = await self._operations.find_shown_event(approve.operation, approve.by)
         if shown is None:
             msg = f"{approve.by} sees no event of {approve.operation} to approve"
             raise _PlaybackStopped(msg)
@@ -376,31 +360,13 @@ class ScenarioPlayer:
             self._clients[vm] = AsyncClient(await self._lab.open_endpoint(vm), pace=Pace(retry_for_s=0.0))
         return self._clients[vm]
 
-    # Checks
-
-    async def _has_happened(self, transition: str, operation: str) -> bool:
-        found = [await self._lab.fetch_maintenance(each) for each in self._operations[operation]]
-        if transition == "approved":
-            return all(event.is_approved for _, events in found for event in events)
-        return all(maintenance.state in _REACHED[transition] for maintenance, _ in found)
-
-    async def _get_event_ids(self, operation: str) -> set[str]:
-        found = [await self._lab.fetch_maintenance(each) for each in self._operations[operation]]
-        return {event.id for _, events in found for event in events}
-
-    async def _find_shown_event(self, operation: str, vm: str) -> Event | None:
-        """Return the event that a VM is shown for an operation now: the one that names the VM, or else the first."""
-        ids = await self._get_event_ids(operation)
-        shown = [event for event in self._lab.get_document(vm).events if event.id in ids]
-        return next((event for event in shown if event.affects(vm)), shown[0] if shown else None)
-
     async def _check_expectation(self, expect: ExpectStep) -> str:
         """Return the reason why an expectation failed; empty on success."""
         limit = self._lab.clock.now() + expect.within
         faults: list[str] = [""]
 
         async def holds() -> bool:
-            faults[0] = await self._find_difference(expect)
+            faults[0] = await self._expectations.find_difference(expect)
             return not faults[0]
 
         async def fails() -> bool:
@@ -412,148 +378,3 @@ class ScenarioPlayer:
         else:
             await self._wait_until(holds, limit)
         return faults[0]
-
-    async def _find_difference(self, expect: ExpectStep) -> str:
-        """Return the first difference from the expectation now; empty if there is none."""
-        vm = expect.vm or self._scenario.handler
-        document = self._lab.get_document(vm)
-        is_enabled = self._lab.backend.feed.channel(self._lab.backend.identity.get_audience_key(vm)).is_enabled
-        for what, wanted, found in (
-            ("enabled", expect.enabled, is_enabled),
-            ("incarnation", expect.incarnation, document.incarnation),
-            ("events", expect.events, len(document.events)),
-        ):
-            if wanted is not None and wanted != found:
-                return f"{what} is {found}, expected {wanted}"
-        if expect.document is not None:
-            found_bytes = self._lab.get_document_bytes(vm, expect.version)
-            if found_bytes != expect.document.encode():
-                return f"the document is {found_bytes.decode()}, expected {expect.document}"
-        return "" if expect.operation is None else await self._find_event_difference(expect, expect.operation, vm)
-
-    async def _find_event_difference(self, expect: ExpectStep, operation: str, vm: str) -> str:
-        """Return the first difference in the event that an operation shows to a VM; empty if there is none."""
-        shown = await self._find_shown_event(operation, vm)
-        found = [
-            event for each in self._operations[operation] for event in (await self._lab.fetch_maintenance(each))[1]
-        ]
-        ids = {event.id for event in found}
-        # A document without the event does not tell `gone` from `absent`; earlier documents do.
-        was_there = any(event.id in ids for document in self._lab.list_documents(vm) for event in document.events)
-        status = shown.status if shown is not None else "gone" if was_there else "absent"
-        # The events that name the VM; for a VM that none names, such as another one of the scope, the one it is shown.
-        mine = [e for e in found if vm in e.resources] or [e for e in found if shown is not None and e.id == shown.id]
-        pairs: list[tuple[str, object, object]] = [
-            ("status", expect.status, status),
-            ("approved", expect.approved, bool(mine) and all(self._is_approved(event) for event in mine)),
-        ]
-        of_shown = ("type", "description", "duration", "source", "resources")
-        if shown is not None:
-            values = (shown.type, shown.description, shown.duration_s, shown.source, shown.resources)
-            pairs += [(name, getattr(expect, name), value) for name, value in zip(of_shown, values, strict=True)]
-            left = timedelta(0) if shown.not_before is None else shown.not_before - self._lab.clock.now()
-            if expect.notice_at_least is not None and left < expect.notice_at_least:
-                return f"{operation} has {left} of notice, expected at least {expect.notice_at_least}"
-        elif any(getattr(expect, name) is not None for name in of_shown):
-            return f"{operation} is {status}"
-        wrong = next(((what, wanted, value) for what, wanted, value in pairs if wanted not in {None, value}), None)
-        return "" if wrong is None else f"{wrong[0]} of {operation} is {wrong[2]}, expected {wrong[1]}"
-
-    def _is_approved(self, event: CoreEvent) -> bool:
-        """Return True if it is approved, or if the handler's approval is held for a later step."""
-        return event.is_approved or (self._coordinator is not None and self._coordinator.has_approved(event.id))
-
-
-def _build_request(step: TimelineStep, now: datetime) -> MaintenanceRequest:
-    """Return the request for an operation."""
-    action = step.action
-    if isinstance(action, ScheduleStep):
-        latest_start = None if action.latest_start is None else now + action.latest_start
-        return replace(_build_announcement(action), latest_start=latest_start)
-    assert isinstance(action, VmStep | HostStep)  # noqa: S101 - all other operations
-    is_host = isinstance(action, HostStep)
-    return MaintenanceRequest(
-        cause=_CAUSES[step.action_name],
-        type=action.type if isinstance(action, HostStep) else None,
-        notice=action.notice,
-        hosts=(action.name,) if is_host else (),
-        vms=() if is_host else (action.name,),
-        force_reason="the scenario" if action.notice is not None else None,
-    )
-
-
-def _build_announcement(action: ScheduleStep) -> MaintenanceRequest:
-    """Return the request for an announced operation, without its latest start."""
-    event_type = action.type.value if action.type is not None else None
-    if event_type is None or action.cause is not None:
-        return MaintenanceRequest(
-            cause=action.cause or "",
-            type=action.type,
-            source=action.source,
-            description=action.description,
-            duration_s=action.duration,
-            impact=action.turns_out_as,
-            notice=action.notice,
-            hosts=action.hosts or (),
-            vms=action.vms or (),
-            force_reason="the scenario" if action.notice is not None else None,
-        )
-    return build_request(
-        event_type,
-        vms=action.vms or (),
-        hosts=action.hosts or (),
-        source=None if action.source is None else action.source.value,
-        description=action.description,
-        duration_s=action.duration,
-        notice=action.notice,
-        turns_out_as=None if action.turns_out_as is None else action.turns_out_as.value,
-    )
-
-
-def describe_step(step: TimelineStep) -> str:  # noqa: C901, PLR0911, PLR0912 - one return for each kind of action
-    """Return a description of a step."""
-    action = step.action
-    match action:
-        case ExpectStep():
-            said = action.model_dump(exclude_none=True, exclude_defaults=True, exclude={"within", "version", "always"})
-            if action.document is not None:
-                said["document"] = _shorten_document(action.document)
-            words = ", ".join(f"{name} {_format_value(value)}" for name, value in said.items())
-            return f"expect {words}"
-        case ScheduleStep():
-            where = ", ".join(action.vms or action.hosts or ())
-            return f"{action.type or action.cause} is announced to {where}"
-        case ApproveStep():
-            return f"{action.by} approves {action.operation}"
-        case FaultStep():
-            return f"fault {action.kind} for {', '.join(action.vms) if action.vms else 'all'}"
-        case DeferStep():
-            return f"{action.operation} is deferred by {format_duration(action.by)}"
-        case ExtendStep():
-            asking = "" if action.scope is None else f" for {action.scope}"
-            return f"{action.operation} is extended by {format_duration(action.by)}{asking}"
-        case ImpactStep():
-            return f"further impact of {action.operation}, {action.duration} s"
-        case VmStep() | HostStep():
-            return f"{step.action_name.replace('_', ' ')} {action.name}"
-        case tuple():
-            return f"{', '.join(action)} {'polls' if len(action) == 1 else 'poll'}"
-        case timedelta():
-            return f"no change for {format_duration(action)} of real time"
-        case bool():
-            return "all faults end"
-        case _:
-            return f"{step.action_name} {action}"
-
-
-def _shorten_document(document: str) -> str:
-    """Return the beginning and end of a document, and its length."""
-    if len(document) <= _DOCUMENT_SHOWN:
-        return document
-    half = _DOCUMENT_SHOWN // 2
-    return f"{document[:half]} … {document[-half:]} ({len(document.encode())} bytes)"
-
-
-def _format_value(value: object) -> str:
-    text = str(getattr(value, "value", value))
-    return text or '""'

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
 
 from pydantic import (
     AfterValidator,
@@ -20,7 +21,6 @@ from pydantic import (
 from forewarn.core.policy import ALL_APPROVERS, DAYS, NO_POLICY, ExtensionAllowance, Policy, QuietHours, TimeZone
 from forewarn.core.quiet_hours import find_free_start
 from forewarn.util.duration import format_duration, parse_duration
-from forewarn.util.time_zones import load_zone
 
 __all__ = ["ExtensionIn", "PolicyIn", "QuietHoursIn", "to_policy", "to_policy_in"]
 
@@ -32,6 +32,7 @@ _A_YEAR = (datetime(2028, 1, 1, tzinfo=UTC), datetime(2029, 1, 1, tzinfo=UTC))
 _QUIET_HOURS_MAX = 20
 _APPROVERS_MAX = 100
 _SPAN_MAX = timedelta(days=7)
+_ZONE_NAME_LENGTH_MAX = 64
 
 
 def _parse_time_of_day(value: object) -> time:
@@ -45,8 +46,28 @@ def _parse_time_of_day(value: object) -> time:
     return time(int(match[1]), int(match[2]))
 
 
+def _load_zone(name: str) -> tzinfo:
+    """Return the rules of a time zone. UTC needs neither the system's files nor the package.
+
+    Args:
+        name: IANA name, such as ``Europe/Berlin``.
+
+    Raises:
+        ValueError: No time zone has that name.
+    """
+    try:
+        if len(name) > _ZONE_NAME_LENGTH_MAX:
+            raise LookupError  # noqa: TRY301 - one message for all reasons
+        rules = UTC if name == "UTC" else ZoneInfo(name)
+    except (ValueError, OSError, LookupError) as error:
+        shown = name[:_ZONE_NAME_LENGTH_MAX]
+        msg = f"{shown!r} is not a time zone that this machine has: expected for example 'Europe/Berlin'"
+        raise ValueError(msg) from error
+    return rules
+
+
 def _check_zone_name(value: str) -> str:
-    load_zone(value)
+    _load_zone(value)
     return value
 
 
@@ -140,7 +161,7 @@ def _to_quiet_hours(declared: PolicyIn) -> tuple[QuietHours, ...]:
             days=tuple(sorted({DAYS.index(day) for day in each.days})),
             begin=each.begin,
             end=each.end,
-            zone=TimeZone(name=each.timezone, rules=load_zone(each.timezone)),
+            zone=TimeZone(name=each.timezone, rules=_load_zone(each.timezone)),
         )
         for each in declared.quiet_hours
     )

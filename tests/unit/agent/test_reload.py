@@ -10,10 +10,9 @@ import pytest
 
 from forewarn.agent.agreement import TogetherSettings
 from forewarn.agent.codec import Duration
-from forewarn.agent.configuration import Configuration
+from forewarn.agent.configuration import LIVE_KEYS, Configuration, merge_live_settings
 from forewarn.agent.record import ApprovalState, StepRunState
 from forewarn.agent.registry import EventRegistry
-from forewarn.agent.reload import LIVE_KEYS, merge_live_settings
 from forewarn.agent.rule import EventStep, Rule
 from tests.support.occasion import an_event
 from tests.support.records import DRAIN, NOW, InMemory, a_book, a_record, document

@@ -11,9 +11,8 @@ import typer
 from forewarn.cli.audit_log import format_entry
 from forewarn.cli.config import describe_settings, mask_password
 from forewarn.cli.inventory_defaults import drop_defaults
-from forewarn.cli.maintenance import (
-    build_force_body,
-    build_schedule_body,
+from forewarn.cli.maintenance import build_force_body, build_schedule_body
+from forewarn.cli.maintenance_text import (
     describe_created,
     describe_planned,
     describe_quiet_hours_move,

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from forewarn.config import Settings, make_settings
-from forewarn.server.service import fit_descriptors
+from forewarn.endpoint.descriptors import fit_descriptors
 
 
 def settings() -> Settings:
