@@ -141,8 +141,8 @@ def _forecast_scheduled(
     now: datetime,
 ) -> Forecast:
     waiting = [event for event in events if event.is_listed and not event.is_approved]
-    # A maintenance announced by an earlier version has no time of its announcement.
-    announced = maintenance.announced_at or maintenance.created_at
+    announced = maintenance.announced_at
+    assert announced is not None  # noqa: S101 - what is scheduled has been announced
     votes = tuple(_make_missing_vote(event, get_last_poll(event.audience), announced, now) for event in waiting)
     behind = tuple(other.id for other in others if is_held(maintenance, [other]))
     troubles = []
