@@ -20,7 +20,7 @@ from forewarn.util.secrets import open_private, restrict_to_owner
 __all__ = ["FileLock"]
 
 _BESIDE = ("-wal", "-shm", "-journal")
-"""Suffixes of the files that SQLite creates with the mode of the database; an older file may have another mode."""
+"""Suffixes of the files that SQLite creates with the mode of the database; an existing file may have another mode."""
 
 
 class FileLock:
