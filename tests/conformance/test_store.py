@@ -177,7 +177,6 @@ def test_the_inventory_comes_back_with_every_field_and_vms_by_name(store: SqlSto
         fault_domain_count=5,
         terminate_notification=profile,
         os_image_notification=NotificationProfile(enable=True, not_before_timeout=minutes(15)),
-        approves_user_operations=True,
         couples_deletes=True,
     )
     full = VirtualMachine(

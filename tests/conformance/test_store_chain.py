@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forewarn.core.audit_chain import Chain, ChainFault, ChainHead, ChainVerifier, choose_chain, hash_entry
 from forewarn.core.model import AuditEntry, EntryKind, MaintenanceState
+from forewarn.errors import StoreUnavailable
 from forewarn.store import SqlStore, Store
 from forewarn.store import tables as t
+from forewarn.store.audit_chain import HEADS, ChainHeads, build_chained_rows
 from forewarn.store.contract import Reader
-from forewarn.store.migrate import upgrade_schema
-from tests.conformance.test_store_schema import MIGRATIONS
 from tests.support.databases import Database, Dictionaries, PostgreSql, save
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import maintenance
@@ -228,11 +226,17 @@ def test_an_audit_entry_that_is_removed_as_retention_removes_others_is_found(tam
 
 
 @pytest.mark.parametrize("number", [-1, 0])
-def test_an_inserted_entry_without_a_hash_is_found(tampered: Tampered, number: int) -> None:
-    columns = "sequence, at, kind, actor"
-    values = f"SELECT {number}, at, kind, actor FROM audit_log WHERE sequence = 6"  # noqa: S608 - a test
-    (finding,) = tampered.run(f"INSERT INTO audit_log ({columns}) {values}").findings
-    assert (finding.sequence, finding.message) == (number, f"entry {number} (events): no hash")
+def test_an_inserted_entry_is_found(tampered: Tampered, number: int) -> None:
+    columns = "at, kind, actor, chain, hash"
+    values = f"SELECT {number}, {columns} FROM audit_log WHERE sequence = 6"  # noqa: S608 - a test
+    found = tampered.run(f"INSERT INTO audit_log (sequence, {columns}) {values}").findings
+    assert (found[0].sequence, found[0].fault) == (number, ChainFault.BROKEN)
+
+
+@pytest.mark.parametrize("column", ["chain", "hash"])
+def test_no_entry_is_outside_of_the_chains(tampered: Tampered, column: str) -> None:
+    with pytest.raises(StoreUnavailable, match=column):
+        tampered.run(f"UPDATE audit_log SET {column} = NULL WHERE sequence = 6")  # noqa: S608 - a test
 
 
 def test_who_rewrites_the_chain_to_its_end_is_found_by_a_head_noted_elsewhere(
@@ -248,12 +252,12 @@ def test_who_rewrites_the_chain_to_its_end_is_found_by_a_head_noted_elsewhere(
 def rewrite(store: SqlStore) -> None:
     """As somebody who knows how it is done can do."""
     with store.write() as tx:
-        connection = tx._connection
-        connection.execute(sa.update(t.audit_log).values(hash=None))
-        connection.execute(sa.delete(t.meta).where(t.meta.c.key == "audit_log_heads"))
-    save(store, note(99))
-    with store.write() as tx:
-        tx.next_sequence()
+        heads = ChainHeads()
+        entries = tx.list_entries().items
+        rows = build_chained_rows(heads, ((entry.sequence, entry) for entry in entries))
+        tx._connection.execute(sa.delete(t.audit_log))
+        tx._connection.execute(sa.insert(t.audit_log), rows)
+        tx._connection.execute(sa.update(t.meta).where(t.meta.c.key == HEADS).values(value=heads.encode()))
 
 
 FIELDS = ("actor", "reason", "kind", "chain", "hash")
@@ -303,40 +307,7 @@ def said(what: str, spot: int, more: str) -> list[str]:
             return [f"UPDATE OR IGNORE audit_log SET sequence = {new} WHERE sequence = {old}" for old, new in moves]  # noqa: S608 - a test
 
 
-# Older versions
-
-
-def test_what_a_replica_of_an_older_version_has_written_is_chained_by_the_next_change(sql_store: SqlStore) -> None:
-    save(sql_store, note(1))
-    with sql_store.write() as tx:
-        connection = tx._connection
-        row = {"at": NOW, "kind": K.SCHEDULED, "actor": OPERATOR}
-        connection.execute(sa.insert(t.audit_log), [row | {"sequence": 2}, row | {"sequence": 3, "actor": TENANT}])
-        connection.execute(sa.update(t.meta).where(t.meta.c.key == "sequence").values(value="3"))
-    assert verify(sql_store).findings == [], "they are known to come"
-    save(sql_store, note(4))
-    found = verify(sql_store)
-    assert found.findings == []
-    assert sum(report.entries for report in found.chains.values()) == 4
-
-
-def test_migrating_chains_what_is_there(shared_database: Database) -> None:
-    store = shared_database.open()
-    for number in range(1, 10):
-        save(store, note(number, OPERATOR if number % 3 == 0 else TENANT))
-    before = {chain: report.head for chain, report in verify(store).chains.items()}
-    store.close()
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with shared_database.engine().begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0009")
-        upgrade_schema(connection)
-    store = shared_database.open()
-    found = verify(store)
-    assert found.findings == []
-    assert {chain: report.head for chain, report in found.chains.items()} == before
-    store.close()
+# Several processes
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What every store owes to who asks later: claims that stay, selections, pages that end early, mending."""
+"""What every store owes to who asks later: claims that stay, selections, pages that end early."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 
 from forewarn.core.model import AuditEntry, EntryKind, MaintenanceState
 from forewarn.core.selection import Selection
 from forewarn.store import SqlStore, Store
 from forewarn.store.contract import Page
-from forewarn.store.sql_transaction import SqlTransaction
-from tests.conformance.test_store_schema import MIGRATIONS
-from tests.support.databases import Database, save
+from tests.support.databases import save
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import maintenance, vm
 
@@ -146,62 +141,6 @@ def test_the_moment_of_what_is_too_much(store: SqlStore) -> None:
         assert reader.get_newest_excess_at(5) is None
         assert reader.get_newest_excess_at(3) == NOW + minutes(1)
         assert reader.get_newest_excess_at(0) == NOW + minutes(4)
-
-
-# Earlier versions
-
-
-def _claims(database: Database) -> list[tuple[object, ...]]:
-    with database.engine().connect() as connection:
-        query = sa.text("SELECT maintenance_id, vm, scope, host, is_active FROM claim ORDER BY maintenance_id, vm")
-        return [(*row[:4], bool(row[4])) for row in connection.execute(query)]
-
-
-WHOLE = [
-    ("active", "web-0", "web", "host-1", True),
-    ("ended", "lone", None, "host-2", False),
-    ("ended", "web-0", "web", "host-1", False),
-]
-
-
-def _filled(database: Database) -> None:
-    store = database.open()
-    ended = maintenance(WEB, LONE, id="ended", sequence=2, state=S.CANCELED, ended_at=NOW)
-    empty = maintenance(id="empty", sequence=3, state=S.CANCELED, ended_at=NOW)
-    save(store, maintenance(WEB, id="active", not_before=NOW), ended, empty)
-    store.close()
-
-
-def test_an_upgrade_fills_in_the_claims_of_what_has_ended(shared_database: Database) -> None:
-    _filled(shared_database)
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with shared_database.engine().begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0002")
-        assert connection.execute(sa.text("SELECT count(*) FROM claim")).scalar() == 1
-        command.upgrade(config, "head")
-    assert _claims(shared_database) == WHOLE
-
-
-def test_what_an_earlier_version_leaves_out_is_mended(shared_database: Database) -> None:
-    _filled(shared_database)
-    with shared_database.engine().begin() as connection:
-        connection.exec_driver_sql("DELETE FROM claim WHERE maintenance_id = 'ended'")
-        connection.exec_driver_sql("DELETE FROM claim WHERE maintenance_id = 'active'")
-        old = "INSERT INTO claim (maintenance_id, vm, scope) VALUES ('active', 'web-0', 'web')"
-        connection.exec_driver_sql(old)
-    store = shared_database.open()
-    with store.write() as tx:
-        assert isinstance(tx, SqlTransaction)
-        assert tx.restore_claims(NOW, 10) == 2
-        assert tx.restore_claims(NOW, 10) == 0
-    assert _claims(shared_database) == WHOLE
-    with shared_database.engine().begin() as connection:
-        connection.exec_driver_sql("DELETE FROM claim WHERE maintenance_id = 'ended'")
-    with store.write() as tx:
-        assert tx.restore_claims(NOW + minutes(1), 10) == 1, "it ended no earlier than what was looked at"
-    store.close()
 
 
 def test_the_first_and_the_last_moment_there_are_choose_all(store: SqlStore) -> None:

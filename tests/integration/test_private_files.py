@@ -113,6 +113,15 @@ def test_a_second_store_is_refused_when_the_lock_file_was_removed(folder: Path) 
     SqlStore(url_of(folder / "forewarn.db")).close()
 
 
+def test_a_second_store_is_refused_when_the_file_was_replaced(folder: Path) -> None:
+    """The first one still writes to the former file."""
+    store = SqlStore(url_of(folder / "forewarn.db"))
+    (folder / "forewarn.db").unlink()
+    with pytest.raises(StoreUnavailable, match="in use by another forewarn"):
+        SqlStore(url_of(folder / "forewarn.db"))
+    store.close()
+
+
 @pytest.mark.parametrize("link", [os.link, os.symlink])
 def test_a_second_store_is_refused_by_any_name_of_the_file(link: object, folder: Path) -> None:
     store = SqlStore(url_of(folder / "forewarn.db"))

@@ -44,7 +44,7 @@ DB = Policy(
 )
 SCOPES = (
     replace(availability_set("web"), policy=WEB),
-    Scope(name="svc", kind=ScopeKind.CLOUD_SERVICE, approves_user_operations=True),
+    Scope(name="svc", kind=ScopeKind.CLOUD_SERVICE, policy=Policy(approves_user_operations=True)),
     scale_set("fleet", notifies_of_os_image=True, couples_deletes=True),
     replace(scale_set("gpu", fault_domain_count=1), policy=Policy(approvers=("operator", "vm:gpu-0"))),
 )

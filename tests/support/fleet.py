@@ -54,7 +54,7 @@ def _declared(rng: random.Random) -> tuple[list[Scope], list[VirtualMachine]]:
     profile = NotificationProfile(enable=True, not_before_timeout=minutes(6))
     scopes = [
         availability_set("web"),
-        replace(availability_set("auto"), approves_user_operations=True),
+        availability_set("auto", approves_user_operations=True),
         replace(scale_set("fleet", notifies_of_os_image=True, couples_deletes=True), terminate_notification=profile),
         scale_set("gpu", fault_domain_count=1),
         Scope(name="svc", kind=ScopeKind.CLOUD_SERVICE),

@@ -1,22 +1,44 @@
-"""New SQLite databases get their schema from one that was made by the migrations, as those on PostgreSQL do.
+"""The schema of databases under test: copied rather than migrated, or older than the code.
 
-Tests open hundreds of new databases, and to run all migrations takes thirty times as long as what they make.
+New SQLite databases get their schema from one that was made by the migrations, as those on PostgreSQL do: tests open
+hundreds of new databases, and to run the migrations takes thirty times as long as what they make.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from shutil import copytree
 
 import pytest
 import sqlalchemy as sa
 
-from forewarn.store import sql
-from forewarn.store.migrate import upgrade_schema
+from forewarn.store import copying, migrate, sql
+from forewarn.store.migrate import HEAD, MIGRATIONS, upgrade_schema
 
-__all__ = ["copied_schema"]
+__all__ = ["NEXT", "copied_schema", "next_version"]
 
 _TRANSACTION = ("BEGIN TRANSACTION;", "COMMIT;")
+
+NEXT = f"{int(HEAD) + 1:04}"
+"""Revision of the schema of the next version."""
+
+_NEXT_MIGRATION = f"""
+import sqlalchemy as sa
+from alembic import op
+
+revision = "{NEXT}"
+down_revision = "{HEAD}"
+
+
+def upgrade() -> None:
+    op.add_column("host", sa.Column("to_come", sa.String()))
+
+
+def downgrade() -> None:
+    op.drop_column("host", "to_come")
+"""
 
 
 @contextmanager
@@ -25,7 +47,11 @@ def copied_schema() -> Iterator[None]:
     statements: list[str] = []
 
     def upgrade_or_copy(connection: sa.Connection) -> None:
-        is_new = connection.dialect.name == "sqlite" and not sa.inspect(connection).get_table_names()
+        is_new = (
+            migrate.HEAD == HEAD
+            and connection.dialect.name == "sqlite"
+            and not sa.inspect(connection).get_table_names()
+        )
         if is_new and statements:
             for statement in statements:
                 connection.exec_driver_sql(statement)
@@ -38,4 +64,20 @@ def copied_schema() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sql, "upgrade_schema", upgrade_or_copy)
+        yield
+
+
+@contextmanager
+def next_version(folder: Path) -> Iterator[None]:
+    """Until the block ends, the code is the next version's: what was made before has an older schema.
+
+    Args:
+        folder: A folder that is not there yet, for the migrations of that version.
+    """
+    copytree(MIGRATIONS, folder)
+    (folder / "versions" / f"{NEXT}_next.py").write_text(_NEXT_MIGRATION)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (migrate, copying):
+            patch.setattr(module, "HEAD", NEXT)
+            patch.setattr(module, "MIGRATIONS", folder)
         yield

@@ -54,7 +54,7 @@ class HostApprovalOut(BaseModel):
     unknown: list[str]
     approved: list[str]
     unchanged: list[str]
-    refused: list[str] = []
+    refused: list[str]
 
 
 class HostRequestsIn(_RequestModel):
@@ -173,10 +173,8 @@ async def approve(context: ContextOf, _actor: HostActor, name: str, body: HostAp
         api_version=body.api_version or None,
     )
     approval = await context.engine.approve(body.event_ids, approver)
-    # Refused ids are listed as unknown too: an endpoint of the previous version does not know `refused` and would
-    # answer 200 for them.
     return HostApprovalOut(
-        unknown=[*approval.unknown, *approval.refused],
+        unknown=list(approval.unknown),
         approved=list(approval.approved),
         unchanged=list(approval.unchanged),
         refused=list(approval.refused),

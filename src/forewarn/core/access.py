@@ -142,7 +142,7 @@ class Token:
         vms: VMs of a tenant that belong to no scope.
         host: Host of an endpoint token.
         digest: SHA-256 of the token, hexadecimal; the token itself is not stored.
-        created_by: Actor that created the token; empty if that was not recorded.
+        created_by: Actor that created the token.
         expires_at: Time from which the token is refused; None if it does not expire.
         revoked_at: Time of revocation; None if it is not revoked.
     """
@@ -152,7 +152,7 @@ class Token:
     role: Role
     digest: str
     created_at: datetime
-    created_by: str = ""
+    created_by: str
     scopes: tuple[str, ...] = ()
     vms: tuple[str, ...] = ()
     host: str | None = None

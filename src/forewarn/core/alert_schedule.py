@@ -63,8 +63,8 @@ class AlertCheck:
 
 def get_announcement_time(maintenance: Maintenance) -> datetime:
     """Return the time from which a request of a VM means that it has seen its event."""
-    # A maintenance announced by an earlier version has no time of its announcement.
-    return maintenance.announced_at or maintenance.created_at
+    assert maintenance.announced_at is not None  # noqa: S101 - only what is queued has not been announced
+    return maintenance.announced_at
 
 
 def get_next_check(maintenance: Maintenance, now: datetime, alert_thresholds: AlertThresholds) -> AlertCheck | None:

@@ -144,14 +144,12 @@ class ChainLink:
     """One link of a chain, as stored.
 
     Attributes:
-        chain: Chain of the entry; None if an older version wrote it and no newer version has written since.
-        hash: Hash of the entry; None as for `chain`.
         entry: The entry; None for the last of a run of entries deleted by retention.
     """
 
     sequence: int
-    chain: Chain | None
-    hash: bytes | None
+    chain: Chain
+    hash: bytes
     entry: AuditEntry | None
 
 
@@ -162,14 +160,12 @@ class ChainPage:
     Attributes:
         heads: Last entry of each chain according to the store.
         oldest: Number of the oldest entry kept in each chain; no key if there is none.
-        sealed_until: Number after which entries without a hash are an older version's; the next change will chain them.
         next: Position of the next page; None at the end.
     """
 
     links: tuple[ChainLink, ...]
     heads: Mapping[Chain, ChainHead]
     oldest: Mapping[Chain, int]
-    sealed_until: int
     next: int | None
 
 
@@ -246,15 +242,8 @@ class ChainVerifier:
     def _verify_link(self, chain_link: ChainLink, page: ChainPage) -> None:
         # Both chains share one sequence of numbers, so no number may appear twice.
         if self._last is not None and chain_link.sequence <= self._last:
-            self._add_finding(
-                chain_link.chain or Chain.EVENTS, chain_link.sequence, ChainFault.BROKEN, "duplicate sequence number"
-            )
+            self._add_finding(chain_link.chain, chain_link.sequence, ChainFault.BROKEN, "duplicate sequence number")
         self._last = chain_link.sequence
-        if chain_link.chain is None or chain_link.hash is None:
-            # An older version writes entries without a hash, but only after this number can there still be any.
-            if chain_link.sequence <= page.sealed_until:
-                self._add_finding(chain_link.chain or Chain.EVENTS, chain_link.sequence, ChainFault.BROKEN, "no hash")
-            return
         report = self.chains[chain_link.chain]
         if chain_link.entry is None:
             # A gap has no content to verify. Its stored hash is what the next entry must follow from.

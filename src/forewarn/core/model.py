@@ -140,7 +140,6 @@ class Scope:
             see only events that name them (R58).
         terminate_notification: Profile for deletes (R91), as of the latest model.
         os_image_notification: Profile for OS upgrade and reimage (R93).
-        approves_user_operations: Same as in `policy`, in the form stored by the previous version (X5).
         couples_deletes: An approved Terminate waits until all pending ones of the scope are approved or due (R92).
         policy: Policy of the owner.
     """
@@ -150,7 +149,6 @@ class Scope:
     fault_domain_count: int | None = None
     terminate_notification: NotificationProfile = NotificationProfile()
     os_image_notification: NotificationProfile = NotificationProfile(not_before_timeout=timedelta(minutes=15))
-    approves_user_operations: bool = False
     couples_deletes: bool = False
     policy: Policy = NO_POLICY
 
@@ -279,7 +277,7 @@ class Maintenance:
         deferrals: Number of deferrals.
         extensions: Number of extensions of the preparation time.
         extended: Total time of the extensions.
-        announced_at: Start of the notice; None while queued, and if an earlier version announced it.
+        announced_at: Start of the notice; None while queued.
         is_at_once_unwarned: True if it starts at once when none of its VMs can be warned (R70a).
         moved_from: NotBefore before it was moved by quiet hours; None if they did not move it.
         moved_by: Names of the scopes and standalone VMs whose quiet hours moved it.

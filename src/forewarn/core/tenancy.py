@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 
 from forewarn.core.causes import CAUSES
 from forewarn.core.decision import Draft
-from forewarn.core.fast_replace import replace
 from forewarn.core.model import Claim, Event, EventSource, EventType, Maintenance, Scope, VirtualMachine
 from forewarn.core.policy import NO_POLICY, Policy
 from forewarn.core.quiet_hours import find_free_start, overlaps_quiet_hours
@@ -28,7 +27,6 @@ __all__ = [
     "next_allowed_start",
     "policy_approves",
     "policy_of",
-    "policy_of_scope",
     "require_allowed_start",
     "respects_quiet_hours",
 ]
@@ -39,14 +37,7 @@ PASSED_CAUSES = frozenset({"user-restart", "user-redeploy"})
 
 def policy_of(vm: VirtualMachine, scope: Scope | None) -> Policy:
     """Return the policy that applies to a VM, given its scope."""
-    return vm.policy if scope is None else policy_of_scope(scope)
-
-
-def policy_of_scope(scope: Scope) -> Policy:
-    """Return the policy of a scope, including the field in which the previous version stored part of it."""
-    if scope.approves_user_operations and not scope.policy.approves_user_operations:
-        return replace(scope.policy, approves_user_operations=True)
-    return scope.policy
+    return vm.policy if scope is None else scope.policy
 
 
 def get_tenant_policies(draft: Draft, maintenance: Maintenance) -> dict[str, Policy]:
@@ -70,7 +61,7 @@ def _get_policy(draft: Draft, claim: Claim) -> Policy:
     name = claim.scope or (None if vm is None else vm.scope)
     if name is not None:
         scope = draft.scopes.get(name)
-        return NO_POLICY if scope is None else policy_of_scope(scope)
+        return NO_POLICY if scope is None else scope.policy
     return NO_POLICY if vm is None else vm.policy
 
 

@@ -1,4 +1,4 @@
-"""Retention of history, and repair of what replicas of an older version leave out."""
+"""Retention of history."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ __all__ = ["RetentionCommands"]
 T = TypeVar("T")
 
 _FORGOTTEN_MAX = 200
-"""Maintenances deleted or repaired in one transaction; other commands wait for it."""
+"""Maintenances deleted in one transaction; other commands wait for it."""
 
-_MENDED_AGAIN = timedelta(hours=1)
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -65,18 +64,6 @@ class RetentionCommands(Committer):
             return changes
 
         await self._run_transaction(work, self._publish_changes)
-
-    async def repair_history(self) -> int:
-        """Fill in what replicas of an earlier version leave out during an upgrade; return the number repaired."""
-        if self._store.shared is None:
-            return 0
-        until = self.clock.now() - _MENDED_AGAIN
-        count = 0
-        while some := await self._run_transaction(
-            lambda tx: tx.restore_claims(until, _FORGOTTEN_MAX), _return_unchanged
-        ):
-            count += some
-        return count
 
 
 def _return_unchanged(value: T) -> T:

@@ -112,13 +112,11 @@ class ControlPlaneClient:
             "api_version": approver.api_version or "",
         }
         answer = await self._post_to_any("approvals", body)
-        refused = tuple(answer.get("refused", ()))
         return ApprovalResult(
-            # The control plane also lists refused ids as unknown, for hosts of the previous version.
-            unknown=tuple(i for i in answer["unknown"] if i not in refused),
+            unknown=tuple(answer["unknown"]),
             approved=tuple(answer["approved"]),
             unchanged=tuple(answer["unchanged"]),
-            refused=refused,
+            refused=tuple(answer["refused"]),
         )
 
     async def report_requests(self, last_requests: Mapping[str, datetime]) -> None:

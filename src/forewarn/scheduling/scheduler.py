@@ -112,7 +112,7 @@ class Scheduler:
         self._housekeeping_at = clock.now()
         self._prune_at = clock.now() + self._settings.prune_every
         self._has_lead = False
-        self._tidying: asyncio.Task[None] | None = None
+        self._pruning: asyncio.Task[None] | None = None
         engine.listeners.append(self.handle_changes)
 
     def wake(self) -> None:
@@ -332,32 +332,28 @@ class Scheduler:
             return
         self._housekeeping_at = now + self._settings.remember_every
         await self._engine.store_last_polls()
-        if not self._engine.leadership.is_held:
+        if not self._engine.leadership.is_held or now < self._prune_at:
             return
-        is_time_to_prune = now >= self._prune_at
-        if is_time_to_prune:
-            self._prune_at = now + self._settings.prune_every
+        self._prune_at = now + self._settings.prune_every
         if self._clock.is_virtual:
-            await self._tidy_history(is_time_to_prune=is_time_to_prune)
-        elif self._tidying is None or self._tidying.done():
+            await self._prune_history()
+        elif self._pruning is None or self._pruning.done():
             # In its own task: deleting a million maintenances takes minutes, and starts must be on time.
-            self._tidying = asyncio.ensure_future(self._tidy_history(is_time_to_prune=is_time_to_prune))
+            self._pruning = asyncio.ensure_future(self._prune_history())
 
-    async def _tidy_history(self, *, is_time_to_prune: bool) -> None:
+    async def _prune_history(self) -> None:
+        pace = self._settings
         try:
-            await self._engine.repair_history()
-            if is_time_to_prune:
-                pace = self._settings
-                await self._engine.prune_history(pace.history, pace.outcomes, pace.entries_max, pace.audit)
+            await self._engine.prune_history(pace.history, pace.outcomes, pace.entries_max, pace.audit)
         except ForewarnError as error:
-            _log.warning("cannot tidy the history; retrying later", error=error.message)
+            _log.warning("cannot prune the history; retrying later", error=error.message)
         except Exception:  # noqa: BLE001 - a bug here must not go unseen; the log has the trace
-            _log.exception("tidying the history failed; retrying later")
+            _log.exception("pruning the history failed; retrying later")
 
     async def stop(self) -> None:
         """Cancel the calls under way, which are repeated after the next start, and store the last request times."""
-        tidying = [] if self._tidying is None else [self._tidying]
-        for task in (*self._calls.values(), *self._aborts, *tidying):
+        pruning = [] if self._pruning is None else [self._pruning]
+        for task in (*self._calls.values(), *self._aborts, *pruning):
             task.cancel()
         await self._rollout_driver.stop()
         await self._engine.store_last_polls()

@@ -19,7 +19,6 @@ __all__ = [
     "HEADS",
     "ChainHeads",
     "build_chained_rows",
-    "chain_missing_entries",
     "find_nth_newest_event_at",
     "forget_audit",
     "forget_events",
@@ -29,20 +28,15 @@ __all__ = [
 HEADS = "audit_log_heads"
 """Key in `meta` of the heads of both chains."""
 
-_SEAL_PIECE = 1000
-
 
 @dataclass(slots=True, kw_only=True)
 class ChainHeads:
     """Last entries of both chains.
 
     Attributes:
-        counter: The store's counter when this was written. If the counter has moved on, a replica of an older version
-            has written since; it does not maintain the chains.
         by_chain: Head of each chain.
     """
 
-    counter: int = 0
     by_chain: dict[Chain, ChainHead] = field(default_factory=lambda: {chain: ChainHead() for chain in Chain})
 
     @classmethod
@@ -51,11 +45,11 @@ class ChainHeads:
         if text is None:
             return cls()
         content = json.loads(text)
-        return cls(counter=content["counter"], by_chain={chain: ChainHead.parse(content[chain]) for chain in Chain})
+        return cls(by_chain={chain: ChainHead.parse(content[chain]) for chain in Chain})
 
-    def encode(self, counter: int) -> str:
+    def encode(self) -> str:
         """Return the text to store."""
-        return json.dumps({"counter": counter} | {chain.value: str(self.by_chain[chain]) for chain in Chain})
+        return json.dumps({chain.value: str(self.by_chain[chain]) for chain in Chain})
 
     def append_entry(self, sequence: int, entry: AuditEntry) -> tuple[Chain, bytes]:
         """Chain a new entry and return its chain and its hash."""
@@ -72,25 +66,6 @@ def build_chained_rows(heads: ChainHeads, numbered: Iterable[tuple[int, AuditEnt
         chain, digest = heads.append_entry(sequence, entry)
         rows.append(to_row(entry) | {"sequence": sequence, "chain": chain, "hash": digest})
     return rows
-
-
-def chain_missing_entries(connection: sa.Connection, heads: ChainHeads) -> None:
-    """Chain the entries that replicas of an older version have written since, in order of their numbers."""
-    # Entries up to this number were chained when the heads were written: an older replica moves only the counter.
-    c, after = t.audit_log.c, heads.counter
-    update = sa.update(t.audit_log).where(c.sequence == sa.bindparam("the_sequence"))
-    update = update.values(chain=sa.bindparam("the_chain"), hash=sa.bindparam("the_hash"))
-    while True:
-        query = sa.select(*t.ENTRY_COLUMNS).where(c.sequence > after, c.hash.is_(None)).order_by(c.sequence)
-        entries = [AuditEntry(**row) for row in connection.execute(query.limit(_SEAL_PIECE)).mappings()]
-        if not entries:
-            return
-        after = entries[-1].sequence
-        rows = []
-        for entry in entries:
-            chain, digest = heads.append_entry(entry.sequence, entry)
-            rows.append({"the_sequence": entry.sequence, "the_chain": chain, "the_hash": digest})
-        connection.execute(update, rows)
 
 
 # Reading
@@ -110,7 +85,6 @@ def read_link_page(connection: sa.Connection, after: int | None, limit: int) -> 
         links=tuple(links[:limit]),
         heads=heads.by_chain,
         oldest={} if oldest is None else {Chain.AUDIT: oldest},
-        sealed_until=heads.counter,
         next=links[limit - 1].sequence if len(links) > limit else None,
     )
 

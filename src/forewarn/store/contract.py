@@ -475,21 +475,6 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
         """
         ...
 
-    def restore_claims(self, until: datetime, limit: int) -> int:
-        """Restore claims that a replica of an earlier version has omitted or deleted.
-
-        Such a replica deletes the claims of maintenances that end, and records no host. Claims are restored from the
-        copy that each maintenance holds.
-
-        Args:
-            until: Maintenances that ended before this are not examined again once no claims are missing.
-            limit: Maximum number of maintenances per call.
-
-        Returns:
-            Number of maintenances that were mended.
-        """
-        ...
-
 
 class SharedTransaction(Transaction, Protocol):
     """A write transaction on a database that several replicas share."""

@@ -29,7 +29,7 @@ import sqlalchemy as sa
 
 from forewarn.errors import ConfigError, Conflict, StoreCorrupt
 from forewarn.store import tables as t
-from forewarn.store.migrate import COMPATIBLE_SINCE, HEAD, upgrade_schema
+from forewarn.store.migrate import COMPATIBLE_SINCE, HEAD, MIGRATIONS, upgrade_schema
 from forewarn.store.whole_database import VERSION_TABLE, WholeDatabase, parse_database_url, read_schema_revision
 
 __all__ = ["COPIED", "PIECE_ROWS", "CopiedTable", "CopyProgress", "CopyResult", "copy_database"]
@@ -223,7 +223,7 @@ def _list_older_revisions() -> set[str]:
     """Return every revision before the newest."""
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - a fifth of a second to import, and seldom needed
 
-    script = ScriptDirectory(str(Path(__file__).parent / "migrations"))
+    script = ScriptDirectory(str(MIGRATIONS))
     return {revision.revision for revision in script.walk_revisions()} - {HEAD}
 
 

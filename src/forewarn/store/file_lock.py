@@ -3,8 +3,9 @@
 Two servers on the same file would both carry out every maintenance. SQLite's own locks last only as long as a
 transaction, so the database file is locked with flock(2) for as long as the store is open. That lock belongs to the
 inode: a hard link or another name of the file leads to the same one. On local file systems it does not affect SQLite's
-own locks, which are those of fcntl(2). A file beside the database is locked as well, because earlier versions of
-Forewarn know only that one. The kernel releases both when the process dies, however that happens.
+own locks, which are those of fcntl(2). A file beside the database is locked as well: it keeps a second process from the
+path while the first one still uses a file that was removed or replaced. The kernel releases both when the process dies,
+however that happens.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from forewarn.util.secrets import open_private, restrict_to_owner
 __all__ = ["FileLock"]
 
 _BESIDE = ("-wal", "-shm", "-journal")
-"""Suffixes of the files that SQLite creates with the mode of the database; an older file may have another mode."""
+"""Suffixes of the files that SQLite creates with the mode of the database; an existing file may have another mode."""
 
 
 class FileLock:
@@ -47,7 +48,6 @@ class FileLock:
             StoreUnavailable: Another process has it, or a file cannot be written.
         """
         try:
-            # Earlier versions know only this file.
             self._lock_file(Path(f"{self.path}.lock"))
             self.has_made_file = not self.path.exists()  # before `_lock_file` creates it
             self._lock_file(self.path)

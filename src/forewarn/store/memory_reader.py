@@ -266,7 +266,6 @@ class MemoryReader(MemoryNotifyingReader):
             links=tuple(found[:limit]),
             heads=dict(self._tables.heads),
             oldest={Chain.AUDIT: audit[0][0]} if audit else {},
-            sealed_until=self._tables.counter,
             next=found[limit - 1].sequence if len(found) > limit else None,
         )
 

@@ -366,9 +366,6 @@ class MemoryTransaction(MemoryReader, MemoryNotifyingTransaction):
                 (chain, number), ChainLink(sequence=number, chain=chain, hash=digest, entry=None)
             )
 
-    def restore_claims(self, until: datetime, limit: int) -> int:  # noqa: ARG002 - of the contract
-        return 0  # no other version ever worked on this store
-
 
 def _put_values(table: Table[T], by_sequence: Index[T], values: Mapping[str, T], created: set[str]) -> None:
     """Add new values; for existing ones copy only the fields that can change."""

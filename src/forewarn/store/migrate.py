@@ -14,14 +14,16 @@ import sqlalchemy as sa
 
 from forewarn.errors import StoreCorrupt
 
-__all__ = ["COMPATIBLE_SINCE", "HEAD", "upgrade_schema"]
+__all__ = ["COMPATIBLE_SINCE", "HEAD", "MIGRATIONS", "upgrade_schema"]
 
 COMPATIBLE_SINCE = "compatible_since"
 """Key in `meta` of the oldest revision whose code can work with this schema."""
 
-HEAD = "0012"
+HEAD = "0001"
 """The newest revision under `migrations/versions`; a test checks that they match."""
 
+MIGRATIONS = Path(__file__).parent / "migrations"
+"""Folder of Alembic's environment, with all revisions."""
 
 _HALTED_S = 60
 """Time without a statement after which PostgreSQL ends a migration whose process was halted."""
@@ -51,7 +53,7 @@ def upgrade_schema(connection: sa.Connection) -> None:
 
     config = Config()
     # Alembic interpolates options: a % in the path has to be doubled.
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     if connection.dialect.name == "postgresql":
         # On a busy machine, two statements of a migration may be further apart than the usual time-out allows.

@@ -310,32 +310,17 @@ class SqlReader(SqlNotifyingReader):
         return self._fetch_all(Audience, query.order_by(columns.active_until, columns.key).limit(limit))
 
     def get_token_by_digest(self, digest: str) -> Token | None:
-        return next(iter(self._find_tokens(digest=digest)), None)
+        return self._find_token(t.token.c.digest == digest)
 
     def get_token(self, token_id: str) -> Token | None:
-        return next(iter(self._find_tokens(id=token_id)), None)
+        return self._find_token(t.token.c.id == token_id)
+
+    def _find_token(self, term: sa.ColumnElement[bool]) -> Token | None:
+        return next(iter(self._fetch_all(Token, sa.select(t.token).where(term))), None)
 
     def list_tokens(self, host: str | None = None) -> list[Token]:
-        return sorted(self._find_tokens(host=host), key=attrgetter("created_at", "id"))
-
-    def _find_tokens(self, **wanted: str | None) -> list[Token]:
-        """Return the tokens whose columns have these values.
-
-        Those of hosts are read from both tables, and tokens and revocations that only the older table has count too: a
-        replica of the previous version writes nothing else. See `docs/adr/0016-access.md`.
-        """
-        query = sa.select(t.token).where(*(t.token.c[name] == value for name, value in wanted.items()))
-        found = {token.id: token for token in self._fetch_all(Token, query)}
-        # Tokens of people: the older table has only those of hosts.
-        if wanted.get("host", "") is None:
-            return list(found.values())
-        older = sa.select(t.host_token).where(*(t.host_token.c[name] == value for name, value in wanted.items()))
-        for row in self._connection.execute(older):
-            known = found.get(row.id) or Token(
-                id=row.id, name=row.host, role=Role.HOST, host=row.host, digest=row.digest, created_at=row.created_at
-            )
-            found[row.id] = replace(known, revoked_at=row.revoked_at or known.revoked_at)
-        return list(found.values())
+        found = self._fetch_all(Token, sa.select(t.token).where(t.token.c.host == host))
+        return sorted(found, key=attrgetter("created_at", "id"))
 
     def get_rollout(self, rollout_id: str) -> StoredRollout | None:
         found = self._fetch_all(StoredRollout, sa.select(t.rollout).where(t.rollout.c.id == rollout_id))

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from forewarn.core.access import Revocation, Role, Token
+from forewarn.core.access import Revocation, Token
 from forewarn.core.clock_jump import ClockJump
 from forewarn.core.decision import ChangeSet, WorkingSet
 from forewarn.core.inventory import Inventory
@@ -29,7 +29,6 @@ from forewarn.store.audit_chain import (
     HEADS,
     ChainHeads,
     build_chained_rows,
-    chain_missing_entries,
     forget_audit,
     forget_events,
 )
@@ -46,9 +45,6 @@ _PROBE = "probe"
 _PROBE_SIZE_BYTES = 64 << 10
 _SURPLUS_MAX = 100
 """Maximum number of rows that are forgotten in one step after a limit was lowered."""
-
-_CLAIMS_WHOLE = "claims_whole_until"
-"""Key in `meta` of the moment up to which no ended maintenance lacks its claims."""
 
 _MUTABLE = {
     "maintenance": (
@@ -100,15 +96,12 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
             found = {row.key: row.value for row in self._connection.execute(query)}
             self._counter = int(found.get(_COUNTER) or 0)
             self._heads = ChainHeads.parse(found.get(HEADS))
-            # A replica of an older version has written since: it moves the counter, and does not chain its entries.
-            if self._heads.counter != self._counter:
-                chain_missing_entries(self._connection, self._heads)
         return self._counter
 
     def flush(self) -> None:
         """Write the counter and the heads of the hash chains back; the store calls it before the commit."""
         if self._counter is not None:
-            values = {_COUNTER: str(self._counter), HEADS: self._heads.encode(self._counter)}
+            values = {_COUNTER: str(self._counter), HEADS: self._heads.encode()}
             self._upsert(t.meta, [{"key": key, "value": value} for key, value in values.items()])
 
     def now(self) -> datetime | None:
@@ -354,10 +347,7 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
         self._connection.execute(sa.delete(t.meta).where(t.meta.c.key == _PROBE))
 
     def save_token(self, token: Token) -> None:
-        row = to_row(token)
-        self._upsert(t.token, [row])
-        if token.role is Role.HOST:  # for replicas of the previous version; see `SqlReader._find_tokens`
-            self._upsert(t.host_token, [{column.name: row[column.name] for column in t.host_token.columns}])
+        self._upsert(t.token, [to_row(token)])
 
     def add_revocation(self, revocation: Revocation, now: datetime, actor_max: int) -> bool:
         c = t.revocation.c
@@ -385,7 +375,6 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
     def prune_history(
         self, ended_before: datetime, outcomes_before: datetime, limit: int, audit_before: datetime | None = None
     ) -> PruneResult:
-        self._read_counter()  # from here on every entry is in a chain
         self._connection.execute(sa.delete(t.idempotency).where(t.idempotency.c.at < outcomes_before))
         columns = t.maintenance.c
         old = sa.select(columns.id).where(columns.ended_at < ended_before).order_by(columns.ended_at).limit(limit)
@@ -396,40 +385,13 @@ class SqlTransaction(SqlReader, SqlNotifyingTransaction):
                 self._connection.execute(sa.delete(column.table).where(column.in_(piece)))
             entries += forget_events(self._connection, t.audit_log.c.maintenance_id.in_(piece))
         if len(ids) < limit:
-            self._delete_ended_tokens(ended_before)
+            has_ended = (t.token.c.revoked_at < ended_before) | (t.token.c.expires_at < ended_before)
+            self._connection.execute(sa.delete(t.token).where(has_ended))
             is_loose = (t.audit_log.c.maintenance_id.is_(None), t.audit_log.c.at < ended_before)
             entries += forget_events(self._connection, *is_loose, limit=10 * limit)
             entries += forget_audit(self._connection, audit_before or ended_before, 10 * limit)
         self._connection.execute(sa.delete(t.delivery).where(t.delivery.c.at < ended_before))
         return PruneResult(maintenances=len(ids), entries=entries)
-
-    def restore_claims(self, until: datetime, limit: int) -> int:
-        m, c = t.maintenance.c, t.claim.c
-        said = self._get_meta(_CLAIMS_WHOLE)
-        mark = None if said is None else datetime.fromisoformat(said)
-        # As text: PostgreSQL has no comparison for its type JSON.
-        has_claims = sa.cast(m.claims, sa.Text) != "[]"
-        is_found = sa.exists().where(c.maintenance_id == m.id)
-        lacks = sa.select(m.id).where(m.ended_at.is_not(None), has_claims, ~is_found)
-        lacks = lacks if mark is None else lacks.where(m.ended_at >= mark)
-        ids = set(self._connection.execute(lacks.order_by(m.ended_at).limit(limit)).scalars())
-        nameless = sa.select(c.maintenance_id).where(c.host.is_(None)).distinct().limit(limit)
-        ids.update(self._connection.execute(nameless).scalars())
-        found = [each for each in self._fetch_maintenances(ids).values() if each.claims]
-        for piece in split_into_pieces(each.id for each in found):
-            self._connection.execute(sa.delete(t.claim).where(c.maintenance_id.in_(piece)))
-        rows = [row for each in found for row in claim_rows(each.id, each.claims, is_active=each.is_active)]
-        if rows:
-            self._connection.execute(sa.insert(t.claim), rows)
-        # Not while something was missing: there may be more than `limit`, which the next call has to find.
-        elif mark is None or mark < until:
-            self._upsert(t.meta, [{"key": _CLAIMS_WHOLE, "value": until.isoformat()}])
-        return len(found)
-
-    def _delete_ended_tokens(self, before: datetime) -> None:
-        for table in (t.token, t.host_token):
-            self._connection.execute(sa.delete(table).where(table.c.revoked_at < before))
-        self._connection.execute(sa.delete(t.token).where(t.token.c.expires_at < before))
 
 
 def _find_lone_vms(state: WorkingSet) -> set[str]:

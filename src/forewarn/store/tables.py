@@ -42,7 +42,6 @@ __all__ = [
     "event",
     "feed",
     "host",
-    "host_token",
     "idempotency",
     "lease",
     "look",
@@ -117,13 +116,6 @@ class StringTupleType(sa.types.TypeDecorator[Any]):
 
     def process_result_value(self, value: list[str] | None, dialect: object) -> tuple[str, ...] | None:  # noqa: ARG002
         return None if value is None else tuple(value)
-
-
-class AddedStringTupleType(StringTupleType):
-    """A tuple of strings in a column that was added later: older rows have none."""
-
-    def process_result_value(self, value: list[str] | None, dialect: object) -> tuple[str, ...]:  # noqa: ARG002
-        return tuple(value or ())
 
 
 class StringPairsType(sa.types.TypeDecorator[Any]):
@@ -232,7 +224,6 @@ scope = sa.Table(
     sa.Column("fault_domain_count", sa.Integer),
     _define_required_column("terminate_notification", NotificationProfileType),
     _define_required_column("os_image_notification", NotificationProfileType),
-    _define_required_column("approves_user_operations", sa.Boolean),
     _define_required_column("couples_deletes", sa.Boolean),
     sa.Column("policy", PolicyType),
 )
@@ -299,13 +290,13 @@ maintenance = sa.Table(
     _define_required_column("hosts", StringTupleType),
     _define_required_column("claims", ClaimsType),
     sa.Column("latest_start", MomentType),
-    _define_required_column("deferrals", sa.Integer, server_default="0"),
-    _define_required_column("extensions", sa.Integer, server_default="0"),
-    _define_required_column("extended", DurationType, server_default="0"),
+    _define_required_column("deferrals", sa.Integer),
+    _define_required_column("extensions", sa.Integer),
+    _define_required_column("extended", DurationType),
     sa.Column("announced_at", MomentType),
-    _define_required_column("is_at_once_unwarned", sa.Boolean, server_default=sa.false()),
+    _define_required_column("is_at_once_unwarned", sa.Boolean),
     sa.Column("moved_from", MomentType),
-    sa.Column("moved_by", AddedStringTupleType),
+    _define_required_column("moved_by", StringTupleType),
     sa.Column("tenant_key", sa.String),
     sa.Index("ix_maintenance_state_sequence", "state", "sequence"),
     sa.Index(
@@ -323,8 +314,8 @@ claim = sa.Table(
     sa.Column("maintenance_id", sa.String, primary_key=True),
     sa.Column("vm", sa.String, primary_key=True),
     sa.Column("scope", sa.String),
-    sa.Column("host", sa.String),
-    _define_required_column("is_active", sa.Boolean, server_default=sa.true()),
+    _define_required_column("host", sa.String),
+    _define_required_column("is_active", sa.Boolean),
     sa.Index("ix_claim_vm", "vm"),
     sa.Index("ix_claim_scope", "scope"),
     sa.Index("ix_claim_host", "host"),
@@ -363,8 +354,8 @@ audit_log = sa.Table(
     sa.Column("source_address", sa.String),
     sa.Column("api_version", sa.String),
     sa.Column("reason", sa.String),
-    sa.Column("chain", StrEnumType(Chain)),
-    sa.Column("hash", sa.LargeBinary(32)),
+    _define_required_column("chain", StrEnumType(Chain)),
+    _define_required_column("hash", sa.LargeBinary(32)),
     sa.Index("ix_audit_log_kind_sequence", "kind", "sequence"),
     sa.Index("ix_audit_log_actor_sequence", "actor", "sequence"),
     sa.Index("ix_audit_log_vm", "vm"),
@@ -400,16 +391,6 @@ feed = sa.Table(
     comment="When each document changed last, by the counter; the inventory has the empty name.",
 )
 
-host_token = sa.Table(
-    "host_token",
-    metadata,
-    sa.Column("id", sa.String, primary_key=True),
-    _define_required_column("host", sa.String, index=True),
-    _define_required_column("digest", sa.String, unique=True),
-    _define_required_column("created_at", MomentType),
-    sa.Column("revoked_at", MomentType),
-)
-
 token = sa.Table(
     "token",
     metadata,
@@ -424,7 +405,6 @@ token = sa.Table(
     _define_required_column("created_by", sa.String),
     sa.Column("expires_at", MomentType),
     sa.Column("revoked_at", MomentType),
-    comment="Bearer tokens. Those of hosts stand in host_token as well, as long as older replicas may serve.",
 )
 
 revocation = sa.Table(

@@ -120,7 +120,7 @@ _VM_FIELDS = tuple(
 
 def encode_state_line(state: HostFeedState) -> bytes:
     """Encode the first line of a stream. Fields with their default value are left out."""
-    # Only the control plane decides by policies, and an endpoint of the previous version would not know the field.
+    # Only the control plane decides by policies.
     without = {"scopes": {"__all__": {"policy"}}}
     declared = to_inventory_in(replace(state.inventory, vms=()))
     shown = declared.model_dump(mode="json", exclude_defaults=True, exclude=without)

@@ -10,7 +10,6 @@ import ipaddress
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -27,7 +26,6 @@ from forewarn.core.inventory import HostDeclaration, Inventory
 from forewarn.core.inventory_difference import InventoryDifference, KindDifference
 from forewarn.core.model import Host, NotificationProfile, Scope, ScopeKind, VirtualMachine
 from forewarn.core.policy import ALL_APPROVERS
-from forewarn.core.tenancy import policy_of_scope
 from forewarn.errors import Conflict, InvalidRequest
 from forewarn.wire.policy import PolicyIn, to_policy, to_policy_in
 from forewarn.wire.yaml_line import find_line
@@ -172,9 +170,6 @@ class ScopeIn(_Strict):
     fault_domain_count: Annotated[int, Field(ge=1, le=1000)] | None = None
     terminate_notification: NotificationProfileIn = NotificationProfileIn()
     os_image_notification: NotificationProfileIn = NotificationProfileIn()
-    approves_user_operations: bool = Field(
-        default=False, description="Same as `policy.approve_user_operations`, which replaces it."
-    )
     couples_deletes: bool = False
     policy: PolicyIn | None = None
 
@@ -455,17 +450,14 @@ def _to_scope(scope: ScopeIn) -> Scope:
     if (terminate.enable or os_image.enable) and scope.kind is not ScopeKind.SCALE_SET:
         msg = f"inventory: scope {scope.name} is a {scope.kind}: only a scale-set can have notification profiles"
         raise InvalidRequest(msg)
-    # The older field and the policy mean the same, so the scope and its policy must agree.
-    passes = scope.approves_user_operations or (scope.policy is not None and scope.policy.approve_user_operations)
     return Scope(
         name=scope.name,
         kind=scope.kind,
         fault_domain_count=scope.fault_domain_count,
         terminate_notification=NotificationProfile(enable=terminate.enable, not_before_timeout=notice),
         os_image_notification=NotificationProfile(enable=os_image.enable, not_before_timeout=OS_IMAGE_NOTICE),
-        approves_user_operations=passes,
         couples_deletes=scope.couples_deletes,
-        policy=replace(to_policy(scope.policy), approves_user_operations=passes),
+        policy=to_policy(scope.policy),
     )
 
 
@@ -558,7 +550,7 @@ def _to_scope_in(scope: Scope) -> ScopeIn:
         terminate_notification=_to_profile_in(scope.terminate_notification),
         os_image_notification=_to_profile_in(scope.os_image_notification),
         couples_deletes=scope.couples_deletes,
-        policy=to_policy_in(policy_of_scope(scope)),
+        policy=to_policy_in(scope.policy),
     )
 
 

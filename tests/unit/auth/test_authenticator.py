@@ -89,6 +89,7 @@ ROBOT = Token(
     scopes=("web",),
     digest=hash_token("r0bot"),
     created_at=NOW,
+    created_by="",
     expires_at=NOW + timedelta(days=1),
 )
 
@@ -143,7 +144,7 @@ def test_a_token_is_taken_until_it_expires_or_is_revoked() -> None:
 
 
 def test_the_token_of_a_host_names_the_host() -> None:
-    token = Token(id="t2", name="h", role=Role.HOST, host="h", digest=hash_token("h0st"), created_at=NOW)
+    token = Token(id="t2", name="h", role=Role.HOST, host="h", digest=hash_token("h0st"), created_at=NOW, created_by="")
     found = ask("Bearer h0st", token)
     assert (found.actor, found.host) == ("host:h", "h")
     with pytest.raises(Unauthorized, match="forewarn host create-token"):

@@ -17,6 +17,7 @@ from forewarn.core.model import (
     ScopeKind,
     VirtualMachine,
 )
+from forewarn.core.policy import Policy
 from tests.support.world import NOW
 
 __all__ = ["an_event", "availability_set", "maintenance", "scale_set", "vm"]
@@ -60,7 +61,7 @@ def availability_set(
     return Scope(
         name=name,
         kind=ScopeKind.AVAILABILITY_SET,
-        approves_user_operations=approves_user_operations,
+        policy=Policy(approves_user_operations=approves_user_operations),
         couples_deletes=couples_deletes,
     )
 

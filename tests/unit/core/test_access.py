@@ -99,7 +99,7 @@ def test_words_of_others_are_not_told(kind: EntryKind, actor: str, shown_actor: 
 
 
 def test_a_token_is_taken_before_it_ends() -> None:
-    token = Token(id="t", name="ann", role=Role.OPERATOR, digest="d", created_at=NOW, expires_at=NOW)
+    token = Token(id="t", name="ann", role=Role.OPERATOR, digest="d", created_at=NOW, created_by="", expires_at=NOW)
     assert not token.is_valid(NOW)
     assert token.is_valid(NOW - timedelta(microseconds=1))
     assert not replace(token, expires_at=None, revoked_at=NOW).is_valid(NOW - timedelta(days=1))

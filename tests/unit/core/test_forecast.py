@@ -247,12 +247,3 @@ def test_one_that_had_to_queue_and_was_put_off_was_announced_at_its_turn() -> No
     assert MaintenanceProblem.UNSEEN not in look(made, second).problems
     asked_in_the_queue = {"scope:web": second.created_at + minutes(1)}
     assert MaintenanceProblem.UNSEEN in look(made, second, asked_in_the_queue).problems
-
-
-def test_of_one_that_an_earlier_version_has_announced_the_creation_counts() -> None:
-    made = world()
-    it = replace(reboot(made), announced_at=None)
-    made.now += UNSEEN_AFTER
-    events = [event for event in made.events.values() if event.maintenance_id == it.id]
-    found = forecast_maintenance(it, events, [], lambda _key: it.created_at - SECOND, made.now, THRESHOLDS)
-    assert found.problems == (MaintenanceProblem.UNSEEN,)

@@ -17,7 +17,7 @@ from forewarn.errors import Forbidden
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOURS = timedelta(hours=12)
-TOKEN = Token(id="t1", name="shop", role=Role.TENANT, digest="d", created_at=NOW, scopes=("web",))
+TOKEN = Token(id="t1", name="shop", role=Role.TENANT, digest="d", created_at=NOW, created_by="", scopes=("web",))
 SIGNED = Principal(actor="tenant:oidc/ann", role=Role.TENANT, scopes=frozenset({"web"}), vms=frozenset({"db"}))
 
 

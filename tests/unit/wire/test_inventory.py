@@ -24,7 +24,7 @@ scopes:
     terminate_notification: {enable: true, not_before_timeout: PT9M}
     os_image_notification: {enable: true}
     couples_deletes: true
-    approves_user_operations: true
+    policy: {approve_user_operations: true}
 vms:
   - {name: WestNO_0, host: host-1, scope: web, fault_domain: 0, update_domain: 0, addresses: [10.9.0.11]}
   - {name: fleet_1, host: host-1, scope: fleet, fault_domain: 1, priority: Spot, tags: {b: "1", a: größer}}

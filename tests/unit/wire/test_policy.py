@@ -7,8 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.inventory import Inventory
-from forewarn.core.model import Scope, ScopeKind
 from forewarn.core.policy import ExtensionAllowance, Policy
 from forewarn.errors import InvalidRequest
 from forewarn.wire.hostfeed import HostFeedState, encode_state_line, parse_line
@@ -63,7 +61,6 @@ def test_a_policy_is_read_as_it_is_said() -> None:
         approvers=("vm", "vm:web-0", "operator"),
         extension=ExtensionAllowance(max=timedelta(minutes=10), times=2),
     )
-    assert web.approves_user_operations, "as the version before reads it"
     member, lone = inventory.vms[0], inventory.vms[1]
     assert member.policy == Policy()
     assert lone.policy == Policy(extension=ExtensionAllowance(max=timedelta(seconds=90), times=1))
@@ -72,23 +69,6 @@ def test_a_policy_is_read_as_it_is_said() -> None:
 def test_a_policy_that_is_shown_reads_back_as_the_same() -> None:
     inventory = parse_inventory(EXAMPLE.encode())
     assert parse_inventory(to_inventory_in(inventory).model_dump_json().encode()) == inventory
-
-
-@pytest.mark.parametrize("said", ["approves_user_operations: true", "policy: {approve_user_operations: true}"])
-def test_user_operations_pass_in_either_way_of_saying_it_and_are_shown_in_the_newer(said: str) -> None:
-    """X5."""
-    (scope,) = parse_inventory(f"scopes: [{{name: web, kind: availability-set, {said}}}]".encode()).scopes
-    assert (scope.approves_user_operations, scope.policy.approves_user_operations) == (True, True)
-    shown = to_inventory_in(Inventory(scopes=(scope,))).scopes[0]
-    assert shown.policy is not None
-    assert (shown.approves_user_operations, shown.policy.approve_user_operations) == (False, True)
-
-
-def test_what_the_version_before_has_stored_is_shown_as_a_policy() -> None:
-    stored = Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, approves_user_operations=True)
-    shown = to_inventory_in(Inventory(scopes=(stored,))).scopes[0]
-    assert shown.policy is not None
-    assert shown.policy.approve_user_operations
 
 
 @pytest.mark.parametrize(
@@ -143,7 +123,7 @@ def test_a_lone_vm_can_leave_approvals_to_itself_and_to_no_other_vm() -> None:
 
 
 def test_an_endpoint_on_a_host_is_told_of_no_policy() -> None:
-    """One of the version before would not know the word; and it is not its affair."""
+    """It decides nothing by policies."""
     inventory = parse_inventory(EXAMPLE.encode())
     state = HostFeedState(host="host-1", inventory=inventory, dialect=Dialect(), first_answer_delay_s=0, documents=())
     line = encode_state_line(state)
