@@ -72,7 +72,9 @@ _GC_THRESHOLDS = (50_000, 20, 50)
 _DESCRIPTORS_SPARE = 512
 _PROBE_EVERY_S = 1.0
 _CHECK_SPAN_S = 60.0
-"""Maximum duration of a check for damage, in seconds: while it runs, SQLite's write-ahead log grows."""
+"""Maximum duration of a check for damage, in seconds: while it runs, SQLite's write-ahead log grows. Only for a table
+that takes longer is it exceeded.
+"""
 
 _DESCRIPTORS_LOW = 4096
 
