@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from itertools import islice, takewhile
-from operator import attrgetter
 
 from forewarn.core.alert_schedule import AlertCheck
-from forewarn.core.subscription import Delivery, DeliveryState, Subscription
+from forewarn.core.subscription import Delivery, DeliveryState
 from forewarn.store.memory_tables import ALL, Tables
 
-__all__ = ["MemoryNotifyingReader", "MemoryNotifyingTransaction"]
+__all__ = ["MemoryNotifyingReader"]
 
 
 class MemoryNotifyingReader:
@@ -27,12 +26,6 @@ class MemoryNotifyingReader:
     def list_due_alert_checks(self, now: datetime, limit: int) -> list[AlertCheck]:
         due = takewhile(lambda place: place[0] <= now, self._tables.alert_checks_by_at.get_group(ALL))
         return [self._tables.alert_checks.rows[key] for _, key in islice(due, limit)]
-
-    def list_subscriptions(self) -> list[Subscription]:
-        return sorted(self._tables.subscriptions.rows.values(), key=attrgetter("created_at", "id"))
-
-    def get_subscription(self, subscription_id: str) -> Subscription | None:
-        return self._tables.subscriptions.rows.get(subscription_id)
 
     def list_deliveries(
         self, subscription_id: str, state: DeliveryState, *, after: tuple[int, str] = (0, ""), limit: int = 100
@@ -49,30 +42,3 @@ class MemoryNotifyingReader:
 
     def count_deliveries(self) -> Mapping[tuple[str, DeliveryState], int]:
         return Counter((d.subscription_id, d.state) for d in self._tables.deliveries.rows.values())
-
-
-class MemoryNotifyingTransaction(MemoryNotifyingReader):
-    """Reads and writes in dictionaries."""
-
-    def save_alert_checks(self, looks: Mapping[str, AlertCheck | None]) -> None:
-        for key, look in looks.items():
-            self._tables.alert_checks.put(key, look)
-
-    def save_subscription(self, subscription: Subscription) -> None:
-        table = self._tables.subscriptions
-        if any(each.name == subscription.name and each.id != subscription.id for each in table.rows.values()):
-            table.refuse_duplicate(subscription.id)
-        table.put(subscription.id, subscription)
-
-    def delete_subscription(self, subscription_id: str) -> None:
-        for key in [key for key in self._tables.deliveries.rows if key[0] == subscription_id]:
-            self._tables.deliveries.put(key, None)
-        self._tables.subscriptions.put(subscription_id, None)
-
-    def save_deliveries(self, deliveries: Iterable[Delivery]) -> None:
-        for delivery in deliveries:
-            self._tables.deliveries.put((delivery.subscription_id, *delivery.key), delivery)
-
-    def delete_deliveries(self, subscription_id: str, keys: Iterable[tuple[int, str]]) -> None:
-        for key in keys:
-            self._tables.deliveries.put((subscription_id, *key), None)
