@@ -6,12 +6,12 @@ is decided here. See `docs/adr/0036-one-decision-for-all-stores.md`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from forewarn.core.access import Ownership, Revocation
+from forewarn.core.access import Revocation
 from forewarn.core.alert_schedule import AlertCheck
 from forewarn.core.clock_jump import ClockJump
 from forewarn.core.decision import AudienceDocument
@@ -19,7 +19,7 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.subscription import Subscription
 from forewarn.store.clock_jump import CLOCK_JUMP, decode_jump
-from forewarn.store.contract import HOST_PREFIX, INVENTORY, FeedChanges, StoredRollout
+from forewarn.store.contract import HOST_PREFIX, INVENTORY, FeedChanges, Reader, StoredRollout
 
 __all__ = ["INVENTORY_VERSION", "KEY_FIELDS", "BaseReader"]
 
@@ -43,7 +43,7 @@ INVENTORY_VERSION = "inventory_version"
 """Key in `meta` of the number that grows with each change of the inventory."""
 
 
-class BaseReader(ABC):
+class BaseReader(Reader):
     """Reads through primitives; see `forewarn.store.contract.Reader` for the duties."""
 
     # Inventory
@@ -133,17 +133,6 @@ class BaseReader(ABC):
         return decode_jump(self._get_meta(CLOCK_JUMP))
 
     # Primitives
-
-    @abstractmethod
-    def get_position(self) -> int: ...
-
-    @abstractmethod
-    def list_vms(
-        self, *, host: str | None = None, name: str | None = None, owned: Ownership | None = None
-    ) -> list[VirtualMachine]: ...
-
-    @abstractmethod
-    def find_events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]: ...
 
     @abstractmethod
     def _find_rows(self, kind: type[T], keys: Iterable[str]) -> dict[str, T]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from forewarn.core.access import Revocation
@@ -22,7 +22,14 @@ from forewarn.core.subscription import Delivery, Subscription
 from forewarn.errors import StoreUnavailable
 from forewarn.store.base_reader import INVENTORY_VERSION
 from forewarn.store.clock_jump import CLOCK_JUMP, encode_jump
-from forewarn.store.contract import INVENTORY, PruneResult, StoredRollout, list_changed_keys
+from forewarn.store.contract import (
+    INVENTORY,
+    IdempotencyRecord,
+    PruneResult,
+    StoredRollout,
+    Transaction,
+    list_changed_keys,
+)
 from forewarn.store.working_set_loader import WorkingSetLoader
 
 __all__ = ["MUTABLE_FIELDS", "BaseTransaction", "ChainedEntry"]
@@ -59,7 +66,7 @@ _ENTRIES_PER_MAINTENANCE = 10
 """Number of entries of no maintenance, and of `Chain.AUDIT`, forgotten in place of one maintenance."""
 
 
-class BaseTransaction(WorkingSetLoader):
+class BaseTransaction(WorkingSetLoader, Transaction):
     """Writes through primitives; see `forewarn.store.contract.Transaction` for the duties."""
 
     def now(self) -> datetime | None:
@@ -128,8 +135,9 @@ class BaseTransaction(WorkingSetLoader):
         if len(new) < len(after):
             msg = f"cannot store the inventory: it has a duplicate {_NOUNS[kind]}"
             raise StoreUnavailable(msg)
-        removed = [one for name, one in old.items() if new.get(name) != one]
-        added = [one for name, one in new.items() if old.get(name) != one]
+        changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+        removed = [one for name, one in old.items() if name in changed]
+        added = [one for name, one in new.items() if name in changed]
         self._delete_rows(kind, (one.name for one in removed))
         self._insert_rows(kind, added)
         return removed, added
@@ -159,7 +167,8 @@ class BaseTransaction(WorkingSetLoader):
         self._upsert_rows(Delivery, deliveries)
 
     def add_revocation(self, revocation: Revocation, now: datetime, actor_max: int) -> bool:
-        self._delete_expired_revocations(now)
+        # One that expires now has expired; moments are whole microseconds.
+        self._delete_rows_before(Revocation, "expires_at", now + timedelta.resolution)
         if self.is_revoked(revocation.nonce):
             return False
         self._insert_rows(Revocation, [revocation])
@@ -171,23 +180,17 @@ class BaseTransaction(WorkingSetLoader):
     def prune_history(
         self, ended_before: datetime, outcomes_before: datetime, limit: int, audit_before: datetime | None = None
     ) -> PruneResult:
-        self._delete_idempotency_records(outcomes_before)
+        self._delete_rows_before(IdempotencyRecord, "at", outcomes_before)
         ids = self._list_ended_ids(ended_before, limit)
         entries = self._forget_maintenances(ids)
         if len(ids) < limit:
             self._delete_ended_tokens(ended_before)
             entries += self._forget_loose_entries(ended_before, _ENTRIES_PER_MAINTENANCE * limit)
             entries += self._forget_audit_entries(audit_before or ended_before, _ENTRIES_PER_MAINTENANCE * limit)
-        self._delete_old_deliveries(ended_before)
+        self._delete_rows_before(Delivery, "at", ended_before)
         return PruneResult(maintenances=len(ids), entries=entries)
 
     # Primitives
-
-    @abstractmethod
-    def next_sequence(self) -> int: ...
-
-    @abstractmethod
-    def is_revoked(self, nonce: str) -> bool: ...
 
     @abstractmethod
     def _get_heads(self) -> dict[Chain, ChainHead]:
@@ -212,6 +215,10 @@ class BaseTransaction(WorkingSetLoader):
     @abstractmethod
     def _delete_rows(self, kind: type[Any], keys: Iterable[str]) -> None:
         """Delete the values with these keys, if they exist."""
+
+    @abstractmethod
+    def _delete_rows_before(self, kind: type[Any], field: str, moment: datetime) -> None:
+        """Delete the values with a moment in that field that is before this one."""
 
     @abstractmethod
     def _put_meta(self, key: str, value: str | None) -> None:
@@ -242,20 +249,8 @@ class BaseTransaction(WorkingSetLoader):
         """Delete the deliveries of a subscription."""
 
     @abstractmethod
-    def _delete_old_deliveries(self, before: datetime) -> None:
-        """Delete the deliveries from before that time."""
-
-    @abstractmethod
-    def _delete_expired_revocations(self, now: datetime) -> None:
-        """Delete revocations that have expired by `now`."""
-
-    @abstractmethod
     def _delete_surplus_revocations(self, actor: str, kept: int) -> None:
         """Delete revocations of one actor except the `kept` that expire last, or of equals have the largest nonce."""
-
-    @abstractmethod
-    def _delete_idempotency_records(self, before: datetime) -> None:
-        """Delete results of commands from before that time."""
 
     @abstractmethod
     def _delete_ended_tokens(self, before: datetime) -> None:

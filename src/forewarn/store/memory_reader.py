@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -13,6 +14,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
 from forewarn.core.access import Ownership, Role, Token
+from forewarn.core.alert_schedule import AlertCheck
 from forewarn.core.audit_chain import Chain, ChainLink, ChainPage
 from forewarn.core.model import (
     Audience,
@@ -24,9 +26,9 @@ from forewarn.core.model import (
     VirtualMachine,
 )
 from forewarn.core.selection import EVERYTHING, Selection, matches_entry, matches_maintenance
+from forewarn.core.subscription import Delivery, DeliveryState
 from forewarn.store.base_reader import BaseReader
 from forewarn.store.contract import IdempotencyRecord, Page, StoredRollout
-from forewarn.store.memory_notifying import MemoryNotifyingReader
 from forewarn.store.memory_ownership import is_entry_owned, is_maintenance_owned, is_vm_owned
 from forewarn.store.memory_tables import ALL, Table, Tables
 
@@ -50,7 +52,7 @@ def copy_as_json(content: Mapping[str, Any]) -> dict[str, Any]:
     return copy
 
 
-class MemoryReader(MemoryNotifyingReader, BaseReader):
+class MemoryReader(BaseReader):
     """Reads in dictionaries; see `forewarn.store.contract.Reader` for the duties."""
 
     def __init__(self, tables: Tables) -> None:
@@ -292,6 +294,31 @@ class MemoryReader(MemoryNotifyingReader, BaseReader):
     def get_idempotency_record(self, key: str) -> IdempotencyRecord | None:
         found = self._tables.idempotency_records.rows.get(key)
         return None if found is None else replace(found, content=copy_as_json(found.content))
+
+    # Looks and deliveries
+
+    def next_alert_check_at(self) -> datetime | None:
+        return next((at for at, _ in self._tables.alert_checks_by_at.get_group(ALL)), None)
+
+    def list_due_alert_checks(self, now: datetime, limit: int) -> list[AlertCheck]:
+        due = takewhile(lambda place: place[0] <= now, self._tables.alert_checks_by_at.get_group(ALL))
+        return [self._tables.alert_checks.rows[key] for _, key in islice(due, limit)]
+
+    def list_deliveries(
+        self, subscription_id: str, state: DeliveryState, *, after: tuple[int, str] = (0, ""), limit: int = 100
+    ) -> list[Delivery]:
+        index = self._tables.deliveries_by_state.get_group((subscription_id, state))
+        first = bisect_right(index, after)
+        rows = self._tables.deliveries.rows
+        return [rows[(subscription_id, *key)] for key in index[first : first + limit]]
+
+    def find_deliveries(self, subscription_id: str, keys: Iterable[tuple[int, str]]) -> list[Delivery]:
+        rows = self._tables.deliveries.rows
+        named = ((subscription_id, *key) for key in sorted(set(keys)))
+        return [rows[name] for name in named if name in rows]
+
+    def count_deliveries(self) -> Mapping[tuple[str, DeliveryState], int]:
+        return Counter((d.subscription_id, d.state) for d in self._tables.deliveries.rows.values())
 
 
 def _is_started(maintenance: Maintenance) -> bool:

@@ -253,8 +253,7 @@ class Tables:
         self.forgotten_links: Table[ChainLink] = Table("forgotten audit log entry", self._log, self.forgotten_by_chain)
         self.heads = {chain: ChainHead() for chain in Chain}
 
-        self.idempotency_records_by_at: Index[IdempotencyRecord] = Index(lambda o: (ALL, (o.at, o.key)))
-        self.idempotency_records: Table[IdempotencyRecord] = Table("outcome", self._log, self.idempotency_records_by_at)
+        self.idempotency_records: Table[IdempotencyRecord] = Table("outcome", self._log)
 
         self.revocations: Table[Revocation] = Table("revocation", self._log)
 
@@ -270,11 +269,13 @@ class Tables:
             Delivery: self.deliveries,
             Event: self.events,
             Host: self.hosts,
+            IdempotencyRecord: self.idempotency_records,
             Maintenance: self.maintenances,
             Revocation: self.revocations,
             Scope: self.scopes,
             StoredRollout: self.rollouts,
             Subscription: self.subscriptions,
+            Token: self.tokens,
             VirtualMachine: self.vms,
         }
         self.by_sequence: dict[type[Any], Index[Any]] = {

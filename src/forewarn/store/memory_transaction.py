@@ -102,6 +102,12 @@ class MemoryTransaction(MemoryReader, BaseTransaction):
         for key in keys:
             self._tables.by_kind[kind].put(key, None)
 
+    def _delete_rows_before(self, kind: type[Any], field: str, moment: datetime) -> None:
+        table, get_moment = self._tables.by_kind[kind], attrgetter(field)
+        old = [key for key, value in table.rows.items() if (at := get_moment(value)) is not None and at < moment]
+        for key in old:
+            table.put(key, None)
+
     def _put_meta(self, key: str, value: str | None) -> None:
         self._tables.meta.put(key, value)
 
@@ -164,10 +170,6 @@ class MemoryTransaction(MemoryReader, BaseTransaction):
         for key in [key for key in self._tables.deliveries.rows if key[0] == subscription_id]:
             self._tables.deliveries.put(key, None)
 
-    def _delete_expired_revocations(self, now: datetime) -> None:
-        table = self._tables.revocations
-        self._delete_rows(Revocation, [each.nonce for each in table.rows.values() if each.expires_at <= now])
-
     def _delete_surplus_revocations(self, actor: str, kept: int) -> None:
         own = [each for each in self._tables.revocations.rows.values() if each.actor == actor]
         own.sort(key=attrgetter("expires_at", "nonce"), reverse=True)
@@ -178,19 +180,9 @@ class MemoryTransaction(MemoryReader, BaseTransaction):
 
     # Retention
 
-    def _delete_old_deliveries(self, before: datetime) -> None:
-        table = self._tables.deliveries
-        for key in [key for key, delivery in table.rows.items() if delivery.at < before]:
-            table.put(key, None)
-
-    def _delete_idempotency_records(self, before: datetime) -> None:
-        for _, key in self._tables.idempotency_records_by_at.copy_before(ALL, before):
-            self._tables.idempotency_records.put(key, None)
-
     def _delete_ended_tokens(self, before: datetime) -> None:
-        table = self._tables.tokens
-        for token in [each for each in table.rows.values() if _ended_before(each, before)]:
-            table.put(token.id, None)
+        for field in ("revoked_at", "expires_at"):
+            self._delete_rows_before(Token, field, before)
 
     def _list_ended_ids(self, before: datetime, limit: int) -> list[str]:
         return [place[-1] for place in self._tables.maintenances_by_ended_at.copy_before(ALL, before)[:limit]]
@@ -238,10 +230,6 @@ class MemoryTransaction(MemoryReader, BaseTransaction):
 
     def restore_claims(self, until: datetime, limit: int) -> int:  # noqa: ARG002 - of the contract
         return 0  # no other version ever worked on this store
-
-
-def _ended_before(token: Token, moment: datetime) -> bool:
-    return any(end is not None and end < moment for end in (token.revoked_at, token.expires_at))
 
 
 def _merge_changed(stored: T, value: T) -> T:

@@ -24,7 +24,7 @@ from forewarn.core.model import (
     VirtualMachine,
 )
 from forewarn.core.selection import EVERYTHING, Selection
-from forewarn.core.subscription import Delivery, Subscription
+from forewarn.core.subscription import Delivery, DeliveryState, Subscription
 from forewarn.store import tables as t
 from forewarn.store.audit_chain import find_nth_newest_event_at, read_link_page
 from forewarn.store.base_reader import KEY_FIELDS, BaseReader
@@ -36,7 +36,6 @@ from forewarn.store.selection_conditions import (
     build_maintenance_conditions,
     find_sequence_range,
 )
-from forewarn.store.sql_notifying import SqlNotifyingReader
 
 __all__ = ["TABLES", "SqlReader"]
 
@@ -48,6 +47,7 @@ TABLES: dict[type[Any], sa.Table] = {
     Delivery: t.delivery,
     Event: t.event,
     Host: t.host,
+    IdempotencyRecord: t.idempotency,
     Maintenance: t.maintenance,
     Revocation: t.revocation,
     Scope: t.scope,
@@ -55,13 +55,13 @@ TABLES: dict[type[Any], sa.Table] = {
     Subscription: t.subscription,
     VirtualMachine: t.vm,
 }
-"""Table of each kind of value whose columns have the names of its fields."""
+"""Table of each kind of value. Columns have the names of its fields, except the content of an idempotency record."""
 
 _NEAR = 5000
 """Maximum number of following entries for which examining each is quicker than finding all that belong to a tenant."""
 
 
-class SqlReader(SqlNotifyingReader, BaseReader):
+class SqlReader(BaseReader):
     """Reads on one connection; see `forewarn.store.contract.Reader` for the duties."""
 
     def __init__(self, connection: sa.Connection) -> None:
@@ -314,3 +314,40 @@ class SqlReader(SqlNotifyingReader, BaseReader):
         if row is None:
             return None
         return IdempotencyRecord(key=row.key, fingerprint=row.fingerprint, content=row.outcome, at=row.at)
+
+    # Looks and deliveries
+
+    def next_alert_check_at(self) -> datetime | None:
+        column = t.look.c.at
+        return self._connection.execute(sa.select(column).order_by(column).limit(1)).scalar()
+
+    def list_due_alert_checks(self, now: datetime, limit: int) -> list[AlertCheck]:
+        columns = t.look.c
+        query = sa.select(t.look).where(columns.at <= now).order_by(columns.at, columns.maintenance_id).limit(limit)
+        return from_rows(AlertCheck, self._connection.execute(query))
+
+    def list_deliveries(
+        self, subscription_id: str, state: DeliveryState, *, after: tuple[int, str] = (0, ""), limit: int = 100
+    ) -> list[Delivery]:
+        columns = t.delivery.c
+        is_sqlite = self._connection.dialect.name == "sqlite"
+        # In the order of code points, as SQLite sorts.
+        subject: sa.ColumnElement[Any] = columns.subject if is_sqlite else sa.collate(columns.subject, "C")
+        is_later = sa.or_(columns.sequence > after[0], sa.and_(columns.sequence == after[0], subject > after[1]))
+        query = sa.select(t.delivery).where(columns.subscription_id == subscription_id, columns.state == state)
+        query = query.where(is_later).order_by(columns.sequence, subject).limit(limit)
+        return from_rows(Delivery, self._connection.execute(query))
+
+    def find_deliveries(self, subscription_id: str, keys: Iterable[tuple[int, str]]) -> list[Delivery]:
+        columns, found = t.delivery.c, []
+        for piece in split_into_pieces(sorted(set(keys))):
+            is_named = sa.tuple_(columns.sequence, columns.subject).in_(piece)
+            query = sa.select(t.delivery).where(columns.subscription_id == subscription_id, is_named)
+            found += from_rows(Delivery, self._connection.execute(query))
+        return sorted(found, key=attrgetter("key"))
+
+    def count_deliveries(self) -> Mapping[tuple[str, DeliveryState], int]:
+        columns = t.delivery.c
+        query = sa.select(columns.subscription_id, columns.state, sa.func.count())
+        rows = self._connection.execute(query.group_by(columns.subscription_id, columns.state))
+        return {(subscription_id, state): count for subscription_id, state, count in rows}

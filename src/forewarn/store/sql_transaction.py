@@ -132,6 +132,9 @@ class SqlTransaction(SqlReader, BaseTransaction):
         for piece in split_into_pieces(sorted(set(keys))):
             self._connection.execute(sa.delete(column.table).where(column.in_(piece)))
 
+    def _delete_rows_before(self, kind: type[Any], field: str, moment: datetime) -> None:
+        self._connection.execute(sa.delete(TABLES[kind]).where(TABLES[kind].c[field] < moment))
+
     def _put_meta(self, key: str, value: str | None) -> None:
         if value is None:
             self._connection.execute(sa.delete(t.meta).where(t.meta.c.key == key))
@@ -191,9 +194,6 @@ class SqlTransaction(SqlReader, BaseTransaction):
         }
         self._connection.execute(sa.insert(t.idempotency), [row])
 
-    def _delete_expired_revocations(self, now: datetime) -> None:
-        self._connection.execute(sa.delete(t.revocation).where(t.revocation.c.expires_at <= now))
-
     def _delete_surplus_revocations(self, actor: str, kept: int) -> None:
         c = t.revocation.c
         newest = sa.select(c.nonce).where(c.actor == actor).order_by(c.expires_at.desc(), c.nonce.desc())
@@ -215,12 +215,6 @@ class SqlTransaction(SqlReader, BaseTransaction):
         self._delete_by_key(t.delivery.c.subscription_id, [subscription_id])
 
     # Retention
-
-    def _delete_old_deliveries(self, before: datetime) -> None:
-        self._connection.execute(sa.delete(t.delivery).where(t.delivery.c.at < before))
-
-    def _delete_idempotency_records(self, before: datetime) -> None:
-        self._connection.execute(sa.delete(t.idempotency).where(t.idempotency.c.at < before))
 
     def _list_ended_ids(self, before: datetime, limit: int) -> list[str]:
         c = t.maintenance.c
