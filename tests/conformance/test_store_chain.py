@@ -12,12 +12,20 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forewarn.core.audit_chain import Chain, ChainFault, ChainHead, ChainVerifier, choose_chain, hash_entry
+from forewarn.core.audit_chain import (
+    Chain,
+    ChainFault,
+    ChainHead,
+    ChainVerifier,
+    append_entry,
+    choose_chain,
+    hash_entry,
+)
 from forewarn.core.model import AuditEntry, EntryKind, MaintenanceState
 from forewarn.errors import StoreUnavailable
 from forewarn.store import SqlStore, Store
 from forewarn.store import tables as t
-from forewarn.store.audit_chain import HEADS, ChainHeads, build_chained_rows
+from forewarn.store.audit_chain import HEADS, ChainHeads
 from forewarn.store.contract import Reader
 from tests.support.databases import Database, Dictionaries, PostgreSql, save
 from tests.support.world import NOW, minutes
@@ -254,9 +262,9 @@ def rewrite(store: SqlStore) -> None:
     with store.write() as tx:
         heads = ChainHeads()
         entries = tx.list_entries().items
-        rows = build_chained_rows(heads, ((entry.sequence, entry) for entry in entries))
+        chained = [(e.sequence, e, *append_entry(heads.by_chain, e.sequence, e)) for e in entries]
         tx._connection.execute(sa.delete(t.audit_log))
-        tx._connection.execute(sa.insert(t.audit_log), rows)
+        tx._insert_entries(chained)
         tx._connection.execute(sa.update(t.meta).where(t.meta.c.key == HEADS).values(value=heads.encode()))
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "ChainPage",
     "ChainReport",
     "ChainVerifier",
+    "append_entry",
     "choose_chain",
     "hash_entry",
 ]
@@ -151,6 +152,14 @@ class ChainLink:
     chain: Chain
     hash: bytes
     entry: AuditEntry | None
+
+
+def append_entry(heads: dict[Chain, ChainHead], sequence: int, entry: AuditEntry) -> tuple[Chain, bytes]:
+    """Chain a new entry, which becomes the head of its chain in `heads`; return its chain and its hash."""
+    chain = choose_chain(entry)
+    digest = hash_entry(heads[chain].hash, chain, sequence, entry)
+    heads[chain] = ChainHead(sequence=sequence, hash=digest)
+    return chain, digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

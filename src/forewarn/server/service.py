@@ -70,7 +70,9 @@ _SWITCH_INTERVAL_S = 0.001
 _GC_THRESHOLDS = (50_000, 20, 50)
 _PROBE_EVERY_S = 1.0
 _CHECK_SPAN_S = 60.0
-"""Maximum duration of a check for damage, in seconds: while it runs, SQLite's write-ahead log grows."""
+"""Maximum duration of a check for damage, in seconds: while it runs, SQLite's write-ahead log grows. Only for a table
+that takes longer is it exceeded.
+"""
 
 
 class Service:

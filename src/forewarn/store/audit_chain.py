@@ -10,15 +10,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from forewarn.core.audit_chain import Chain, ChainHead, ChainLink, ChainPage, choose_chain, hash_entry
+from forewarn.core.audit_chain import Chain, ChainHead, ChainLink, ChainPage
 from forewarn.core.model import AuditEntry
 from forewarn.store import tables as t
-from forewarn.store.rows import split_into_pieces, to_row
+from forewarn.store.rows import split_into_pieces
 
 __all__ = [
     "HEADS",
     "ChainHeads",
-    "build_chained_rows",
     "find_nth_newest_event_at",
     "forget_audit",
     "forget_events",
@@ -50,22 +49,6 @@ class ChainHeads:
     def encode(self) -> str:
         """Return the text to store."""
         return json.dumps({chain.value: str(self.by_chain[chain]) for chain in Chain})
-
-    def append_entry(self, sequence: int, entry: AuditEntry) -> tuple[Chain, bytes]:
-        """Chain a new entry and return its chain and its hash."""
-        chain = choose_chain(entry)
-        digest = hash_entry(self.by_chain[chain].hash, chain, sequence, entry)
-        self.by_chain[chain] = ChainHead(sequence=sequence, hash=digest)
-        return chain, digest
-
-
-def build_chained_rows(heads: ChainHeads, numbered: Iterable[tuple[int, AuditEntry]]) -> list[dict[str, Any]]:
-    """Return the rows for new entries, chained in order."""
-    rows = []
-    for sequence, entry in numbered:
-        chain, digest = heads.append_entry(sequence, entry)
-        rows.append(to_row(entry) | {"sequence": sequence, "chain": chain, "hash": digest})
-    return rows
 
 
 # Reading

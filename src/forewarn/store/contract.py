@@ -546,6 +546,8 @@ class Store(Protocol):
     def check_pages(self, span_s: float) -> None:
         """Look for damage for at most `span_s`; the next call continues with the rest. May block.
 
+        A table that takes longer is interrupted, and gets twice the time at its next turn.
+
         Raises:
             StoreUnavailable: The database cannot be read now.
         """

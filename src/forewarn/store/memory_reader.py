@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -13,10 +14,8 @@ from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
 from forewarn.core.access import TENANT_ACTOR_PREFIX, Ownership, Token
+from forewarn.core.alert_schedule import AlertCheck
 from forewarn.core.audit_chain import Chain, ChainLink, ChainPage
-from forewarn.core.clock_jump import ClockJump
-from forewarn.core.decision import AudienceDocument
-from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
     Audience,
     AuditEntry,
@@ -24,18 +23,18 @@ from forewarn.core.model import (
     Host,
     Maintenance,
     MaintenanceState,
-    Scope,
     VirtualMachine,
 )
 from forewarn.core.selection import EVERYTHING, Selection, matches_entry, matches_maintenance
-from forewarn.store.clock_jump import CLOCK_JUMP, decode_jump
-from forewarn.store.contract import HOST_PREFIX, INVENTORY, FeedChanges, IdempotencyRecord, Page, StoredRollout
-from forewarn.store.memory_notifying import MemoryNotifyingReader
+from forewarn.core.subscription import Delivery, DeliveryState
+from forewarn.store.base_reader import BaseReader
+from forewarn.store.contract import IdempotencyRecord, Page, StoredRollout
 from forewarn.store.memory_ownership import is_entry_owned, is_maintenance_owned, is_vm_owned
 from forewarn.store.memory_tables import ALL, Table, Tables
 
 __all__ = ["MemoryReader", "copy_as_json", "find_by_key"]
 
+T = TypeVar("T")
 V = TypeVar("V")
 
 
@@ -53,34 +52,20 @@ def copy_as_json(content: Mapping[str, Any]) -> dict[str, Any]:
     return copy
 
 
-class MemoryReader(MemoryNotifyingReader):
+class MemoryReader(BaseReader):
     """Reads in dictionaries; see `forewarn.store.contract.Reader` for the duties."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def get_inventory(self) -> Inventory:
-        hosts, scopes = self._tables.hosts.rows, self._tables.scopes.rows
-        return Inventory(
-            hosts=tuple(hosts[name] for name in sorted(hosts)),
-            scopes=tuple(scopes[name] for name in sorted(scopes)),
-            vms=tuple(self.list_vms()),
-        )
+    def _find_rows(self, kind: type[T], keys: Iterable[str]) -> dict[str, T]:
+        return find_by_key(self._tables.by_kind[kind], keys)
 
-    def get_inventory_version(self) -> int:
-        return int(self._tables.meta.rows.get("inventory_version", "0"))
+    def _list_rows(self, kind: type[T]) -> list[T]:
+        return list(self._tables.by_kind[kind].rows.values())
 
-    def get_inventory_around(
-        self, *, host: str, vms: Iterable[str], addresses: Iterable[str], scopes: Iterable[str]
-    ) -> Inventory:
-        names = {*vms, *find_by_key(self._tables.addresses, set(addresses)).values()}
-        found = {vm.name: vm for vm in (*self.list_vms(host=host), *find_by_key(self._tables.vms, names).values())}
-        named = {*scopes, *(vm.scope for vm in found.values() if vm.scope is not None)}
-        return Inventory(
-            hosts=tuple(find_by_key(self._tables.hosts, [host]).values()),
-            scopes=tuple(self.find_scopes(sorted(named)).values()),
-            vms=tuple(found[name] for name in sorted(found)),
-        )
+    def _get_meta(self, key: str) -> str | None:
+        return self._tables.meta.rows.get(key)
 
     def list_vms(
         self, *, host: str | None = None, name: str | None = None, owned: Ownership | None = None
@@ -107,9 +92,6 @@ class MemoryReader(MemoryNotifyingReader):
         page = _slice_page(self._tables.hosts_by_name.get_group(ALL), after, limit)
         return {host: [name for (name,) in self._tables.vms_by_host.get_group(host)] for (host,) in page}
 
-    def find_hosts(self, names: Iterable[str]) -> dict[str, Host]:
-        return find_by_key(self._tables.hosts, names)
-
     def list_failed_hosts(self, limit: int) -> list[Host]:
         failed = [(h.failed_at, h) for h in self._tables.hosts.rows.values() if h.failed_at is not None]
         # Two stable sorts: hosts that failed at the same time are listed by name, and times descend.
@@ -117,34 +99,25 @@ class MemoryReader(MemoryNotifyingReader):
         failed.sort(key=lambda each: each[0], reverse=True)
         return [host for _, host in failed[:limit]]
 
-    def find_scopes(self, names: Iterable[str]) -> dict[str, Scope]:
-        return find_by_key(self._tables.scopes, names)
-
-    def iter_documents(self) -> Iterator[AudienceDocument]:
-        for audience in list(self._tables.audiences.rows.values()):
-            if audience.enabled_at is not None:
-                yield self._build_document(audience)
-
-    def _build_document(self, audience: Audience) -> AudienceDocument:
-        events, maintenances = self._tables.events.rows, self._tables.maintenances.rows
-        listed = [events[key] for _, key in self._tables.events_by_audience.get_group(audience.key)]
-        return AudienceDocument(audience=audience, items=tuple((e, maintenances[e.maintenance_id]) for e in listed))
-
     def get_position(self) -> int:
         return self._tables.counter
 
-    def get_feed_changes(self, since: int) -> FeedChanges:
-        marks = self._tables.feed_by_sequence.get_group(ALL)
-        keys = {key for sequence, key in marks if sequence > since}
-        documents = [self._build_document(audience) for audience in self.find_audiences(keys).values()]
-        if INVENTORY in keys:
-            return FeedChanges(position=self.get_position(), documents=documents, inventory=self.get_inventory())
-        names = [key.removeprefix(HOST_PREFIX) for key in keys if key.startswith(HOST_PREFIX)]
-        hosts = {name: tuple(self.list_vms(host=name)) for name in names}
-        return FeedChanges(position=self.get_position(), documents=documents, inventory=None, hosts=hosts)
+    def _find_vm_names(self, addresses: Iterable[str]) -> set[str]:
+        return set(find_by_key(self._tables.addresses, addresses).values())
 
-    def find_audiences(self, keys: Iterable[str]) -> dict[str, Audience]:
-        return find_by_key(self._tables.audiences, keys)
+    def _find_vms_on(self, hosts: Iterable[str]) -> list[VirtualMachine]:
+        return [vm for host in sorted(set(hosts)) for vm in self.list_vms(host=host)]
+
+    def _list_enabled_audiences(self) -> list[Audience]:
+        return [audience for audience in self._tables.audiences.rows.values() if audience.enabled_at is not None]
+
+    def _list_listed_events(self, audiences: Iterable[str] | None = None) -> list[Event]:
+        rows, index = self._tables.events.rows, self._tables.events_by_audience
+        keys = self._tables.audiences.rows if audiences is None else audiences
+        return [rows[key] for audience in keys for _, key in index.get_group(audience)]
+
+    def _find_marked_keys(self, since: int) -> set[str]:
+        return {key for sequence, key in self._tables.feed_by_sequence.get_group(ALL) if sequence > since}
 
     def list_maintenances(
         self,
@@ -188,9 +161,6 @@ class MemoryReader(MemoryNotifyingReader):
             if m.ended_at is not None and m.ended_at >= moment and is_maintenance_owned(owned, EVERYTHING, m)
         ]
         return [m for _, _, m in nlargest(limit, found, key=itemgetter(0, 1))]
-
-    def find_maintenances(self, ids: Iterable[str]) -> dict[str, Maintenance]:
-        return find_by_key(self._tables.maintenances, ids)
 
     def find_events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
         rows, index = self._tables.events.rows, self._tables.events_by_maintenance
@@ -312,9 +282,6 @@ class MemoryReader(MemoryNotifyingReader):
         found = [token for token in self._tables.tokens.rows.values() if token.host == host]
         return sorted(found, key=attrgetter("created_at", "id"))
 
-    def get_rollout(self, rollout_id: str) -> StoredRollout | None:
-        return self._tables.rollouts.rows.get(rollout_id)
-
     def list_rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
         found = [each for each in self._tables.rollouts.rows.values() if is_ended in {None, each.is_ended}]
         found.sort(key=attrgetter("id"))
@@ -327,14 +294,30 @@ class MemoryReader(MemoryNotifyingReader):
         found = self._tables.idempotency_records.rows.get(key)
         return None if found is None else replace(found, content=copy_as_json(found.content))
 
-    def get_inventory_fingerprint(self) -> str | None:
-        return self._tables.meta.rows.get("inventory")
+    # Looks and deliveries
 
-    def get_clock_kind(self) -> str | None:
-        return self._tables.meta.rows.get("clock")
+    def next_alert_check_at(self) -> datetime | None:
+        return next((at for at, _ in self._tables.alert_checks_by_at.get_group(ALL)), None)
 
-    def get_clock_jump(self) -> ClockJump | None:
-        return decode_jump(self._tables.meta.rows.get(CLOCK_JUMP))
+    def list_due_alert_checks(self, now: datetime, limit: int) -> list[AlertCheck]:
+        due = takewhile(lambda place: place[0] <= now, self._tables.alert_checks_by_at.get_group(ALL))
+        return [self._tables.alert_checks.rows[key] for _, key in islice(due, limit)]
+
+    def list_deliveries(
+        self, subscription_id: str, state: DeliveryState, *, after: tuple[int, str] = (0, ""), limit: int = 100
+    ) -> list[Delivery]:
+        index = self._tables.deliveries_by_state.get_group((subscription_id, state))
+        first = bisect_right(index, after)
+        rows = self._tables.deliveries.rows
+        return [rows[(subscription_id, *key)] for key in index[first : first + limit]]
+
+    def find_deliveries(self, subscription_id: str, keys: Iterable[tuple[int, str]]) -> list[Delivery]:
+        rows = self._tables.deliveries.rows
+        named = ((subscription_id, *key) for key in sorted(set(keys)))
+        return [rows[name] for name in named if name in rows]
+
+    def count_deliveries(self) -> Mapping[tuple[str, DeliveryState], int]:
+        return Counter((d.subscription_id, d.state) for d in self._tables.deliveries.rows.values())
 
 
 def _is_started(maintenance: Maintenance) -> bool:

@@ -13,21 +13,19 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 from forewarn.core.access import Revocation, Token
 from forewarn.core.alert_schedule import AlertCheck
 from forewarn.core.audit_chain import Chain, ChainHead, ChainLink
-from forewarn.core.model import Audience, AuditEntry, Event, Host, Maintenance, Scope, VirtualMachine
+from forewarn.core.model import Audience, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.subscription import Delivery, Subscription
 from forewarn.errors import StoreUnavailable
+from forewarn.store.base_transaction import ChainedEntry
 from forewarn.store.contract import IdempotencyRecord, StoredRollout
 
-__all__ = ["ALL", "Index", "MaintenanceHolders", "Numbered", "Table", "Tables"]
+__all__ = ["ALL", "Index", "MaintenanceHolders", "Table", "Tables"]
 
 V = TypeVar("V")
 V_contra = TypeVar("V_contra", contravariant=True)
 
 Place = tuple[Hashable, tuple[Any, ...]]
 """A group, and the place in it: the sort key of the value within the group, ending with the key in the table."""
-
-Numbered = tuple[int, AuditEntry, Chain, bytes]
-"""An audit log entry with its number, its chain and its hash. An entry gets its number when read: most never are."""
 
 ALL = ""
 """Name of the group of an index that has only one."""
@@ -234,11 +232,11 @@ class Tables:
             "event", self._log, self.events_by_sequence, self.events_by_maintenance, self.events_by_audience
         )
 
-        self.entries_by_sequence: Index[Numbered] = Index(lambda e: (ALL, (e[0],)), is_fixed=True)
-        self.entries_by_maintenance: Index[Numbered] = Index(_entry_place)
-        self.entries_of_no_maintenance: Index[Numbered] = Index(_place_without_maintenance)
-        self.entries_by_chain: Index[Numbered] = Index(lambda e: (e[2], (e[0],)), is_fixed=True)
-        self.audit_log: Table[Numbered] = Table(
+        self.entries_by_sequence: Index[ChainedEntry] = Index(lambda e: (ALL, (e[0],)), is_fixed=True)
+        self.entries_by_maintenance: Index[ChainedEntry] = Index(_entry_place)
+        self.entries_of_no_maintenance: Index[ChainedEntry] = Index(_place_without_maintenance)
+        self.entries_by_chain: Index[ChainedEntry] = Index(lambda e: (e[2], (e[0],)), is_fixed=True)
+        self.audit_log: Table[ChainedEntry] = Table(
             "audit log entry",
             self._log,
             self.entries_by_sequence,
@@ -250,8 +248,7 @@ class Tables:
         self.forgotten_links: Table[ChainLink] = Table("forgotten audit log entry", self._log, self.forgotten_by_chain)
         self.heads = {chain: ChainHead() for chain in Chain}
 
-        self.idempotency_records_by_at: Index[IdempotencyRecord] = Index(lambda o: (ALL, (o.at, o.key)))
-        self.idempotency_records: Table[IdempotencyRecord] = Table("outcome", self._log, self.idempotency_records_by_at)
+        self.idempotency_records: Table[IdempotencyRecord] = Table("outcome", self._log)
 
         self.revocations: Table[Revocation] = Table("revocation", self._log)
 
@@ -260,6 +257,26 @@ class Tables:
         self.subscriptions: Table[Subscription] = Table("subscription", self._log)
         self.deliveries_by_state: Index[Delivery] = Index(lambda d: ((d.subscription_id, d.state), d.key))
         self.deliveries: Table[Delivery] = Table("delivery", self._log, self.deliveries_by_state)
+
+        self.by_kind: dict[type[Any], Table[Any]] = {
+            AlertCheck: self.alert_checks,
+            Audience: self.audiences,
+            Delivery: self.deliveries,
+            Event: self.events,
+            Host: self.hosts,
+            IdempotencyRecord: self.idempotency_records,
+            Maintenance: self.maintenances,
+            Revocation: self.revocations,
+            Scope: self.scopes,
+            StoredRollout: self.rollouts,
+            Subscription: self.subscriptions,
+            Token: self.tokens,
+            VirtualMachine: self.vms,
+        }
+        self.by_sequence: dict[type[Any], Index[Any]] = {
+            Event: self.events_by_sequence,
+            Maintenance: self.maintenances_by_sequence,
+        }
 
     def commit(self) -> None:
         """Commit the changes."""
@@ -292,12 +309,12 @@ def _tenant_place(maintenance: Maintenance) -> Place | None:
     return (maintenance.tenant_key, (maintenance.created_at, maintenance.id))
 
 
-def _entry_place(numbered: Numbered) -> Place | None:
+def _entry_place(numbered: ChainedEntry) -> Place | None:
     sequence, entry = numbered[:2]
     return None if entry.maintenance_id is None else (entry.maintenance_id, (sequence,))
 
 
-def _place_without_maintenance(numbered: Numbered) -> Place | None:
+def _place_without_maintenance(numbered: ChainedEntry) -> Place | None:
     sequence, entry = numbered[:2]
     is_loose = entry.maintenance_id is None and numbered[2] is Chain.EVENTS
     return (ALL, (entry.at, sequence)) if is_loose else None

@@ -96,6 +96,7 @@ class SqlStore:
         self._is_check_over = False
         self._interrupt: Callable[[], None] = lambda: None
         self._tables_to_check = sorted(t.metadata.tables)
+        self._longer_spans_s: dict[str, float] = {}
         self._idle_timeout_ms = max(busy_timeout_ms // 2, _HALTED_MS_MIN)
         try:
             self._open_database(size_bytes_max, busy_timeout_ms)
@@ -191,8 +192,13 @@ class SqlStore:
         for _ in range(count):
             if uptime_s() >= until_s or self._is_check_over:
                 return
+            table = self._tables_to_check[0]
+            allowed_s = max(until_s - uptime_s(), self._longer_spans_s.get(table, 0.0))
             with self._watch_for_damage(), self._reader.connect() as connection:
-                self._check_table(connection, self._tables_to_check[0], until_s - uptime_s())
+                is_complete = self._check_table(connection, table, allowed_s)
+            # A check of a table cannot be continued, only begun again: without more time it would never be complete.
+            if not is_complete:
+                self._longer_spans_s[table] = 2 * allowed_s
             # Even if it was interrupted: otherwise a large table would keep the others from their turn.
             self._tables_to_check.append(self._tables_to_check.pop(0))
 
@@ -202,14 +208,15 @@ class SqlStore:
             self._is_check_over = True
             self._interrupt()
 
-    def _check_table(self, connection: sa.Connection, table: str, span_s: float) -> None:
+    def _check_table(self, connection: sa.Connection, table: str, span_s: float) -> bool:
+        """Check one table; return False if it was interrupted after `span_s`."""
         driver: Any = connection.connection.driver_connection
         timer = threading.Timer(max(span_s, 0.0), driver.interrupt)
         timer.daemon = True
         with self._check_lock:
             # Under the lock: either the check was ended before this, or ending it interrupts this connection.
             if self._is_check_over:
-                return
+                return False
             self._interrupt = driver.interrupt
         timer.start()
         try:
@@ -218,7 +225,7 @@ class SqlStore:
         except sa.exc.OperationalError as error:
             if "interrupted" not in str(error.orig):
                 raise
-            return
+            return False
         finally:
             # A later interrupt would hit another statement: the connection goes back to the pool.
             with self._check_lock:
@@ -227,6 +234,7 @@ class SqlStore:
             timer.join()
         if words != "ok":
             self._record_damage(f"database {self.url.database} is damaged: {' '.join(words.split())}")
+        return True
 
     def close(self) -> None:
         """Close every connection and release the lock."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from forewarn.core.access import TENANT_ACTOR_PREFIX, Ownership, Role, Token
+from forewarn.core.access import TENANT_ACTOR_PREFIX, Ownership, Revocation, Token
+from forewarn.core.alert_schedule import AlertCheck
 from forewarn.core.audit_chain import ChainPage
-from forewarn.core.clock_jump import ClockJump
-from forewarn.core.decision import AudienceDocument
-from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
     Audience,
     AuditEntry,
@@ -27,10 +24,11 @@ from forewarn.core.model import (
     VirtualMachine,
 )
 from forewarn.core.selection import EVERYTHING, Selection
+from forewarn.core.subscription import Delivery, DeliveryState, Subscription
 from forewarn.store import tables as t
 from forewarn.store.audit_chain import find_nth_newest_event_at, read_link_page
-from forewarn.store.clock_jump import CLOCK_JUMP, decode_jump
-from forewarn.store.contract import HOST_PREFIX, INVENTORY, FeedChanges, IdempotencyRecord, Page, StoredRollout
+from forewarn.store.base_reader import KEY_FIELDS, BaseReader
+from forewarn.store.contract import IdempotencyRecord, Page, StoredRollout
 from forewarn.store.ownership import match_owned_entries, match_owned_events, match_owned_maintenances, match_owned_vms
 from forewarn.store.rows import from_rows, split_into_pieces
 from forewarn.store.selection_conditions import (
@@ -38,17 +36,32 @@ from forewarn.store.selection_conditions import (
     build_maintenance_conditions,
     find_sequence_range,
 )
-from forewarn.store.sql_notifying import SqlNotifyingReader
 
-__all__ = ["SqlReader"]
+__all__ = ["TABLES", "SqlReader"]
 
 T = TypeVar("T")
+
+TABLES: dict[type[Any], sa.Table] = {
+    AlertCheck: t.look,
+    Audience: t.audience,
+    Delivery: t.delivery,
+    Event: t.event,
+    Host: t.host,
+    IdempotencyRecord: t.idempotency,
+    Maintenance: t.maintenance,
+    Revocation: t.revocation,
+    Scope: t.scope,
+    StoredRollout: t.rollout,
+    Subscription: t.subscription,
+    VirtualMachine: t.vm,
+}
+"""Table of each kind of value. Columns have the names of its fields, except the content of an idempotency record."""
 
 _NEAR = 5000
 """Maximum number of following entries for which examining each is quicker than finding all that belong to a tenant."""
 
 
-class SqlReader(SqlNotifyingReader):
+class SqlReader(BaseReader):
     """Reads on one connection; see `forewarn.store.contract.Reader` for the duties."""
 
     def __init__(self, connection: sa.Connection) -> None:
@@ -57,39 +70,27 @@ class SqlReader(SqlNotifyingReader):
     def _fetch_all(self, kind: type[T], query: sa.Select[Any]) -> list[T]:
         return from_rows(kind, self._connection.execute(query))
 
-    def _fetch_by_key(self, kind: type[T], column: sa.Column[Any], keys: Iterable[str]) -> list[T]:
+    def _fetch_by_key(
+        self, kind: type[T], column: sa.Column[Any], keys: Iterable[str], *terms: sa.ColumnElement[bool]
+    ) -> list[T]:
         found: list[T] = []
         for piece in split_into_pieces(sorted(set(keys))):
-            found += self._fetch_all(kind, sa.select(column.table).where(column.in_(piece)))
+            found += self._fetch_all(kind, sa.select(column.table).where(column.in_(piece), *terms))
         return found
 
-    def get_inventory_version(self) -> int:
-        return int(self._get_meta("inventory_version") or 0)
+    def _iter_rows(self, query: sa.Select[Any], column: sa.Column[Any], keys: Iterable[str]) -> Iterator[sa.Row[Any]]:
+        for piece in split_into_pieces(sorted(set(keys))):
+            yield from self._connection.execute(query.where(column.in_(piece)))
 
-    def get_inventory_around(
-        self, *, host: str, vms: Iterable[str], addresses: Iterable[str], scopes: Iterable[str]
-    ) -> Inventory:
-        names = set(vms)
-        for piece in split_into_pieces(sorted(set(addresses))):
-            names |= set(
-                self._connection.execute(sa.select(t.address.c.vm).where(t.address.c.address.in_(piece))).scalars()
-            )
-        found = {
-            vm.name: vm for vm in (*self.list_vms(host=host), *self._fetch_by_key(VirtualMachine, t.vm.c.name, names))
-        }
-        named = {*scopes, *(vm.scope for vm in found.values() if vm.scope is not None)}
-        return Inventory(
-            hosts=tuple(self._fetch_by_key(Host, t.host.c.name, [host])),
-            scopes=tuple(self.find_scopes(sorted(named)).values()),
-            vms=tuple(found[name] for name in sorted(found)),
-        )
+    def _find_rows(self, kind: type[T], keys: Iterable[str]) -> dict[str, T]:
+        column = TABLES[kind].c[KEY_FIELDS[kind]]
+        return {getattr(one, column.name): one for one in self._fetch_by_key(kind, column, keys)}
 
-    def get_inventory(self) -> Inventory:
-        return Inventory(
-            hosts=tuple(sorted(self._fetch_all(Host, sa.select(t.host)), key=attrgetter("name"))),
-            scopes=tuple(sorted(self._fetch_all(Scope, sa.select(t.scope)), key=attrgetter("name"))),
-            vms=tuple(self.list_vms()),
-        )
+    def _list_rows(self, kind: type[T]) -> list[T]:
+        return self._fetch_all(kind, sa.select(TABLES[kind]))
+
+    def _get_meta(self, key: str) -> str | None:
+        return self._connection.execute(sa.select(t.meta.c.value).where(t.meta.c.key == key)).scalar()
 
     def list_vms(
         self, *, host: str | None = None, name: str | None = None, owned: Ownership | None = None
@@ -109,9 +110,8 @@ class SqlReader(SqlNotifyingReader):
     def get_host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
         query = self._add_paging(sa.select(t.host.c.name), t.host.c.name, after, limit)
         vms: dict[str, list[str]] = {name: [] for name in self._connection.execute(query).scalars()}
-        for piece in split_into_pieces(vms):
-            for row in self._connection.execute(sa.select(t.vm.c.host, t.vm.c.name).where(t.vm.c.host.in_(piece))):
-                vms[row.host].append(row.name)
+        for row in self._iter_rows(sa.select(t.vm.c.host, t.vm.c.name), t.vm.c.host, vms):
+            vms[row.host].append(row.name)
         return {host: sorted(names) for host, names in vms.items()}
 
     def _add_paging(
@@ -124,55 +124,29 @@ class SqlReader(SqlNotifyingReader):
             query = query.where(name > after)
         return query.order_by(name).limit(limit)
 
-    def find_hosts(self, names: Iterable[str]) -> dict[str, Host]:
-        return {h.name: h for h in self._fetch_by_key(Host, t.host.c.name, names)}
-
     def list_failed_hosts(self, limit: int) -> list[Host]:
         query = sa.select(t.host).where(t.host.c.failed_at.is_not(None))
         return self._fetch_all(Host, query.order_by(t.host.c.failed_at.desc(), t.host.c.name).limit(limit))
 
-    def find_scopes(self, names: Iterable[str]) -> dict[str, Scope]:
-        return {s.name: s for s in self._fetch_by_key(Scope, t.scope.c.name, names)}
-
-    def iter_documents(self) -> Iterator[AudienceDocument]:
-        """Yield the documents; the listed events are read once and grouped by audience."""
-        query = sa.select(t.audience).where(t.audience.c.enabled_at.is_not(None))
-        listed = self._fetch_all(Event, sa.select(t.event).where(t.event.c.is_listed).order_by(t.event.c.audience))
-        yield from self._build_documents(self._fetch_all(Audience, query), listed)
-
-    def _build_documents(self, audiences: Iterable[Audience], listed: list[Event]) -> Iterator[AudienceDocument]:
-        maintenances = self._fetch_maintenances({e.maintenance_id for e in listed})
-        # All callers sort by audience: `groupby` joins only neighbours.
-        by_audience = {key: list(events) for key, events in groupby(listed, key=lambda e: e.audience)}
-        for audience in audiences:
-            events = sorted(by_audience.get(audience.key, ()), key=lambda e: e.sequence)
-            yield AudienceDocument(audience=audience, items=tuple((e, maintenances[e.maintenance_id]) for e in events))
-
     def get_position(self) -> int:
         return int(self._get_meta("sequence") or 0)
 
-    def get_feed_changes(self, since: int) -> FeedChanges:
-        position = self.get_position()
-        query = sa.select(t.feed.c.audience).where(t.feed.c.sequence > since)
-        # Most polls of a replica find nothing new: then the counter is all that is read.
-        keys = set() if position == since else set(self._connection.execute(query).scalars())
-        listed: list[Event] = []
-        for piece in split_into_pieces(sorted(keys)):
-            events = sa.select(t.event).where(t.event.c.audience.in_(piece), t.event.c.is_listed)
-            listed += self._fetch_all(Event, events)
-        listed.sort(key=attrgetter("audience"))
-        documents = list(self._build_documents(self.find_audiences(keys).values(), listed))
-        if INVENTORY in keys:
-            return FeedChanges(position=position, documents=documents, inventory=self.get_inventory())
-        names = [key.removeprefix(HOST_PREFIX) for key in keys if key.startswith(HOST_PREFIX)]
-        hosts: dict[str, list[VirtualMachine]] = {name: [] for name in names}
-        for vm in sorted(self._fetch_by_key(VirtualMachine, t.vm.c.host, names), key=attrgetter("name")):
-            hosts[vm.host].append(vm)
-        found = {name: tuple(vms) for name, vms in hosts.items()}
-        return FeedChanges(position=position, documents=documents, inventory=None, hosts=found)
+    def _find_vm_names(self, addresses: Iterable[str]) -> set[str]:
+        return {row.vm for row in self._iter_rows(sa.select(t.address.c.vm), t.address.c.address, addresses)}
 
-    def find_audiences(self, keys: Iterable[str]) -> dict[str, Audience]:
-        return {a.key: a for a in self._fetch_by_key(Audience, t.audience.c.key, keys)}
+    def _find_vms_on(self, hosts: Iterable[str]) -> list[VirtualMachine]:
+        return self._fetch_by_key(VirtualMachine, t.vm.c.host, hosts)
+
+    def _list_enabled_audiences(self) -> list[Audience]:
+        return self._fetch_all(Audience, sa.select(t.audience).where(t.audience.c.enabled_at.is_not(None)))
+
+    def _list_listed_events(self, audiences: Iterable[str] | None = None) -> list[Event]:
+        if audiences is None:
+            return self._fetch_all(Event, sa.select(t.event).where(t.event.c.is_listed))
+        return self._fetch_by_key(Event, t.event.c.audience, audiences, t.event.c.is_listed)
+
+    def _find_marked_keys(self, since: int) -> set[str]:
+        return set(self._connection.execute(sa.select(t.feed.c.audience).where(t.feed.c.sequence > since)).scalars())
 
     def list_maintenances(
         self,
@@ -212,12 +186,6 @@ class SqlReader(SqlNotifyingReader):
         found = self._fetch_all(Maintenance, query)
         return found[0] if found else None
 
-    def find_maintenances(self, ids: Iterable[str]) -> dict[str, Maintenance]:
-        return self._fetch_maintenances(ids)
-
-    def _fetch_maintenances(self, ids: Iterable[str]) -> dict[str, Maintenance]:
-        return {m.id: m for m in self._fetch_by_key(Maintenance, t.maintenance.c.id, ids)}
-
     def find_events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
         found: dict[str, list[Event]] = {}
         events = self._fetch_by_key(Event, t.event.c.maintenance_id, maintenance_ids)
@@ -226,18 +194,12 @@ class SqlReader(SqlNotifyingReader):
         return found
 
     def find_event_audiences(self, event_ids: Iterable[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for piece in split_into_pieces(sorted(set(event_ids))):
-            query = sa.select(t.event.c.id, t.event.c.audience).where(t.event.c.id.in_(piece))
-            found.update((row.id, row.audience) for row in self._connection.execute(query))
-        return found
+        query = sa.select(t.event.c.id, t.event.c.audience)
+        return {row.id: row.audience for row in self._iter_rows(query, t.event.c.id, event_ids)}
 
     def find_owned_events(self, event_ids: Iterable[str], owned: Ownership) -> set[str]:
-        found: set[str] = set()
-        for piece in split_into_pieces(sorted(set(event_ids))):
-            query = sa.select(t.event.c.id).where(t.event.c.id.in_(piece), match_owned_events(owned))
-            found.update(self._connection.execute(query).scalars())
-        return found
+        query = sa.select(t.event.c.id).where(match_owned_events(owned))
+        return {row.id for row in self._iter_rows(query, t.event.c.id, event_ids)}
 
     def list_entries(  # noqa: PLR0913 - as the contract says
         self,
@@ -322,10 +284,6 @@ class SqlReader(SqlNotifyingReader):
         found = self._fetch_all(Token, sa.select(t.token).where(t.token.c.host == host))
         return sorted(found, key=attrgetter("created_at", "id"))
 
-    def get_rollout(self, rollout_id: str) -> StoredRollout | None:
-        found = self._fetch_all(StoredRollout, sa.select(t.rollout).where(t.rollout.c.id == rollout_id))
-        return found[0] if found else None
-
     def list_rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
         query = sa.select(t.rollout).order_by(t.rollout.c.created_at.desc(), t.rollout.c.id).limit(limit)
         if is_ended is not None:
@@ -342,14 +300,39 @@ class SqlReader(SqlNotifyingReader):
             return None
         return IdempotencyRecord(key=row.key, fingerprint=row.fingerprint, content=row.outcome, at=row.at)
 
-    def get_inventory_fingerprint(self) -> str | None:
-        return self._get_meta("inventory")
+    # Looks and deliveries
 
-    def get_clock_kind(self) -> str | None:
-        return self._get_meta("clock")
+    def next_alert_check_at(self) -> datetime | None:
+        column = t.look.c.at
+        return self._connection.execute(sa.select(column).order_by(column).limit(1)).scalar()
 
-    def get_clock_jump(self) -> ClockJump | None:
-        return decode_jump(self._get_meta(CLOCK_JUMP))
+    def list_due_alert_checks(self, now: datetime, limit: int) -> list[AlertCheck]:
+        columns = t.look.c
+        query = sa.select(t.look).where(columns.at <= now).order_by(columns.at, columns.maintenance_id).limit(limit)
+        return from_rows(AlertCheck, self._connection.execute(query))
 
-    def _get_meta(self, key: str) -> str | None:
-        return self._connection.execute(sa.select(t.meta.c.value).where(t.meta.c.key == key)).scalar()
+    def list_deliveries(
+        self, subscription_id: str, state: DeliveryState, *, after: tuple[int, str] = (0, ""), limit: int = 100
+    ) -> list[Delivery]:
+        columns = t.delivery.c
+        is_sqlite = self._connection.dialect.name == "sqlite"
+        # In the order of code points, as SQLite sorts.
+        subject: sa.ColumnElement[Any] = columns.subject if is_sqlite else sa.collate(columns.subject, "C")
+        is_later = sa.or_(columns.sequence > after[0], sa.and_(columns.sequence == after[0], subject > after[1]))
+        query = sa.select(t.delivery).where(columns.subscription_id == subscription_id, columns.state == state)
+        query = query.where(is_later).order_by(columns.sequence, subject).limit(limit)
+        return from_rows(Delivery, self._connection.execute(query))
+
+    def find_deliveries(self, subscription_id: str, keys: Iterable[tuple[int, str]]) -> list[Delivery]:
+        columns, found = t.delivery.c, []
+        for piece in split_into_pieces(sorted(set(keys))):
+            is_named = sa.tuple_(columns.sequence, columns.subject).in_(piece)
+            query = sa.select(t.delivery).where(columns.subscription_id == subscription_id, is_named)
+            found += from_rows(Delivery, self._connection.execute(query))
+        return sorted(found, key=attrgetter("key"))
+
+    def count_deliveries(self) -> Mapping[tuple[str, DeliveryState], int]:
+        columns = t.delivery.c
+        query = sa.select(columns.subscription_id, columns.state, sa.func.count())
+        rows = self._connection.execute(query.group_by(columns.subscription_id, columns.state))
+        return {(subscription_id, state): count for subscription_id, state, count in rows}

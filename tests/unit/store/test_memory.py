@@ -41,8 +41,6 @@ from forewarn.core.subscription import Delivery, DeliveryState, NotificationKind
 from forewarn.errors import Conflict, ForewarnError, StoreUnavailable
 from forewarn.store import MemoryStore, SqlStore, Store
 from forewarn.store.contract import IdempotencyRecord, Reader, Transaction
-from forewarn.store.memory_transaction import MUTABLE
-from forewarn.store.sql_transaction import _MUTABLE
 from tests.support.databases import save
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import an_event, maintenance, vm
@@ -474,10 +472,6 @@ def test_the_store_in_memory_tells_what_the_store_on_sql_tells(
     with sql.read() as theirs, memory.read() as ours:
         for selection in selections:
             assert chosen(ours, selection) == chosen(theirs, selection)
-
-
-def test_the_same_fields_change_in_both() -> None:
-    assert {kind.__name__.lower(): names for kind, names in MUTABLE.items()} == _MUTABLE
 
 
 def test_what_the_store_handed_out_and_what_it_was_given_can_be_changed_without_changing_it() -> None:

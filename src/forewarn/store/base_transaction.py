@@ -1,0 +1,273 @@
+"""The writing that all stores share, above primitives that each store implements.
+
+Here it is decided what a change set writes and in which order, which fields may change, what an inventory replaces, and
+how much is forgotten in one step. See `docs/adr/0036-one-decision-for-all-stores.md`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from forewarn.core.access import Revocation
+from forewarn.core.alert_schedule import AlertCheck
+from forewarn.core.audit_chain import Chain, ChainHead, append_entry
+from forewarn.core.clock_jump import ClockJump
+from forewarn.core.decision import ChangeSet
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import Audience, AuditEntry, Event, Host, Maintenance, Scope, VirtualMachine
+from forewarn.core.subscription import Delivery, Subscription
+from forewarn.errors import StoreUnavailable
+from forewarn.store.base_reader import INVENTORY_VERSION
+from forewarn.store.clock_jump import CLOCK_JUMP, encode_jump
+from forewarn.store.contract import (
+    INVENTORY,
+    IdempotencyRecord,
+    PruneResult,
+    StoredRollout,
+    Transaction,
+    list_changed_keys,
+)
+from forewarn.store.working_set_loader import WorkingSetLoader
+
+__all__ = ["MUTABLE_FIELDS", "BaseTransaction", "ChainedEntry"]
+
+Declared = TypeVar("Declared", Host, Scope, VirtualMachine)
+
+ChainedEntry = tuple[int, AuditEntry, Chain, bytes]
+"""An audit log entry with its number, its chain and its hash. An entry gets its number when read: most never are."""
+
+MUTABLE_FIELDS: dict[type[Any], tuple[str, ...]] = {
+    Maintenance: (
+        "state",
+        "not_before",
+        "due_at",
+        "started_at",
+        "begun_at",
+        "impacted_at",
+        "ended_at",
+        "attempts",
+        "deferrals",
+        "extensions",
+        "extended",
+        "announced_at",
+        "moved_from",
+        "moved_by",
+    ),
+    Event: ("is_listed", "approved_at", "approved_by"),
+}
+"""Fields that change after a value was made; all others never change."""
+
+_NOUNS: dict[type[Any], str] = {Host: "host", Scope: "scope", VirtualMachine: "vm"}
+
+_ENTRIES_PER_MAINTENANCE = 10
+"""Number of entries of no maintenance, and of `Chain.AUDIT`, forgotten in place of one maintenance."""
+
+
+class BaseTransaction(WorkingSetLoader, Transaction):
+    """Writes through primitives; see `forewarn.store.contract.Transaction` for the duties."""
+
+    def now(self) -> datetime | None:
+        return None
+
+    # Changes
+
+    def save(self, changes: ChangeSet) -> None:
+        self._upsert_rows(Audience, changes.audiences.values())
+        self._mark_changed(document.audience.key for document in changes.documents)
+        self._write_values(Maintenance, changes.maintenances, changes.created)
+        self._write_values(Event, changes.events, changes.created)
+        self._upsert_rows(Host, changes.hosts.values())
+        self._upsert_rows(VirtualMachine, changes.vms.values())
+        if changes.vms or changes.hosts:
+            self._increment_inventory_version()
+        self._index_claims(changes)
+        chained: list[ChainedEntry] = []
+        for entry in changes.entries:
+            sequence = self.next_sequence()  # before the heads, which it may read
+            chained.append((sequence, entry, *append_entry(self._get_heads(), sequence, entry)))
+        self._insert_entries(chained)
+        self.save_alert_checks(changes.alert_checks)
+
+    def _write_values(self, kind: type[Any], values: Mapping[str, Any], created: Collection[str]) -> None:
+        """Insert new values; of existing ones write only the fields that can change."""
+        self._insert_rows(kind, [value for key, value in values.items() if key in created])
+        self._update_rows(kind, [value for key, value in values.items() if key not in created])
+
+    def _index_claims(self, changes: ChangeSet) -> None:
+        """Index the claims of new maintenances, and release those of ended ones."""
+        self._insert_claims([m for key, m in changes.maintenances.items() if key in changes.created])
+        ended = (key for key, m in changes.maintenances.items() if not m.is_active and key not in changes.created)
+        self._release_claims(ended)
+
+    def _mark_changed(self, audiences: Iterable[str]) -> None:
+        """Number a change. Writers run one after the other, so a larger number was committed later."""
+        keys = list(audiences)
+        if keys:
+            self._upsert_marks(keys, self.next_sequence())
+
+    def save_alert_checks(self, looks: Mapping[str, AlertCheck | None]) -> None:
+        self._delete_rows(AlertCheck, (key for key, look in looks.items() if look is None))
+        self._upsert_rows(AlertCheck, (look for look in looks.values() if look is not None))
+
+    # Inventory
+
+    def replace_inventory(self, inventory: Inventory, fingerprint: str, before: Inventory | None = None) -> None:
+        marks = [INVENTORY] if before is None else list_changed_keys(before, inventory)
+        before = self.get_inventory() if before is None else before
+        self._replace_rows(Host, before.hosts, inventory.hosts)
+        self._replace_rows(Scope, before.scopes, inventory.scopes)
+        removed, added = self._replace_rows(VirtualMachine, before.vms, inventory.vms)
+        self._replace_addresses(removed, added)
+        self._put_meta("inventory", fingerprint)
+        self._increment_inventory_version()
+        self._mark_changed(marks)
+
+    def _replace_rows(
+        self, kind: type[Declared], before: Iterable[Declared], after: Iterable[Declared]
+    ) -> tuple[list[Declared], list[Declared]]:
+        """Write only the differences; return the values that were removed, and those added, both for a changed one."""
+        after = list(after)
+        old, new = {one.name: one for one in before}, {one.name: one for one in after}
+        # The dictionary would silently drop one of two with the same name.
+        if len(new) < len(after):
+            msg = f"cannot store the inventory: it has a duplicate {_NOUNS[kind]}"
+            raise StoreUnavailable(msg)
+        changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+        removed = [one for name, one in old.items() if name in changed]
+        added = [one for name, one in new.items() if name in changed]
+        self._delete_rows(kind, (one.name for one in removed))
+        self._insert_rows(kind, added)
+        return removed, added
+
+    def _increment_inventory_version(self) -> None:
+        self._put_meta(INVENTORY_VERSION, str(self.get_inventory_version() + 1))
+
+    # Single values
+
+    def save_clock_kind(self, kind: str) -> None:
+        self._put_meta("clock", kind)
+
+    def save_clock_jump(self, jump: ClockJump | None) -> None:
+        self._put_meta(CLOCK_JUMP, None if jump is None else encode_jump(jump))
+
+    def save_rollout(self, rollout: StoredRollout) -> None:
+        self._upsert_rows(StoredRollout, [rollout])
+
+    def save_subscription(self, subscription: Subscription) -> None:
+        self._upsert_rows(Subscription, [subscription])
+
+    def delete_subscription(self, subscription_id: str) -> None:
+        self._delete_deliveries_of(subscription_id)
+        self._delete_rows(Subscription, [subscription_id])
+
+    def save_deliveries(self, deliveries: Iterable[Delivery]) -> None:
+        self._upsert_rows(Delivery, deliveries)
+
+    def add_revocation(self, revocation: Revocation, now: datetime, actor_max: int) -> bool:
+        # One that expires now has expired; moments are whole microseconds.
+        self._delete_rows_before(Revocation, "expires_at", now + timedelta.resolution)
+        if self.is_revoked(revocation.nonce):
+            return False
+        self._insert_rows(Revocation, [revocation])
+        self._delete_surplus_revocations(revocation.actor, actor_max)
+        return True
+
+    # Retention
+
+    def prune_history(
+        self, ended_before: datetime, outcomes_before: datetime, limit: int, audit_before: datetime | None = None
+    ) -> PruneResult:
+        self._delete_rows_before(IdempotencyRecord, "at", outcomes_before)
+        ids = self._list_ended_ids(ended_before, limit)
+        entries = self._forget_maintenances(ids)
+        if len(ids) < limit:
+            self._delete_ended_tokens(ended_before)
+            entries += self._forget_loose_entries(ended_before, _ENTRIES_PER_MAINTENANCE * limit)
+            entries += self._forget_audit_entries(audit_before or ended_before, _ENTRIES_PER_MAINTENANCE * limit)
+        self._delete_rows_before(Delivery, "at", ended_before)
+        return PruneResult(maintenances=len(ids), entries=entries)
+
+    # Primitives
+
+    @abstractmethod
+    def _get_heads(self) -> dict[Chain, ChainHead]:
+        """Return the heads of the hash chains, to be changed in place; valid after `next_sequence`."""
+
+    @abstractmethod
+    def _insert_rows(self, kind: type[Any], values: Iterable[Any]) -> None:
+        """Insert new values.
+
+        Raises:
+            StoreUnavailable: A key, or another unique field, is already in the store.
+        """
+
+    @abstractmethod
+    def _upsert_rows(self, kind: type[Any], values: Iterable[Any]) -> None:
+        """Insert values, or replace those with the same key."""
+
+    @abstractmethod
+    def _update_rows(self, kind: type[Any], values: Iterable[Any]) -> None:
+        """Write the mutable fields of those values that exist."""
+
+    @abstractmethod
+    def _delete_rows(self, kind: type[Any], keys: Iterable[str]) -> None:
+        """Delete the values with these keys, if they exist."""
+
+    @abstractmethod
+    def _delete_rows_before(self, kind: type[Any], field: str, moment: datetime) -> None:
+        """Delete the values with a moment in that field that is before this one."""
+
+    @abstractmethod
+    def _put_meta(self, key: str, value: str | None) -> None:
+        """Store a single value under that key; None: delete it."""
+
+    @abstractmethod
+    def _upsert_marks(self, keys: Iterable[str], sequence: int) -> None:
+        """Give these keys of the change feed that number."""
+
+    @abstractmethod
+    def _insert_claims(self, maintenances: Iterable[Maintenance]) -> None:
+        """Index the claims of new maintenances; those of active ones hold their VMs and scopes."""
+
+    @abstractmethod
+    def _release_claims(self, maintenance_ids: Iterable[str]) -> None:
+        """Make the claims of maintenances that have ended hold nothing."""
+
+    @abstractmethod
+    def _insert_entries(self, entries: Iterable[ChainedEntry]) -> None:
+        """Insert audit log entries."""
+
+    @abstractmethod
+    def _replace_addresses(self, removed: Iterable[VirtualMachine], added: Iterable[VirtualMachine]) -> None:
+        """Delete the addresses of some VMs, then insert those of others: an address may move from one to another."""
+
+    @abstractmethod
+    def _delete_deliveries_of(self, subscription_id: str) -> None:
+        """Delete the deliveries of a subscription."""
+
+    @abstractmethod
+    def _delete_surplus_revocations(self, actor: str, kept: int) -> None:
+        """Delete revocations of one actor except the `kept` that expire last, or of equals have the largest nonce."""
+
+    @abstractmethod
+    def _delete_ended_tokens(self, before: datetime) -> None:
+        """Delete tokens that were revoked or expired before that time."""
+
+    @abstractmethod
+    def _list_ended_ids(self, before: datetime, limit: int) -> list[str]:
+        """Return the ids of at most `limit` maintenances that ended before that time, in the order of their ends."""
+
+    @abstractmethod
+    def _forget_maintenances(self, ids: Collection[str]) -> int:
+        """Forget maintenances with all that is theirs; return the number of entries of `Chain.EVENTS` among that."""
+
+    @abstractmethod
+    def _forget_loose_entries(self, before: datetime, limit: int) -> int:
+        """Forget at most `limit` entries of no maintenance in `Chain.EVENTS`, the oldest first; return how many."""
+
+    @abstractmethod
+    def _forget_audit_entries(self, before: datetime, limit: int) -> int:
+        """Forget at most `limit` of the oldest entries of `Chain.AUDIT`, up to the first one not before that time."""

@@ -1,0 +1,126 @@
+"""Loading of a working set, the same for all stores: what a decision about some targets may touch."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable
+
+from forewarn.core.decision import WorkingSet
+from forewarn.core.model import Event, EventType, MaintenanceState, VirtualMachine, audience_key, split_audience_keys
+from forewarn.store.base_reader import BaseReader
+
+__all__ = ["WorkingSetLoader"]
+
+
+class WorkingSetLoader(BaseReader):
+    """Loads working sets through primitives; see `forewarn.store.contract.Transaction` for the duties."""
+
+    def load_targets(self, hosts: Iterable[str], vms: Iterable[str]) -> WorkingSet:
+        hosts = list(hosts)
+        state = WorkingSet(hosts=self.find_hosts(hosts))
+        found = [*self._find_vms_on(hosts), *self._find_rows(VirtualMachine, vms).values()]
+        self._add_vms(state, found)
+        holders = self._find_holders([vm.name for vm in found], [vm.scope for vm in found if vm.scope is not None])
+        self._add_maintenances(state, holders)
+        self._complete_state(state)
+        return state
+
+    def load_maintenances(
+        self, ids: Iterable[str], *, with_neighbours: bool = False, into: WorkingSet | None = None
+    ) -> WorkingSet:
+        state = WorkingSet() if into is None else into
+        ids = set(ids)
+        self._add_maintenances(state, ids)
+        state.focus |= ids & state.maintenances.keys()
+        self._add_neighbours(state)
+        if with_neighbours:
+            state.focus |= {m.id for m in state.maintenances.values() if m.is_active}
+            self._add_neighbours(state)
+        self._complete_state(state)
+        return state
+
+    def load_events(self, ids: Iterable[str]) -> WorkingSet:
+        events = self._find_rows(Event, ids)
+        state = WorkingSet()
+        self._add_maintenances(state, {e.maintenance_id for e in events.values()})
+        # If a scope couples its deletes, one approval may start the others too (R92).
+        has_deletes = any(m.type is EventType.TERMINATE and m.is_active for m in state.maintenances.values())
+        state = self.load_maintenances(list(state.maintenances), with_neighbours=has_deletes, into=state)
+        state.events.update(events)
+        return state
+
+    def load_audiences(self, keys: Iterable[str], *, with_waiting: bool = False) -> WorkingSet:
+        keys = list(keys)
+        ids = set(self._find_listed(keys).values())
+        holders = self._find_holders(*split_audience_keys(keys)) if with_waiting else set()
+        found = self.find_maintenances(ids | holders)
+        waiting = {i for i, m in found.items() if i in holders and m.state is MaintenanceState.SCHEDULED}
+        ids |= waiting
+        state = WorkingSet(maintenances={i: m for i, m in found.items() if i in ids})
+        self.load_maintenances(ids, into=state)
+        state.audiences.update(self.find_audiences(keys))
+        self._complete_state(state, waiting)
+        return state
+
+    def _add_maintenances(self, state: WorkingSet, ids: Iterable[str]) -> None:
+        missing = [i for i in ids if i not in state.maintenances]
+        if missing:
+            state.maintenances.update(self.find_maintenances(missing))
+
+    def _add_neighbours(self, state: WorkingSet) -> None:
+        focus = [state.maintenances[i] for i in state.focus if state.maintenances[i].is_active]
+        claims = [claim for m in focus for claim in m.claims]
+        self._add_maintenances(state, self._find_holders([c.vm for c in claims], [c.scope for c in claims if c.scope]))
+
+    def _complete_state(self, state: WorkingSet, waiting: Collection[str] = ()) -> None:
+        """Add what a decision about the focus may touch: events, VMs, scopes, audiences with their documents."""
+        for events in self.find_events_of(m.id for m in state.maintenances.values() if m.is_active).values():
+            state.events.update((e.id, e) for e in events)
+        needed = _find_needed_vms(state, waiting)
+        lone = self._find_vms_with_policy(_find_lone_vms(state) - needed)
+        self._add_vms(state, [*self._find_rows(VirtualMachine, needed).values(), *lone])
+        vm_audiences = {audience_key(vm, state.scopes.get(vm.scope or "")) for vm in state.vms.values()}
+        keys = vm_audiences | {e.audience for e in state.events.values()} | set(state.audiences)
+        state.audiences.update(self.find_audiences(keys - set(state.audiences)))
+        # Only the ids: most of these events are loaded already, and turning rows into values takes the time.
+        others = self._find_listed(state.audiences).keys() - state.events.keys()
+        listed = self._find_rows(Event, others)
+        state.events.update(listed)
+        self._add_maintenances(state, {e.maintenance_id for e in listed.values()})
+
+    def _add_vms(self, state: WorkingSet, vms: Iterable[VirtualMachine]) -> None:
+        state.vms.update((vm.name, vm) for vm in vms)
+        names = {vm.scope for vm in state.vms.values() if vm.scope is not None}
+        names |= {c.scope for i in state.focus for c in state.maintenances[i].claims if c.scope is not None}
+        state.scopes.update(self.find_scopes(names - set(state.scopes)))
+
+    # Primitives
+
+    @abstractmethod
+    def _find_holders(self, vms: Iterable[str], scopes: Iterable[str]) -> set[str]:
+        """Return the ids of the active maintenances that hold one of those VMs or scopes."""
+
+    @abstractmethod
+    def _find_vms_with_policy(self, names: Iterable[str]) -> list[VirtualMachine]:
+        """Return those of the VMs that have a policy, or a scope that may have one: few, and so quickly read."""
+
+    @abstractmethod
+    def _find_listed(self, audiences: Iterable[str]) -> dict[str, str]:
+        """Return the ids of the listed events of these audiences, each with the id of its maintenance."""
+
+
+def _find_lone_vms(state: WorkingSet) -> set[str]:
+    """Return the VMs without a scope that a scheduled maintenance in focus holds: each has its own policy."""
+    scheduled = (m for i in state.focus if (m := state.maintenances[i]).state is MaintenanceState.SCHEDULED)
+    return {claim.vm for m in scheduled for claim in m.claims if claim.scope is None} - state.vms.keys()
+
+
+def _find_needed_vms(state: WorkingSet, waiting: Collection[str] = ()) -> set[str]:
+    """Return the VMs of maintenances that may still be announced, or that remove VMs when they end."""
+    needed = {name for i in waiting for name in state.maintenances[i].vms}
+    for i in state.focus:
+        maintenance = state.maintenances[i]
+        is_queued = maintenance.state is MaintenanceState.QUEUED
+        if is_queued or (maintenance.is_active and maintenance.type in {EventType.PREEMPT, EventType.TERMINATE}):
+            needed.update(maintenance.vms)
+    return needed - set(state.vms)
