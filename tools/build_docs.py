@@ -194,7 +194,7 @@ def agent_configuration() -> str:
     text = (
         "# The agent's configuration\n\nOne TOML file, by default `/etc/forewarn/agent.toml`; on Windows it lies in "
         "`%ProgramData%`. An unknown key is an error.\nSpans of time are written `90s`, `15m`, `24h`. `forewarn agent "
-        "check` says what a file would do, and names the line of a mistake.\n\n"
+        "check` says what a file would do, and names the key of a mistake: `rule[1].approve` is in the second rule.\n\n"
     )
     text += _keys(Configuration)
     text += "\n## `[together]`\n\n" + _keys(TogetherSettings)

@@ -856,7 +856,7 @@ def test_it_stops_within_its_time_while_a_hook_runs(box: Box) -> None:
 def test_a_configuration_that_is_wrong_is_not_installed(box: Box) -> None:
     done = box.install("[[rule]]\nprepair = []")
     assert done.returncode != 0
-    assert f"{PLACE}/agent.toml:4: " in done.stderr
+    assert f"{PLACE}/agent.toml: rule[0].prepair: " in done.stderr
     assert not box.inside("ls", f"/etc/systemd/system/{UNIT}").stdout
 
 
