@@ -55,7 +55,8 @@ from forewarn.wire.notification import EventData, MaintenanceData, PingData, Rol
 
 sys.path[:0] = [str(Path(__file__).parent.parent)]  # this file is run by its path
 
-from tools.reference import surroundings  # noqa: E402 - the path has to be set before
+from tools.commands import leaves  # noqa: E402 - the path has to be set before
+from tools.reference import surroundings  # noqa: E402 - as above
 from tools.reference.conformance import conformance  # noqa: E402 - as above
 from tools.reference.library import library  # noqa: E402 - as above
 from tools.reference.openapi import control_api  # noqa: E402 - as above
@@ -168,7 +169,7 @@ def notifications() -> str:
 def commands() -> str:
     """Every command with its help."""
     text = "# Commands\n\nEvery command has `--help` with examples.\n"
-    for words, command in _walk(typer.main.get_command(cli), ("forewarn",)):
+    for words, command in leaves(typer.main.get_command(cli), ("forewarn",)):
         text += f"\n## {' '.join(words)}\n\n{_help(command)}\n"
         options = [p for p in command.params if p.name != "help"]
         if options:
@@ -183,16 +184,6 @@ def commands() -> str:
     return text
 
 
-def _walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:  # noqa: ANN401 - click's commands
-    children = getattr(command, "commands", None)
-    if children is None:
-        yield words, command
-        return
-    for name, child in children.items():
-        if not child.hidden:
-            yield from _walk(child, (*words, name))
-
-
 def _help(command: Any) -> str:  # noqa: ANN401 - a click command
     parts = [(command.help or "").strip(), (command.epilog or "").strip()]
     return "\n\n".join(part for part in parts if part)
@@ -203,7 +194,7 @@ def agent_configuration() -> str:
     text = (
         "# The agent's configuration\n\nOne TOML file, by default `/etc/forewarn/agent.toml`; on Windows it lies in "
         "`%ProgramData%`. An unknown key is an error.\nSpans of time are written `90s`, `15m`, `24h`. `forewarn agent "
-        "check` says what a file would do, and names the line of a mistake.\n\n"
+        "check` says what a file would do, and names the key of a mistake: `rule[1].approve` is in the second rule.\n\n"
     )
     text += _keys(Configuration)
     text += "\n## `[together]`\n\n" + _keys(TogetherSettings)

@@ -39,8 +39,8 @@ def pages() -> dict[str, str]:
 
 
 def _page(noun: str) -> str:
-    """The name of a command's page; it may have two words."""
-    return f"forewarn-{noun.replace(' ', '-')}"
+    """The name of a command's page."""
+    return f"forewarn-{noun}"
 
 
 def roff(text: str) -> str:

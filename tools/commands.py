@@ -23,10 +23,9 @@ def nouns() -> tuple[tuple[str, Any], ...]:
 
 def leaves(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:  # noqa: ANN401 - Typer's
     """A command that stands alone, or every command of a group, with the words that call it."""
-    children = getattr(command, "commands", None)
-    if children is None:
+    children = getattr(command, "commands", {})
+    if not children or command.invoke_without_command:
         yield words, command
-        return
     for name, child in children.items():
         if not child.hidden:
             yield from leaves(child, (*words, name))

@@ -110,17 +110,17 @@ def test_check_warns_of_rules_that_never_match_and_of_none_at_all(tmp_path: Path
     (tmp_path / "agent.toml").write_text('[[rule]]\n[[rule]]\nname = "second"\ntypes = ["Freeze"]\n')
     done = forewarn("agent", "check", folder=tmp_path)
     assert done.returncode == 0
-    assert "agent.toml:2: 'second' can never match" in done.stderr
+    assert "agent.toml: 'second' can never match" in done.stderr
     (tmp_path / "agent.toml").write_text("")
     assert "there are no rules: every event is only logged" in forewarn("agent", "check", folder=tmp_path).stderr
 
 
 @pytest.mark.parametrize("verb", ["check", "run", "status", "approve"])
-def test_a_mistake_is_one_line_with_the_file_and_the_line(verb: str, tmp_path: Path) -> None:
+def test_a_mistake_is_one_line_with_the_file_and_the_key(verb: str, tmp_path: Path) -> None:
     (tmp_path / "agent.toml").write_text('\n[[rule]]\napprove = "soon"\n')
     done = forewarn("agent", verb, folder=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"forewarn: {tmp_path}/agent.toml:3: ")
+    assert done.stderr.startswith(f"forewarn: {tmp_path}/agent.toml: rule[0].approve: ")
     assert done.stderr.count("\n") == 1
 
 

@@ -365,12 +365,12 @@ def test_a_second_agent_on_the_same_state_file_is_refused(tmp_path: Path, cloud:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ('log_level = "loud"\n', r":7: log_level: .*'loud'.*"),
-        ("[[rule]]\nprepair = []\n", r":8: .*prepair.*"),
-        ('name = "x', r":7: not valid TOML: .*"),
+        ('log_level = "loud"\n', r": log_level: .*'loud'.*"),
+        ("[[rule]]\nprepair = []\n", r": rule\[0\]\.prepair: .*"),
+        ("name = x", r": not valid TOML: .* \(at line 7, column \d+\)"),
     ],
 )
-def test_a_wrong_configuration_is_told_with_its_file_and_line(tmp_path: Path, wrong: str, said: str) -> None:
+def test_a_wrong_configuration_is_told_with_its_file_and_key(tmp_path: Path, wrong: str, said: str) -> None:
     config = configure(tmp_path, "http://127.0.0.1:1", wrong)
     line = refused(tmp_path)
     assert re.fullmatch(f"forewarn: {re.escape(str(config))}{said}", line), line
@@ -856,7 +856,7 @@ def test_it_stops_within_its_time_while_a_hook_runs(box: Box) -> None:
 def test_a_configuration_that_is_wrong_is_not_installed(box: Box) -> None:
     done = box.install("[[rule]]\nprepair = []")
     assert done.returncode != 0
-    assert f"{PLACE}/agent.toml:4: " in done.stderr
+    assert f"{PLACE}/agent.toml: rule[0].prepair: " in done.stderr
     assert not box.inside("ls", f"/etc/systemd/system/{UNIT}").stdout
 
 

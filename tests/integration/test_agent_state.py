@@ -363,11 +363,11 @@ def test_a_missing_configuration_is_told_with_the_option_that_names_another(tmp_
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b'a = 1\nb = "\xff"\n', ":2: not valid UTF-8, which TOML requires"),
-        ('name = "db"\n'.encode("utf-16"), ":1: not valid UTF-8, which TOML requires"),
+        (b'a = 1\nb = "\xff"\n', ": not valid UTF-8, which TOML requires (at line 2)"),
+        ('name = "db"\n'.encode("utf-16"), ": not valid UTF-8, which TOML requires (at line 1)"),
         (b"# " + "\u96ea".encode() * (1 << 19), " is larger than 1048576 bytes"),
-        (b"name = 3\n", ":1: name: expected a string, got 3"),
-        (b"\xef\xbb\xbf\nname = 3\n", ":2: name: expected a string, got 3"),
+        (b"name = 3\n", ": name: expected a string, got 3"),
+        (b"\xef\xbb\xbf\nname = 3\n", ": name: expected a string, got 3"),
     ],
 )
 def test_a_configuration_that_cannot_be_read_is_told_in_one_line(tmp_path: Path, content: bytes, said: str) -> None:

@@ -21,7 +21,7 @@ from typing import Self
 
 import pytest
 
-from forewarn.cli.completion import SCRIPTS, Shell
+from forewarn.cli.completion import Shell
 from tests.support.processes import Served, served, wait_for
 from tests.support.spans import GUARD_S
 
@@ -35,6 +35,13 @@ vms:
   - {name: db, host: host-2, addresses: [127.0.0.13]}
 """
 _SILENT_S = 5.0
+_ARGUMENTS = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}
+_SET_UP = {
+    "bash": "source completion.bash",
+    "zsh": "fpath+=~/.zfunc; autoload -Uz compinit; compinit -u -D",
+}
+_CLEAR_LINE = "\x15"
+"""Ctrl-U."""
 needs_fish = pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
 needs_zsh = pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
 
@@ -54,27 +61,15 @@ def shell(service: Served, tmp_path: Path) -> dict[str, str]:
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m forewarn "$@"\n')
     command.chmod(0o755)
-    for each, text in SCRIPTS.items():
-        (tmp_path / f"completion.{each}").write_text(text)
+    (tmp_path / ".zfunc").mkdir()
+    for each in Shell:
+        script = subprocess.run([command, "completion", each], check=True, capture_output=True, timeout=GUARD_S).stdout
+        (tmp_path / (".zfunc/_forewarn" if each is Shell.ZSH else f"completion.{each}")).write_bytes(script)
     (tmp_path / "inventory.yaml").write_text(INVENTORY)
     return service.environment | {"PATH": f"{command.parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
 
 
-def _bash(words: list[str], environment: dict[str, str], folder: Path) -> list[str]:
-    script = (
-        'source completion.bash; compopt() { :; }; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
-        "_forewarn forewarn; printf '%s\\n' \"${COMPREPLY[@]}\""
-    )
-    done = subprocess.run(
-        ["bash", "-c", script, "bash", "forewarn", *words],
-        check=True, capture_output=True, text=True, cwd=folder, env=environment, timeout=60,
-    )  # fmt: skip
-    assert done.stderr == ""
-    return done.stdout.split()
-
-
-def _fish(words: list[str], environment: dict[str, str], folder: Path) -> list[str]:
-    line = " ".join(["forewarn", *words])
+def _fish(line: str, environment: dict[str, str], folder: Path) -> list[str]:
     done = subprocess.run(
         ["fish", "--no-config", "-c", 'source completion.fish; complete -C "$argv"', line],
         check=True, capture_output=True, text=True, cwd=folder, env=environment, timeout=60,
@@ -85,57 +80,64 @@ def _fish(words: list[str], environment: dict[str, str], folder: Path) -> list[s
 
 # Whoever got nothing presses the key again, and so do these tests: a busy service may take longer than a second to say.
 LINES = [
-    (["vm", "sho"], ["show"]),
-    (["vm", "show", "w"], ["web-0", "web-1"]),
-    (["vm", "show", "--js"], ["--json"]),
-    (["maintenance", "schedule", "--vm", "web-0,"], ["web-0,db", "web-0,web-1"]),
-    (["maintenance", "schedule", "--host", "host-2"], ["host-2"]),
-    (["scenario", "play", "spot"], ["spot-eviction"]),
-    (["inventory", "apply", "inv"], ["inventory.yaml"]),
+    ("forewarn vm sho", "forewarn vm show "),
+    ("forewarn vm show w", "forewarn vm show web-"),
+    ("forewarn vm show d", "forewarn vm show db "),
+    ("forewarn vm show --js", "forewarn vm show --json "),
+    ("forewarn host fail host-2", "forewarn host fail host-2 "),
+    ("forewarn maintenance schedule --vm web-0,d", "forewarn maintenance schedule --vm web-0,db "),
+    ("forewarn scenario play spo", "forewarn scenario play spot-eviction "),
+    ("forewarn inventory apply inv", "forewarn inventory apply inventory.yaml "),
 ]
 
 
-@pytest.mark.parametrize(("words", "expected"), LINES, ids=[" ".join(words) for words, _ in LINES])
-def test_bash_completes_a_line(words: list[str], expected: list[str], shell: dict[str, str], tmp_path: Path) -> None:
-    wait_for(lambda: _bash(words, shell, tmp_path) == expected)
-
-
-@needs_fish
-@pytest.mark.parametrize(("words", "expected"), LINES, ids=[" ".join(words) for words, _ in LINES])
-def test_fish_completes_a_line(words: list[str], expected: list[str], shell: dict[str, str], tmp_path: Path) -> None:
-    wait_for(lambda: _fish(words, shell, tmp_path) == expected)
+@pytest.mark.parametrize("shell_name", ["bash", pytest.param("zsh", marks=needs_zsh)])
+def test_a_line_is_completed_at_the_tab_key(shell_name: str, shell: dict[str, str], tmp_path: Path) -> None:
+    with _Terminal(shell_name, shell, tmp_path) as terminal:
+        for typed, becomes in LINES:
+            terminal.type(f"{typed}\t")
+            terminal.wait_for(becomes, again="\t")
+            terminal.type(_CLEAR_LINE)
 
 
 @needs_zsh
+def test_zsh_completes_at_the_first_tab_key(shell: dict[str, str], tmp_path: Path) -> None:
+    with _Terminal("zsh", shell, tmp_path) as zsh:
+        zsh.type("forewarn vm sho\t")
+        zsh.wait_for("forewarn vm show ")
+
+
+@needs_fish
 @pytest.mark.parametrize(
-    ("typed", "becomes"),
+    ("line", "expected"),
     [
-        ("forewarn vm sho\t", "forewarn vm show "),
-        ("forewarn host fail host-2\t", "forewarn host fail host-2 "),
-        ("forewarn vm show w\t", "forewarn vm show web-"),
-        ("forewarn scenario play spo\t", "forewarn scenario play spot-eviction "),
-        ("forewarn inventory apply inv\t", "forewarn inventory apply inventory.yaml "),
+        ("vm sho", ["show"]),
+        ("vm show w", ["web-0", "web-1"]),
+        ("vm show --js", ["--json"]),
+        ("maintenance schedule --vm web-0,", ["web-0,db", "web-0,web-1"]),
+        ("maintenance schedule --host host-2", ["host-2"]),
+        ("scenario play spot", ["spot-eviction"]),
+        ("inventory apply inv", ["inventory.yaml"]),
     ],
 )
-def test_zsh_completes_a_line_at_the_tab_key(typed: str, becomes: str, shell: dict[str, str], tmp_path: Path) -> None:
-    with _Zsh(shell, tmp_path) as zsh:
-        zsh.ready()
-        zsh.type(typed)
-        zsh.wait_for(becomes, again="\t")
+def test_fish_completes_a_line(line: str, expected: list[str], shell: dict[str, str], tmp_path: Path) -> None:
+    wait_for(lambda: _fish(f"forewarn {line}", shell, tmp_path) == expected)
 
 
-class _Zsh:
-    """A zsh on a terminal of its own."""
+class _Terminal:
+    """A bash or zsh on a terminal of its own, with the script as the documentation says to set it up."""
 
-    def __init__(self, environment: dict[str, str], folder: Path) -> None:
+    def __init__(self, shell_name: str, environment: dict[str, str], folder: Path) -> None:
         leader, follower = pty.openpty()
         self._terminal, self._seen = leader, ""
         self._process = subprocess.Popen(
-            ["zsh", "-f", "-i"],
+            [shell_name, *_ARGUMENTS[shell_name]],
             stdin=follower, stdout=follower, stderr=follower, cwd=folder, start_new_session=True,
             env=environment | {"TERM": "dumb", "PS1": "> "},
         )  # fmt: skip
         os.close(follower)
+        self.type(f"{_SET_UP[shell_name]}; echo RE''ADY\n")
+        self.wait_for("READY")
 
     def __enter__(self) -> Self:
         return self
@@ -144,10 +146,6 @@ class _Zsh:
         self._process.kill()
         self._process.wait()
         os.close(self._terminal)
-
-    def ready(self) -> None:
-        self.type("autoload -U compinit; compinit -u -D; source ./completion.zsh; print RE''ADY\n")
-        self.wait_for("READY")
 
     def type(self, keys: str) -> None:
         os.write(self._terminal, keys.encode())
@@ -161,19 +159,22 @@ class _Zsh:
                 self._seen += os.read(self._terminal, 65536).decode(errors="replace")
             else:
                 self.type(again)
+        self._seen = ""
 
 
-def test_ids_are_offered_with_what_they_are_of(service: Served, shell: dict[str, str], tmp_path: Path) -> None:
+def test_ids_are_offered_with_what_they_are_of(service: Served, shell: dict[str, str]) -> None:
     made = service.forewarn("maintenance", "schedule", "--host", "host-2", "--type", "Freeze")
-    wait_for(lambda: made[0]["id"] in _bash(["maintenance", "show", ""], shell, tmp_path))
+    wait_for(lambda: made[0]["id"] in _complete(shell, "maintenance", "show", "")[0])
 
 
 class _Hostile(BaseHTTPRequestHandler):
-    """A service whose names would do something in a shell that evaluates them."""
+    """A service whose words would do something in a shell that evaluates them."""
 
     def do_GET(self) -> None:
-        names = ["web-9", "$(touch hit)", "`touch hit`", "*", "x; touch hit", "x\ty", "x\\$(touch hit)"]
-        body = json.dumps({"items": [{"name": name, "host": "$(touch hit)"} for name in names], "next": None}).encode()
+        evil = ["$(touch hit)", "`touch hit`", "*", "x; touch hit", "\\$(touch hit)", "\\`touch hit`", '"', "'"]
+        items = [{"name": word, "host": "h"} for word in evil]
+        items += [{"name": f"web-{number}", "host": word} for number, word in enumerate(evil)]
+        body = json.dumps({"items": items, "next": None}).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -183,36 +184,39 @@ class _Hostile(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-@needs_zsh
-def test_no_name_is_evaluated(shell: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("shell_name", ["bash", pytest.param("zsh", marks=needs_zsh)])
+def test_no_name_and_no_description_is_evaluated(shell_name: str, shell: dict[str, str], tmp_path: Path) -> None:
     with HTTPServer(("127.0.0.1", 0), _Hostile) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         there = shell | {"FOREWARN_CONTROL_URL": f"http://127.0.0.1:{server.server_port}"}
         try:
-            wait_for(lambda: _bash(["vm", "show", ""], there, tmp_path) == ["web-9"])
-            with _Zsh(there, tmp_path) as zsh:
-                zsh.ready()
-                zsh.type("forewarn vm show \t")
-                zsh.wait_for("forewarn vm show web-9 ", again="\t")
+            with _Terminal(shell_name, there, tmp_path) as terminal:
+                terminal.type("forewarn vm show \t")
+                terminal.wait_for("forewarn vm show web-", again="\t")
         finally:
             server.shutdown()
             thread.join()
     assert not (tmp_path / "hit").exists()
 
 
-def _asked(environment: dict[str, str], *words: str) -> str:
+def _complete(environment: dict[str, str], *words: str, options: tuple[str, ...] = ()) -> tuple[list[str], str]:
+    """The offered words, and what is written to stderr."""
+    asked = {
+        "_FOREWARN_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(["forewarn", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
     done = subprocess.run(
-        [sys.executable, "-m", "forewarn", "__complete", *words],
-        check=False, capture_output=True, text=True, env=environment, timeout=GUARD_S,
+        [sys.executable, *options, "-m", "forewarn"],
+        check=True, capture_output=True, text=True, env=environment | asked, timeout=GUARD_S,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    return done.stdout.split(), done.stderr
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "nowhere", "http://[", "https://127.0.0.1:9"])
 def test_a_service_that_cannot_be_reached_offers_nothing(url: str, shell: dict[str, str]) -> None:
-    assert _asked(shell | {"FOREWARN_CONTROL_URL": url}, "vm", "show", "") == "words\n"
+    assert _complete(shell | {"FOREWARN_CONTROL_URL": url}, "vm", "show", "") == ([], "")
 
 
 def test_a_service_that_does_not_answer_is_not_waited_for(shell: dict[str, str]) -> None:
@@ -231,24 +235,19 @@ def test_a_service_that_does_not_answer_is_not_waited_for(shell: dict[str, str])
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         # It dribbles until it is told to stop, so an answer at all is one that was not waited for.
-        assert _asked(shell | {"FOREWARN_CONTROL_URL": url}, "vm", "show", "") == "words\n"
+        assert _complete(shell | {"FOREWARN_CONTROL_URL": url}, "vm", "show", "") == ([], "")
         stop.set()
         thread.join()
 
 
 def test_an_answer_takes_little_of_the_machine(shell: dict[str, str]) -> None:
     """Nearly all that it takes is importing: of the large libraries it imports those that it needs."""
-    command = [sys.executable, "-X", "importtime", "-m", "forewarn", "__complete", "vm", "show", ""]
 
-    def answer() -> tuple[bool, set[str]]:
-        done = subprocess.run(command, check=True, capture_output=True, text=True, env=shell, timeout=GUARD_S)
-        imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    def complete() -> tuple[bool, set[str]]:
+        offered, imports = _complete(shell, "vm", "show", "", options=("-X", "importtime"))
+        imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in imports.splitlines()}
         # Where others use the whole machine, the service may take longer than a second to say.
-        return done.stdout == "words\ndb\ton host-2\nweb-0\ton host-1\nweb-1\ton host-1\n", imported
+        return offered == ["db", "web-0", "web-1"], imported
 
-    _, imported = wait_for(lambda: found if (found := answer())[0] else None)
-    assert not imported & {"alembic", "fastapi", "psycopg", "pydantic", "rich", "sqlalchemy", "starlette", "uvicorn"}
-
-
-def test_every_shell_has_a_script() -> None:
-    assert set(SCRIPTS) == set(Shell)
+    _, imported = wait_for(lambda: found if (found := complete())[0] else None)
+    assert not imported & {"alembic", "fastapi", "psycopg", "rich", "sqlalchemy", "starlette", "uvicorn"}

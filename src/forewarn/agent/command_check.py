@@ -5,51 +5,37 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from forewarn.agent.configuration import Configuration
 from forewarn.agent.rule import EventStep, Hook
 
-__all__ = ["BrokenCommand", "find_broken_commands"]
+__all__ = ["find_broken_commands"]
 
 _BEGINNING_BYTES = 256
 
 
-@dataclass(frozen=True, slots=True)
-class BrokenCommand:
-    """A command that cannot be run.
-
-    Attributes:
-        keys: Path of the command in the configuration.
-        message: Rule and step of the command, and the reason why it cannot be run.
-    """
-
-    keys: tuple[str | int, ...]
-    message: str
-
-
-def find_broken_commands(configuration: Configuration) -> tuple[BrokenCommand, ...]:
-    """Return the hooks' commands whose program this process could not start, in the order of the rules.
+def find_broken_commands(configuration: Configuration) -> list[str]:
+    """Describe the hooks' commands whose program this process could not start, in the order of the rules.
 
     Lines for the shell are not checked: only the shell knows which programs they run.
     """
-    return tuple(
-        BrokenCommand(keys, f"{rule}, {keys[2]}: {why}")
-        for rule, keys, command in _iterate_programs(configuration)
-        if (why := _diagnose_program(command))
-    )
+    return [
+        f"{rule}, {step}: {why}"
+        for rule, step, program in _iterate_programs(configuration)
+        if (why := _diagnose_program(program))
+    ]
 
 
-def _iterate_programs(configuration: Configuration) -> Iterator[tuple[str, tuple[str | int, ...], str]]:
-    """Yield the program of each hook that is a command, with its rule's name and its path."""
-    for place, rule in enumerate(configuration.rules):
+def _iterate_programs(configuration: Configuration) -> Iterator[tuple[str, str, str]]:
+    """Yield the rule, the step and the program of each hook that is a command."""
+    for rule in configuration.rules:
         for step in EventStep:
             key = step.name.lower()
-            for number, given in enumerate(getattr(rule, key)):
+            for given in getattr(rule, key):
                 command = given.command if isinstance(given, Hook) else given
                 if command:
-                    yield rule.name, ("rule", place, key, number), command[0]
+                    yield rule.name, key, command[0]
 
 
 def _diagnose_program(program: str) -> str:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import inspect
 
 from forewarn.agent.codec import InvalidValue
-from forewarn.agent.toml_lines import Keys
 
-__all__ = ["ConfigProblem", "describe_problem"]
+__all__ = ["describe_problem"]
 
+_Keys: TypeAlias = Sequence[str | int]
 _SAID = re.compile(r"(.*?)(?: - at `\$\.?([^`]*)`)?", re.DOTALL)
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 # msgspec writes this in paths for any value of a table with free keys, without naming the key.
@@ -28,21 +27,8 @@ _LENGTH_MAX = 80
 _SAID_LENGTH_MAX = 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigProblem:
-    """One error.
-
-    Attributes:
-        keys: Path of the value.
-        message: One line: the place, with positions counted from 1, the value found and what was expected.
-    """
-
-    keys: Keys
-    message: str
-
-
-def describe_problem(error: msgspec.ValidationError, content: dict[str, Any], expected_type: type) -> ConfigProblem:
-    """Describe what msgspec has found.
+def describe_problem(error: msgspec.ValidationError, content: dict[str, Any], expected_type: type) -> str:
+    """Return one line: the path of the value that msgspec rejects, the value, and what was expected.
 
     Args:
         error: Error raised by the conversion.
@@ -67,15 +53,15 @@ def describe_problem(error: msgspec.ValidationError, content: dict[str, Any], ex
         names = _list_keys(_narrow_union(_find_type(content, expected_type, keys), _look_up_value(content, keys)))
         said = _describe_unknown_key(unknown[1], names, _list_keys(inspect.type_info(expected_type)) if keys else ())
         keys.append(unknown[1])
-    place = _format_path(content, keys)
+    place = _format_path(keys)
     said = said if len(said) <= _SAID_LENGTH_MAX else f"{said[:_SAID_LENGTH_MAX]}..."
-    return ConfigProblem(keys=tuple(keys), message=f"{place}: {said}" if place else said)
+    return f"{place}: {said}" if place else said
 
 
 # Messages
 
 
-def _describe_misfit(kind: inspect.Type | None, value: Any, keys: Keys) -> str:  # noqa: ANN401 - parsed TOML
+def _describe_misfit(kind: inspect.Type | None, value: Any, keys: _Keys) -> str:  # noqa: ANN401 - parsed TOML
     shown = _format_value(value)
     match kind:
         case inspect.VarTupleType(inspect.StructType()) if isinstance(value, dict):
@@ -141,24 +127,19 @@ def _format_value(value: Any) -> str:  # noqa: ANN401 - parsed TOML
     return shown if len(shown) <= _LENGTH_MAX else f"{shown[:_LENGTH_MAX]}..."
 
 
-def _format_path(content: Any, keys: Keys) -> str:  # noqa: ANN401 - parsed TOML
-    """Return the path in words, counted from 1: ``rule 2 'db': prepare 1: timeout``."""
-    parts: list[str] = []
-    for depth, key in enumerate(keys):
-        if isinstance(key, str):
-            parts.append(key if _BARE.fullmatch(key) else _format_value(key))
-        elif depth and isinstance(keys[depth - 1], str):
-            name = _look_up_value(content, [*keys[: depth + 1], "name"])
-            parts[-1] += f" {key + 1}" + (f" {_format_value(name)}" if name and isinstance(name, str) else "")
-        else:
-            parts.append(f"item {key + 1}")
-    return ": ".join(parts)
+def _format_path(keys: _Keys) -> str:
+    """Return the path as ``rule[1].prepare[0].timeout``, with quotes where TOML needs them."""
+    parts = (
+        f"[{key}]" if isinstance(key, int) else f".{key if _BARE.fullmatch(key) else _format_value(key)}"
+        for key in keys
+    )
+    return "".join(parts).removeprefix(".")
 
 
 # Lookups in the content and in the expected types
 
 
-def _look_up_value(content: Any, keys: Keys) -> Any:  # noqa: ANN401 - parsed TOML
+def _look_up_value(content: Any, keys: _Keys) -> Any:  # noqa: ANN401 - parsed TOML
     """Return the value at that path; None if there is none."""
     for key in keys:
         try:
@@ -174,7 +155,7 @@ def _find_misfit_key(table: dict[str, Any], got: str) -> str:
     return next((key for key, value in table.items() if names.get(type(value), type(value).__name__) == got), "")
 
 
-def _find_type(content: Any, expected_type: type, keys: Keys) -> inspect.Type | None:  # noqa: ANN401 - parsed TOML
+def _find_type(content: Any, expected_type: type, keys: _Keys) -> inspect.Type | None:  # noqa: ANN401 - parsed TOML
     """Return the type that is expected at that path; None if no value is."""
     kind: inspect.Type | None = inspect.type_info(expected_type)
     for key in keys:

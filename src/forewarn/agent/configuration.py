@@ -1,9 +1,8 @@
-"""Configuration of the agent: one TOML file. Errors name the line."""
+"""Configuration of the agent: one TOML file. Errors name the key: ``rule[1].prepare[0].timeout``."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 import tomllib
 from collections.abc import Callable
@@ -49,7 +48,6 @@ _POLL_INTERVALS = Duration(milliseconds=100), Duration(hours=1)
 _NUMBER_SHOWN_MAX = 10**18
 _WAITS = Duration(0), Duration(seconds=300)
 _MARGINS = Duration(0), Duration(days=1)
-_AT = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
 
 def default_config_file() -> Path:
@@ -211,7 +209,7 @@ def load_configuration(path: Path) -> Configuration:
     """Read and check a configuration file.
 
     Raises:
-        ConfigError: One line that names the file, the line and what was expected.
+        ConfigError: One line that names the file, the key and what was expected.
     """
     return parse_configuration(read_config_text(path), str(path))
 
@@ -240,8 +238,8 @@ def read_config_text(path: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        msg = f"{path}:{line}: not valid UTF-8, which TOML requires"
-        raise ConfigError(msg, line=line) from error
+        msg = f"{path}: not valid UTF-8, which TOML requires (at line {line})"
+        raise ConfigError(msg) from error
 
 
 def parse_configuration(text: str, source: str = "configuration") -> Configuration:
@@ -249,28 +247,24 @@ def parse_configuration(text: str, source: str = "configuration") -> Configurati
 
     Args:
         text: TOML.
-        source: Name of the source in errors, before the line number.
+        source: Name of the source in errors.
 
     Raises:
-        ConfigError: One line that names the line and what was expected.
+        ConfigError: One line that names the key and what was expected; for invalid TOML, the line and column.
     """
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        line, said = _locate_syntax_error(text, error)
-        msg = f"{source}:{line}: not valid TOML: {said}"
-        raise ConfigError(msg, line=line) from error
+        msg = f"{source}: not valid TOML: {'nested too deeply' if isinstance(error, RecursionError) else error}"
+        raise ConfigError(msg) from error
     try:
         return convert(content, Configuration)
     except msgspec.ValidationError as error:
         # Imported only when needed: an idle agent must not hold what only errors use.
         from forewarn.agent.config_problem import describe_problem
-        from forewarn.agent.toml_lines import find_line
 
-        fault = describe_problem(error, content, Configuration)
-        line = find_line(text, fault.keys)
-        msg = f"{source}:{line}: {fault.message}"
-        raise ConfigError(msg, line=line) from error
+        msg = f"{source}: {describe_problem(error, content, Configuration)}"
+        raise ConfigError(msg) from error
 
 
 def merge_live_settings(current: Configuration, loaded: Configuration) -> tuple[Configuration, tuple[str, ...]]:
@@ -298,20 +292,6 @@ def read_listen_settings(text: str) -> Configuration:
     except (ValueError, RecursionError) as error:
         msg = "cannot read the agent's address from the configuration"
         raise ConfigError(msg) from error
-
-
-def _locate_syntax_error(text: str, error: Exception) -> tuple[int, str]:
-    """Return the line at which a text stops being TOML, and the reason."""
-    match = _AT.fullmatch(str(error))
-    said = f"{match[1][:1].lower()}{match[1][1:]}" if match is not None else ""
-    if match is not None and match[2]:
-        return int(match[2]), f"{said} at column {match[3]}"
-    from forewarn.agent.toml_lines import find_unfinished_line
-
-    # Python itself raises errors without a position: `int` limits the number of digits, and recursion its depth.
-    if match is None:
-        said = "a number with too many digits" if isinstance(error, ValueError) else "nested too deeply"
-    return find_unfinished_line(text), said
 
 
 def to_local(moment: datetime, zone: tzinfo | None) -> datetime:

@@ -91,14 +91,13 @@ def _add_check(noun: typer.Typer) -> None:
 
         The exit status is 1 if the file is invalid or the command of a hook cannot be run on this machine.
         """
-        from forewarn.agent.configuration import find_time_zone, parse_configuration, read_config_text, to_local
+        from forewarn.agent.configuration import find_time_zone, load_configuration, to_local
         from forewarn.agent.explanation import TYPICAL, TypicalEvent, explain_configuration
         from forewarn.cli.times import as_duration_s
         from forewarn.clock import RealClock
 
         path = _find_config_file(config)
-        text = read_config_text(path)
-        configuration = parse_configuration(text, str(path))
+        configuration = load_configuration(path)
         cases: tuple[TypicalEvent, ...] = TYPICAL
         if event_type is not None:
             _check_type(event_type)
@@ -114,7 +113,7 @@ def _add_check(noun: typer.Typer) -> None:
             cases = (case,)
         local = to_local(RealClock().now(), find_time_zone(configuration.timezone))
         explained = explain_configuration(configuration, local, cases)
-        errors, warnings = _find_faults(configuration, path, text)
+        errors, warnings = _find_faults(configuration, path)
         result = {"config": str(path), "errors": errors, "warnings": warnings}
         if output.print_if_json(result | {"events": [_encode_explained(each) for each in explained]}):
             raise typer.Exit(1 if errors else 0)
@@ -130,16 +129,14 @@ def _add_check(noun: typer.Typer) -> None:
         _show_explained(output, explained)
 
 
-def _find_faults(configuration: Configuration, path: Path, text: str) -> tuple[list[str], list[str]]:
-    """Return errors and warnings about a readable configuration, each with its place in the file."""
+def _find_faults(configuration: Configuration, path: Path) -> tuple[list[str], list[str]]:
+    """Return errors and warnings about a readable configuration."""
     from forewarn.agent.command_check import find_broken_commands
     from forewarn.agent.rule_reachability import find_unreachable_rules
-    from forewarn.agent.toml_lines import find_line
 
-    errors = [f"{path}:{find_line(text, each.keys)}: {each.message}" for each in find_broken_commands(configuration)]
+    errors = [f"{path}: {each}" for each in find_broken_commands(configuration)]
     warnings = [
-        f"{path}:{find_line(text, ('rule', each.index))}: {configuration.rules[each.index].name!r} can never match: "
-        f"{each.reason}"
+        f"{path}: {configuration.rules[each.index].name!r} can never match: {each.reason}"
         for each in find_unreachable_rules(configuration.rules)
     ]
     if not configuration.rule:

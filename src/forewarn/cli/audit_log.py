@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from forewarn.cli.audit_log_verification import add_verification
-from forewarn.cli.command import command
+from forewarn.cli.command import add_group, default_command
 from forewarn.cli.completers import maintenance_ids
 from forewarn.cli.connection import ControlConnection
 from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv, print_items
@@ -24,19 +24,19 @@ _KIND_WIDTH = max(len(kind) for kind in EntryKind)
 
 def add_audit_log(app: typer.Typer) -> None:
     """Add the command `audit-log`, and those below it."""
+    noun = add_group(app, "audit-log", "Show every announcement, approval, start and end, with its actor.", "Operate")
 
-    @command(
-        app,
-        "audit-log",
+    @default_command(
+        noun,
         "forewarn audit-log",
         "forewarn audit-log --follow",
         "forewarn audit-log --maintenance k3v9xq2m --json",
         "forewarn audit-log --since 30d --vm db",
         "forewarn audit-log --since 2030-01-01T00:00Z --until 2030-02-01T00:00Z --kind approved --csv > january.csv",
         "forewarn audit-log --all --json > audit-log.json",
-        panel="Operate",
     )
     def audit_log(
+        ctx: typer.Context,
         connection: ControlConnection,
         output: Output,
         choice: HistoryFilter,
@@ -62,6 +62,8 @@ def add_audit_log(app: typer.Typer) -> None:
         as_csv: Csv = False,
     ) -> None:
         """Show every announcement, approval, start and end, with its actor."""
+        if ctx.invoked_subcommand is not None:
+            return
         if as_csv:
             check_output_format(output)
         if as_csv and follow:
@@ -83,7 +85,7 @@ def add_audit_log(app: typer.Typer) -> None:
         else:
             _print_entries(output, entries, is_all=not (choice.has_options or kinds or maintenance))
 
-    add_verification(app)
+    add_verification(noun)
 
 
 def _parse_kinds(given: list[str] | None) -> list[str]:

@@ -17,16 +17,15 @@ __all__ = ["add_verification"]
 _TAMPERED = 1
 
 
-def add_verification(app: typer.Typer) -> None:
+def add_verification(noun: typer.Typer) -> None:
     """Add the commands `audit-log verify` and `audit-log head`."""
 
     @command(
-        app,
-        "audit-log verify",
+        noun,
+        "verify",
         "forewarn audit-log verify",
         "forewarn audit-log verify --head audit:4711:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
         "forewarn audit-log verify --database-url sqlite:///forewarn.db --json",
-        panel="Operate",
     )
     def verify(
         connection: ControlConnection,
@@ -55,7 +54,7 @@ def add_verification(app: typer.Typer) -> None:
         if found["findings_total"]:
             raise typer.Exit(_TAMPERED)
 
-    @command(app, "audit-log head", "forewarn audit-log head", "forewarn audit-log head --json", panel="Operate")
+    @command(noun, "head", "forewarn audit-log head", "forewarn audit-log head --json")
     def head(connection: ControlConnection, output: Output) -> None:
         """Print the heads of the audit log's hash chains, to store elsewhere and compare later."""
         found = connection.get("/v1/audit-log/head")

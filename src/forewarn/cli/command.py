@@ -21,7 +21,7 @@ from forewarn.cli.list_options import HistoryFilter, make_filter_parameters
 from forewarn.cli.output import Output
 from forewarn.errors import ConfigError
 
-__all__ = ["BROKEN_PIPE", "add_group", "command", "require_server_extra", "require_testing_extra"]
+__all__ = ["BROKEN_PIPE", "add_group", "command", "default_command", "require_server_extra", "require_testing_extra"]
 
 BROKEN_PIPE = 141
 """Exit status if the reader of the output has gone, as if SIGPIPE had ended the process."""
@@ -88,11 +88,30 @@ def command(
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        lines = "\n".join(f"    $ {line}" for line in examples)
-        epilog = f"Example{'' if len(examples) == 1 else 's'}:\n\n{lines}"
+        epilog = _format_examples(examples)
         return app.command(name, epilog=epilog, rich_help_panel=panel)(_add_common_options(function))
 
     return register
+
+
+def default_command(noun: typer.Typer, *examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as the command of a group's name alone; it must return if `ctx.invoked_subcommand` is set.
+
+    Args:
+        noun: Group of commands.
+        examples: Command lines to show in its help; at least one.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        callback = noun.callback(invoke_without_command=True, no_args_is_help=False, epilog=_format_examples(examples))
+        return callback(_add_common_options(function))
+
+    return register
+
+
+def _format_examples(examples: tuple[str, ...]) -> str:
+    lines = "\n".join(f"    $ {line}" for line in examples)
+    return f"Example{'' if len(examples) == 1 else 's'}:\n\n{lines}"
 
 
 def _add_common_options(function: Callable[..., None]) -> Callable[..., None]:

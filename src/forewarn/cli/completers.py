@@ -40,8 +40,10 @@ Completer = Callable[[typer.Context, str], list[tuple[str, str]]]
 _TIMEOUT_S = 1.0
 _ANSWER_BYTES_MAX = 4 << 20
 _OFFERED_MAX = 1000
-_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SAFE_NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,-]*")
 """Names that a shell takes unquoted. Other names are not offered; the user types and quotes them."""
+_SAFE_DESCRIPTION = re.compile(r"[A-Za-z0-9 .:,_-]*")
+"""Descriptions that are safe in zsh, where Typer's script evaluates them with insufficient quoting."""
 
 
 def _make_completer(path: str, key: str, describe: Callable[[dict[str, Any]], str]) -> Completer:
@@ -49,12 +51,15 @@ def _make_completer(path: str, key: str, describe: Callable[[dict[str, Any]], st
         """Return matching names or ids that the service knows."""
         # Several names may be given with commas: the last one is being typed.
         before, comma, _ = incomplete.rpartition(",")
-        offered = []
-        for item in _fetch_items(ctx, path):
-            name = str(item.get(key, ""))
-            if _SAFE.fullmatch(name) and name not in before.split(","):
-                offered.append((f"{before}{comma}{name}", describe(item)))
-        return offered
+        try:
+            found = {str(item[key]): describe(item) for item in _fetch_items(ctx, path)}
+        except (ForewarnError, HTTPException, OSError, ValueError, LookupError, TypeError):
+            return []
+        return [
+            (f"{before}{comma}{name}", about if _SAFE_DESCRIPTION.fullmatch(about) else "")
+            for name, about in found.items()
+            if _SAFE_NAMES.fullmatch(f"{before}{comma}{name}") and name not in before.split(",")
+        ]
 
     return complete
 
@@ -91,15 +96,12 @@ def scenario_names(_ctx: typer.Context, _incomplete: str) -> list[tuple[str, str
 
 
 def _fetch_items(ctx: typer.Context, path: str) -> list[dict[str, Any]]:
-    """Return the first items of a list of the control API; none if the request fails."""
+    """Return the first items of a list of the control API."""
     url = ctx.params.get("control_url") or DEFAULT_URL
     token_file = ctx.params.get("token_file")
-    try:
-        with ControlConnection(url, Path(token_file) if token_file else None) as connection, _limit_time():
-            items = _get_json(connection, f"{path}?limit={_OFFERED_MAX}")["items"]
-            return [item for item in items if isinstance(item, dict)]
-    except (ForewarnError, HTTPException, OSError, ValueError, LookupError, TypeError):
-        return []
+    with ControlConnection(url, Path(token_file) if token_file else None) as connection, _limit_time():
+        items: list[dict[str, Any]] = _get_json(connection, f"{path}?limit={_OFFERED_MAX}")["items"]
+        return items
 
 
 def _get_json(connection: ControlConnection, path: str) -> Any:  # noqa: ANN401 - JSON

@@ -77,7 +77,12 @@ def add_fault(app: typer.Typer) -> None:
                 autocompletion=vm_names,
             ),
         ] = None,
-        method: Annotated[str | None, typer.Option(metavar="GET|POST", help="Only requests with this method.")] = None,
+        method: Annotated[
+            str | None,
+            typer.Option(
+                metavar="GET|POST", help="Only requests with this method.", autocompletion=lambda: ["GET", "POST"]
+            ),
+        ] = None,
         count: Annotated[int | None, typer.Option(min=1, metavar="COUNT", help="Number of requests to affect.")] = None,
         rate: Annotated[float, typer.Option(metavar="FRACTION", help="Fraction of requests to affect, up to 1.")] = 1.0,
         lasts: Annotated[str | None, typer.Option("--for", metavar="SPAN", help="Duration of the fault.")] = None,

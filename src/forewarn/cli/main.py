@@ -20,7 +20,7 @@ from forewarn.cli.agent import add_agent
 from forewarn.cli.audit_log import add_audit_log
 from forewarn.cli.clock import add_clock
 from forewarn.cli.command import BROKEN_PIPE
-from forewarn.cli.completion import ASKED, add_completion, print_candidates
+from forewarn.cli.completion import add_completion
 from forewarn.cli.config import add_config
 from forewarn.cli.conformance import add_conformance
 from forewarn.cli.dashboard import add_dashboard
@@ -47,7 +47,6 @@ from forewarn.errors import ForewarnError, ServerUnreachable
 
 __all__ = ["app", "format_error", "main", "run_command_line"]
 
-_NOUN_AND_MORE = 2
 _FAILED, _UNREACHABLE, _INTERRUPTED = 1, 3, 130
 
 
@@ -56,15 +55,7 @@ class _OrderedGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - Typer's context
         """Return the names, in order."""
-        return sorted(super().list_commands(ctx), key=lambda name: _NOUNS.index(name.partition(" ")[0]))
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - Typer's
-        """Resolve two-word commands whose first word is a command too: ``audit-log`` and ``audit-log verify``."""
-        # Two words are looked up first: Typer would pass the second one to the shorter command as an argument.
-        words = " ".join(args[:_NOUN_AND_MORE])
-        if words in self.commands:
-            args = [words, *args[_NOUN_AND_MORE:]]
-        return super().resolve_command(ctx, args)
+        return sorted(super().list_commands(ctx), key=_NOUNS.index)
 
 
 _ADDERS = (
@@ -134,9 +125,6 @@ for _add in _ADDERS:
 
 def main() -> None:
     """Run the command line of this process, and exit."""
-    if sys.argv[1:2] == [ASKED]:
-        print_candidates(typer.main.get_command(_build_narrow_app(sys.argv[2:])), sys.argv[2:])
-        return
     # Flushed below, inside the try: an error during the interpreter's own flush would print a trace.
     status = run_command_line(sys.argv[1:])
     try:
@@ -147,17 +135,6 @@ def main() -> None:
         # Buffered output has nowhere to go; without this, the interpreter would complain about it on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(status)
-
-
-def _build_narrow_app(words: Sequence[str]) -> typer.Typer:
-    """Return an app with only the first noun of a line: to complete it, the other commands need not be built."""
-    # With one word, the noun itself is being completed, which needs all of them.
-    if len(words) < _NOUN_AND_MORE or words[0] not in _NOUNS:
-        return app
-    narrow = typer.Typer(cls=_OrderedGroup, add_completion=False)
-    _ADDERS[_NOUNS.index(words[0])](narrow)
-    narrow.callback()(lambda: None)
-    return narrow
 
 
 def run_command_line(arguments: Sequence[str]) -> int:

@@ -62,7 +62,11 @@ def add_serve(app: typer.Typer) -> None:
         ] = None,
         clock: Annotated[
             str | None,
-            typer.Option(metavar="real|virtual", help="virtual: time advances only by 'forewarn clock advance'."),
+            typer.Option(
+                metavar="real|virtual",
+                help="virtual: time advances only by 'forewarn clock advance'.",
+                autocompletion=lambda: ["real", "virtual"],
+            ),
         ] = None,
         assignments: Annotated[
             list[str] | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from forewarn.demo.act_record import ActRecord
@@ -85,41 +86,24 @@ def print_summary(console: Console, migration: ActRecord, failure: ActRecord) ->
             row.rstrip()
             console.print(row)
     console.print()
-    for row in _align_columns(_make_table(migration, failure), "llrrrr"):
-        console.print(row, soft_wrap=True)
+    console.print(_make_table(migration, failure))
     console.print()
     console.print(draw_heading(console, "Try it yourself"))
-    steps = [[Text(purpose, "quiet"), Text(command, "command")] for purpose, command in _NEXT_STEPS]
-    for row in _align_columns(steps, "ll"):
-        console.print(row, soft_wrap=True)
+    for purpose, command in _NEXT_STEPS:
+        console.print(Text.assemble((f"  {purpose:<10}", "quiet"), (command, "command")), soft_wrap=True)
 
 
-def _make_table(migration: ActRecord, failure: ActRecord) -> list[list[Text]]:
-    """Return a table: two header rows, then one row for each VM."""
+def _make_table(migration: ActRecord, failure: ActRecord) -> Table:
+    """Return a table with a row for each VM."""
     waits = WaitingTimes(migration)
-    heads = (
-        ("", "", "approved", "waited", "back after", "back after"),
-        ("", "", "after", "for others", "migration", "failure"),
-    )
-    rows = [[Text(cell, "quiet") for cell in head] for head in heads]
+    table = Table(box=None, padding=(0, 0, 0, 2), header_style="quiet")
+    table.add_column("")
+    table.add_column("")
+    for head in ("approved\nafter", "waited\nfor others", "back after\nmigration", "back after\nfailure"):
+        table.add_column(head, justify="right")
     for vm in CAST:
         others = format_span(waits.measure_wait(vm)) if vm != waits.last_vm else "was last"
         spans = (waits.measure_approval(vm), measure_recovery(migration, vm), measure_recovery(failure, vm))
-        approval, back, back_again = (Text(format_span(span)) for span in spans)
-        name = Text(vm.name, style=f"speaker.{vm.name}")
-        rows.append([name, Text(vm.poll_method), approval, Text(others), back, back_again])
-    return rows
-
-
-def _align_columns(table: list[list[Text]], sides: str) -> list[Text]:
-    """Align the columns of a table; ``l`` or ``r`` is the side of each."""
-    widths = [max(cell.cell_len for cell in column) for column in zip(*table, strict=True)]
-    rows = []
-    for cells in table:
-        row = Text()
-        for cell, width, side in zip(cells, widths, sides, strict=True):
-            cell.align("right" if side == "r" else "left", width)
-            row += Text("  ") + cell
-        row.rstrip()
-        rows.append(row)
-    return rows
+        approval, back, back_again = map(format_span, spans)
+        table.add_row(Text(vm.name, f"speaker.{vm.name}"), vm.poll_method, approval, others, back, back_again)
+    return table

@@ -68,10 +68,9 @@ LOCAL = {
 
 
 def _walk(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - Typer's own
-    children = getattr(command, "commands", None)
-    if children is None:
+    children = getattr(command, "commands", {})
+    if not children or command.invoke_without_command:
         yield " ".join(words), command
-        return
     for name, child in children.items():
         yield from _walk(child, (*words, name))
 

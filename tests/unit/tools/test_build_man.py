@@ -16,13 +16,13 @@ PAGES = pages()
 
 
 def test_there_is_a_page_for_each_noun_and_the_settings() -> None:
-    wanted = {"forewarn-" + noun.replace(" ", "-") + ".1" for noun, _ in nouns()}
+    wanted = {f"forewarn-{noun}.1" for noun, _ in nouns()}
     assert set(PAGES) == wanted | {"forewarn.1", "forewarn.toml.5"}
 
 
 @pytest.mark.parametrize("noun", [noun for noun, _ in nouns()])
 def test_a_page_names_every_option_of_its_commands(noun: str) -> None:
-    text = PAGES["forewarn-" + noun.replace(" ", "-") + ".1"].replace("\\-", "-")
+    text = PAGES[f"forewarn-{noun}.1"].replace("\\-", "-")
     for words, leaf in leaves(dict(nouns())[noun], ("forewarn", noun)):
         assert " ".join(words) in text
         for parameter in words_of(leaf):
