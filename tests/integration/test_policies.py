@@ -180,7 +180,7 @@ def test_an_endpoint_on_a_host_passes_the_refusal_on(tenants: Running, api: http
     """One of the version before hears of an unknown id, and so says no 200 either."""
     event_id = scheduled(api, "web-1")["events"][0]["id"]
     url = tenants.service.control_url
-    _, word = tenants.run(tenants.service.engine.create_host_token("host-1", actor="operator:test"))
+    _, word = tenants.run(tenants.service.engine.tokens.create_host_token("host-1", actor="operator:test"))
 
     async def pass_on() -> ApprovalResult:
         link = ControlPlaneClient("host-1", [url], word)

@@ -60,7 +60,7 @@ async def test_an_approved_event_and_one_that_is_gone_were_seen() -> None:
         await world.schedule_one("host-maintenance", "db"),
         await world.schedule_one("host-maintenance", "web-0"),
     )
-    await world.engine.approve([e.id for e in world.events_of(one)], Approver(actor="operator:ann"))
+    await world.engine.authority.approve([e.id for e in world.events_of(one)], Approver(actor="operator:ann"))
     await world.cancel(other)
     await world.advance(minutes(14))
     assert said(world, one, EntryKind.UNSEEN) + said(world, other, EntryKind.UNSEEN) == []
@@ -135,7 +135,7 @@ async def test_what_was_put_off_is_looked_at_as_late_as_it_is_due() -> None:
     announced = world.now
     until = announced + minutes(120)
     maintenance = await world.schedule_one("host-maintenance", "db", latest_start=until)
-    await world.engine.defer(maintenance.id, by=minutes(60), actor="operator:ann")
+    await world.engine.maintenances.defer(maintenance.id, by=minutes(60), actor="operator:ann")
     await world.advance_to(announced + minutes(70) - timedelta(seconds=1))
     assert said(world, maintenance, EntryKind.UNSEEN) == []
     assert said(world, maintenance, EntryKind.LATE) == []

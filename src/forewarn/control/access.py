@@ -182,7 +182,7 @@ async def identify_caller(context: Context, request: Request, header: str | None
         return known
     try:
         caller = await context.authenticator.authenticate(
-            header, context.engine.find_token_by_digest, context.clock.now()
+            header, context.engine.tokens.find_by_digest, context.clock.now()
         )
     except Unauthorized as error:
         wait_s = context.refusal_counter.count_failure(source_address(request), uptime_s())

@@ -105,7 +105,7 @@ class _Dashboard:
         self._boards = BoardCache(context)
         self._directory = InventoryNameIndex(context.engine.identity)
         self._live = LivePages(context, self._boards)
-        self._sessions = Sessions(context.authenticator.operator_token, context.session_lifetime, context.engine)
+        self._sessions = Sessions(context.authenticator.operator_token, context.session_lifetime, context.engine.tokens)
         self._login = LoginRoutes(
             context, self._sessions, lambda request, title: self._make_common_values(request, title, None)
         )
@@ -263,7 +263,7 @@ class _Dashboard:
         return await self._context.engine.read(work)
 
     def _make_common_values(self, request: Request, title: str, caller: Principal | None) -> dict[str, object]:
-        jump = self._context.engine.clock_guard.jump
+        jump = self._context.engine.clock.guard.jump
         pages = [] if caller is None else [(n, at) for n, at in _NAVIGATION if caller.role in ROUTES[PAGES[at][1]]]
         return {
             "title": title,
@@ -330,7 +330,7 @@ class _Dashboard:
             if form.get("step") == "send":
                 made = await actions.schedule_maintenance(self._context, wanted, form.get("key", ""), visit.caller)
                 return _redirect_to(f"/maintenance/{quote(made[0])}" if len(made) == 1 else "/")
-            rehearsed = await self._context.engine.preview_maintenances(wanted.to_request(), actor=visit.caller.actor)
+            rehearsed = await self._context.engine.maintenances.preview(wanted.to_request(), actor=visit.caller.actor)
         except ForewarnError as error:
             page, status = make_schedule_preview(form, None, error.message), error.status
         else:
