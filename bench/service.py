@@ -63,7 +63,7 @@ class Watch:
         self._starts: dict[str, dict[str, float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._unread = b""
-        service.engine._store = self._store  # noqa: SLF001 - the one place to stand between the engine and its store
+        service.engine.committer.store = self._store
         service.engine.listeners.append(self._notice)
 
     def listen(self) -> None:
@@ -118,14 +118,14 @@ class Watch:
     async def _schedule(self, vms: list[str], lead_s: float, apart_s: float = 0.0) -> dict[str, Any]:
         """One maintenance for each VM; their NotBefores begin in so many seconds, so far apart."""
         engine = self._service.engine
-        first = (engine.clock.now() + timedelta(seconds=lead_s)).replace(microsecond=0)
+        first = (engine.committer.clock.now() + timedelta(seconds=lead_s)).replace(microsecond=0)
         for number, name in enumerate(vms):
             not_before = first + number * timedelta(seconds=apart_s)
             request = MaintenanceRequest(
                 cause="host-maintenance", vms=(name,), not_before=not_before, force_reason="benchmark"
             )
-            await engine.schedule(request, actor="bench")
-        return {"left_s": (first - engine.clock.now()).total_seconds(), "first_s": first.timestamp()}
+            await engine.maintenances.schedule(request, actor="bench")
+        return {"left_s": (first - engine.committer.clock.now()).total_seconds(), "first_s": first.timestamp()}
 
     async def _take_inventory(self) -> dict[str, Any]:
         """Take the inventory over anew, as when somebody else has changed it."""

@@ -62,7 +62,7 @@ def test_a_button_that_comes_too_late_says_so(service: Running, page: Page, esta
     witness.expect("409")
     visit(page, f"/maintenance/{found.id}")
     form = page.locator("form[action$='/cancel']").evaluate_handle("form => form.cloneNode(true)")
-    service.run(service.service.engine.cancel(found.id, actor="operator:test"))
+    service.run(service.service.engine.maintenances.cancel(found.id, actor="operator:test"))
     expect(page.locator("h1")).to_contain_text("canceled")
     with page.expect_navigation():
         form.evaluate("form => { document.body.append(form); form.requestSubmit(); }")

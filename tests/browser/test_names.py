@@ -32,7 +32,7 @@ def named(service: Running) -> Running:
         vms.append(VirtualMachine(name=f"w{name}", host=f"h{name}", addresses=(f"127.0.60.{2 * n + 2}",)))
     engine = service.service.engine
     inventory = Inventory(hosts=tuple(hosts), scopes=tuple(scopes), vms=tuple(vms))
-    service.run(engine.apply_inventory(inventory, "odd", actor="operator:test"))
+    service.run(engine.inventory.apply(inventory, "odd", actor="operator:test"))
     for n, name in enumerate(NAMES.values()):
         for address in (2 * n + 1, 2 * n + 2):
             with Wire(service.address, f"127.0.60.{address}") as wire:
@@ -40,7 +40,7 @@ def named(service: Running) -> Running:
         request = MaintenanceRequest(
             cause="host-maintenance", type=EventType.FREEZE, hosts=(f"h{name}",), description=name
         )
-        service.run(engine.schedule(request, actor=f"operator:{name}"))
+        service.run(engine.maintenances.schedule(request, actor=f"operator:{name}"))
     return service
 
 

@@ -42,11 +42,11 @@ def large(service: Running) -> Running:
     engine = service.service.engine
 
     async def fill() -> None:
-        await engine.apply_inventory(Inventory(hosts=hosts, scopes=scopes, vms=vms), "large", actor="operator:test")
+        await engine.inventory.apply(Inventory(hosts=hosts, scopes=scopes, vms=vms), "large", actor="operator:test")
         # Of evictions each stands alone, so one request makes as many maintenances as it names VMs.
         names = tuple(f"guest-{n * PER_HOST:06}" for n in range(ACTIVE))
         wanted = MaintenanceRequest(cause="spot-eviction", type=EventType.PREEMPT, vms=names)
-        assert len(await engine.schedule(wanted, actor="operator:test")) == ACTIVE
+        assert len(await engine.maintenances.schedule(wanted, actor="operator:test")) == ACTIVE
 
     asyncio.run_coroutine_threadsafe(fill(), service.loop).result(_FILL_S)
     return service

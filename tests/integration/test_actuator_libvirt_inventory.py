@@ -185,7 +185,7 @@ async def test_what_is_declared_follows_what_libvirt_runs(world: Hypervisor) -> 
         engine = lab.backend.engine
 
         async def declare(host: str, said: HostDeclarationIn) -> None:
-            await engine.apply_host(to_host_declaration(host, said), actor="test")
+            await engine.inventory.apply_host(to_host_declaration(host, said), actor="test")
 
         async def declared() -> dict[str, str]:
             found = await engine.read(lambda reader: reader.get_inventory())

@@ -85,7 +85,7 @@ def test_an_event_that_is_canceled_is_told(client: Driver, service: Running, vm:
     maintenance = service.schedule(vm)
     told = client.watch()
     assert next(told).kind is ChangeKind.PREPARE
-    service.run(service.service.engine.cancel(maintenance.id, actor="operator:test"))
+    service.run(service.service.engine.maintenances.cancel(maintenance.id, actor="operator:test"))
     assert next(told).kind is ChangeKind.CANCELED
 
 

@@ -19,7 +19,7 @@ JUMP = ClockJump(by=timedelta(minutes=20), at=datetime.fromisoformat("2030-01-01
 
 def test_it_shows_until_an_operator_confirms_it(tmp_path: Path) -> None:
     with running(tmp_path) as service, service.operator() as api, Browser(service) as browser:
-        guard = service.service.engine.clock_guard
+        guard = service.service.engine.clock.guard
         browser.send_form("/login", token=service.service.tokens.operator_token, next="/")
         assert "clock jumped" not in text_of(browser.get("/"))
         guard.jump, guard.jumps = JUMP, 1

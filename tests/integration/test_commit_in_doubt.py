@@ -64,16 +64,16 @@ async def test_what_others_commit_is_shown_after_a_doubt_and_a_refusal(database:
         one, other = backend(breaking), backend(database.open(busy_timeout_ms=60_000))
         inventory = Inventory(hosts=(Host(name="host-1"),), vms=(vm("a"), vm("b")))
         await one.engine.restore_state()
-        await other.engine.apply_inventory(inventory, "mark", actor="test")
-        await other.engine.enable("vm:a", None)
-        await other.engine.enable("vm:b", None)
-        assert await one.engine.catch_up()
+        await other.engine.inventory.apply(inventory, "mark", actor="test")
+        await other.engine.authority.enable("vm:a", None)
+        await other.engine.authority.enable("vm:b", None)
+        assert await one.engine.committer.catch_up()
         breaking.is_breaking = True
         with pytest.raises(StoreUnavailable):
-            await one.engine.schedule(MaintenanceRequest(cause="user-restart", vms=("b",)), actor="test")
-        await other.engine.schedule(MaintenanceRequest(cause="user-restart", vms=("a",)), actor="test")
+            await one.engine.maintenances.schedule(MaintenanceRequest(cause="user-restart", vms=("b",)), actor="test")
+        await other.engine.maintenances.schedule(MaintenanceRequest(cause="user-restart", vms=("a",)), actor="test")
         with pytest.raises(NotFound):
-            await one.engine.cancel("nothing", actor="test")
-        await one.engine.catch_up()
+            await one.engine.maintenances.cancel("nothing", actor="test")
+        await one.engine.committer.catch_up()
         assert one.feed.channel("vm:a").incarnation == other.feed.channel("vm:a").incarnation == 2
         assert one.feed.channel("vm:b").incarnation == 2

@@ -43,7 +43,7 @@ def test_our_own_endpoint_holds_everything(service: Running) -> None:
     vm = service.web[0]
     service.enable(vm)
     eviction = MaintenanceRequest(cause="spot-eviction", vms=(service.web[1].name,))
-    service.run(service.service.engine.schedule(eviction, actor="operator:test"))
+    service.run(service.service.engine.maintenances.schedule(eviction, actor="operator:test"))
     service.schedule(vm)
     report = check_endpoint(service.url, allow_approve=True, source_address=vm.address)
     assert verdicts(report, CheckVerdict.HOLDS) == {check.code for check in CHECKS}, told(report)

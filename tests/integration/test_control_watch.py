@@ -49,7 +49,7 @@ def test_the_stream_tells_each_change_and_resumes_where_it_was_left(
         event_id = service.event(vm)
         (scheduled, *_rest) = entries(response.iter_lines(), 1)
     assert scheduled["kind"] == "scheduled"
-    service.run(service.service.engine.cancel(scheduled["maintenance_id"], actor="operator:test"))
+    service.run(service.service.engine.maintenances.cancel(scheduled["maintenance_id"], actor="operator:test"))
     resumed: list[list[dict[str, Any]]] = []
     for headers, params in (({"last-event-id": str(newest)}, {}), ({}, {"after": str(newest)})):
         with api.stream("GET", "/v1/watch", headers=headers, params=params) as response:

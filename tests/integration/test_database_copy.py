@@ -35,7 +35,7 @@ from forewarn.clock import VirtualClock
 from forewarn.core.decision import DecisionRules
 from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Scope, ScopeKind
-from forewarn.engine.transaction import IdempotencyKey
+from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import ConfigError, Conflict, ForewarnError, StoreCorrupt, StoreUnavailable
 from forewarn.scheduling.scheduler import SchedulerSettings
 from forewarn.store import SqlStore
@@ -88,7 +88,7 @@ async def live(store: SqlStore) -> None:
     forced = await made.schedule_one(
         "host-maintenance", NAMES[2], notice=timedelta(days=7), description="Müll \U0001f9f9"
     )
-    await made.engine.start(forced.id, actor="operator:zoë", reason="'); DROP TABLE audit_log; --\n\tüber")
+    await made.engine.maintenances.start(forced.id, actor="operator:zoë", reason="'); DROP TABLE audit_log; --\n\tüber")
     await made.approve_all(NAMES[1])
     await made.advance(minutes(5))
     for name in ("lone", NAMES[3]):
@@ -110,7 +110,7 @@ async def go_on(store: SqlStore) -> list[Any]:
     shown = [made.shown(each.name) for each in declared().vms]
     await made.schedule("host-maintenance", "web-0", notice=minutes(20))
     with pytest.raises(ForewarnError):  # the copy knows what that key led to
-        await made.engine.schedule(
+        await made.engine.maintenances.schedule(
             MaintenanceRequest(cause="host-maintenance", vms=(NAMES[0],)),
             actor="x",
             key=IdempotencyKey(key="ключ", fingerprint="g"),

@@ -72,13 +72,13 @@ def test_a_full_database_makes_the_service_unready_until_there_is_room(tmp_path:
 def test_probes_that_come_together_write_once(tmp_path: Path) -> None:
     with running(tmp_path) as service, service.operator() as api:
         probes: list[int] = []
-        probe = service.service.engine.probe_store
+        probe = service.service.engine.committer.probe_store
 
         async def counted() -> None:
             probes.append(1)
             await probe()
 
-        service.service.engine.probe_store = counted  # type: ignore[method-assign]
+        service.service.engine.committer.probe_store = counted  # type: ignore[method-assign]
         service.service._probed_s = float("inf")
         for _ in range(5):
             assert api.get("/readyz").status_code == 200

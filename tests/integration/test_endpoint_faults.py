@@ -32,7 +32,7 @@ def _well_again(service: Running) -> Iterator[None]:
 
 
 def inject(service: Running, vm: Vm, kind: str, **how: Any) -> InjectedFault:  # noqa: ANN401 - of a fault
-    return service.run(service.service.engine.inject(kind, actor="operator:test", vms=[vm.name], **how))
+    return service.run(service.service.engine.faults.inject(kind, actor="operator:test", vms=[vm.name], **how))
 
 
 def ask(service: Running, vm: Vm, request: bytes | None = None) -> Any:  # noqa: ANN401 - an answer
@@ -321,7 +321,7 @@ def test_a_fault_for_everybody_wakes_everybody(service: Running) -> None:
     with service.wire(first) as one, service.wire(second) as another:
         hold(service, first, one)
         hold(service, second, another)
-        service.run(service.service.engine.inject("503", actor="operator:test"))
+        service.run(service.service.engine.faults.inject("503", actor="operator:test"))
         assert [one.read().status, another.read().status] == [304, 304]
 
 
@@ -332,7 +332,7 @@ def test_a_fault_is_for_those_who_are_named(service: Running, vm: Vm) -> None:
     inject(service, vm, "500")
     assert ask(service, service.vm()).status == 200
     assert ask(service, vm).status == 500
-    service.run(service.service.engine.clear_faults(actor="operator:test"))
+    service.run(service.service.engine.faults.clear(actor="operator:test"))
     assert ask(service, vm).status == 200
 
 

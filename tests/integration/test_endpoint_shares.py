@@ -48,7 +48,7 @@ def held_writer(service: Running) -> Iterator[Callable[[], None]]:
 @pytest.fixture
 def batches(service: Running, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The VMs whose approvals go into one transaction each; at most four in one."""
-    batcher = service.service.engine._approvals
+    batcher = service.service.engine.authority._approvals
     carry = batcher._carry_out
     seen: list[list[str]] = []
 
@@ -62,12 +62,12 @@ def batches(service: Running, monkeypatch: pytest.MonkeyPatch) -> list[list[str]
 
 
 def waiting(service: Running) -> int:
-    return service.do(lambda: len(service.service.engine._approvals._waiting))
+    return service.do(lambda: len(service.service.engine.authority._approvals._waiting))
 
 
 def is_working(service: Running) -> bool:
     """Whether a batch of approvals is being carried out."""
-    working = service.service.engine._approvals._working
+    working = service.service.engine.authority._approvals._working
     return working is not None and not working.done()
 
 
@@ -306,7 +306,7 @@ def test_an_audience_is_enabled_once_however_many_ask_at_once(service: Running) 
                 wire.send(get())
             assert eventually(lambda: service.do(lambda: len(service.service.backend.app._enabling)) == 1)
             # Beside it at most one of the service's own commands, such as a probe, waits for the writer.
-            assert service.do(lambda: len(service.service.engine._commands)) <= 2
+            assert service.do(lambda: len(service.service.engine.committer._commands)) <= 2
         assert [wire.read().status for wire in wires] == [200] * 20
     assert service.do(lambda: service.service.backend.app._enabling) == {}
 

@@ -103,7 +103,7 @@ def test_an_inventory_that_changes_while_another_is_compared_is_compared_again(t
     with running(tmp_path) as service, service.operator() as api, service.operator() as other:
         engine = service.service.engine
         declared: dict[str, Any] = api.get("/v1/inventory").json()
-        read, reads = engine.read_long, []
+        read, reads = engine.committer.read_long, []
 
         async def meanwhile(function: Any) -> Any:  # noqa: ANN401 - as `Committer.read_long`
             found = await read(function)
@@ -120,10 +120,10 @@ def test_an_inventory_that_changes_while_another_is_compared_is_compared_again(t
             answer = await asyncio.to_thread(client.put, "/v1/hosts/host-vm-1/vms", json=body)
             answer.raise_for_status()
 
-        engine.read_long = meanwhile  # type: ignore[method-assign] # something happens between comparing and committing
+        engine.committer.read_long = meanwhile  # type: ignore[method-assign] # something happens between comparing and committing
         declared["vms"][0]["size"] = "D16"
         answer = api.put("/v1/inventory", json=declared)
-        engine.read_long = read  # type: ignore[method-assign] # as above
+        engine.committer.read_long = read  # type: ignore[method-assign] # as above
         assert answer.status_code == 200, answer.text
         assert len(reads) == 2
         sizes = {vm["name"]: vm["size"] for vm in api.get("/v1/inventory").json()["vms"]}

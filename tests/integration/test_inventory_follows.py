@@ -28,7 +28,9 @@ ON_TWO = inventory(VirtualMachine(name="vm-1", host="host-2", addresses=("10.0.0
 
 def leased(made: Simulated, store: SqlStore, name: str) -> None:
     assert store.shared is not None
-    made.engine.leadership = LeasedLeadership(store.shared, made.clock, name, run_inline, timedelta(seconds=GUARD_S))
+    made.engine.committer.leadership = LeasedLeadership(
+        store.shared, made.clock, name, run_inline, timedelta(seconds=GUARD_S)
+    )
 
 
 async def test_a_vm_that_moves_is_shown_nothing_older_on_its_new_host() -> None:
@@ -51,6 +53,6 @@ async def test_a_vm_that_moves_is_shown_nothing_older_on_its_new_host() -> None:
         await other.engine.restore_state()
         await made.schedule_one("host-maintenance", "vm-1")
         wanted = made.channel("vm-1").document
-        await other.engine.apply_inventory(ON_TWO, "moved", actor="operator:ann")
+        await other.engine.inventory.apply(ON_TWO, "moved", actor="operator:ann")
         assert other.channel("vm-1").document == wanted
         other_store.close()

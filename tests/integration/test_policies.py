@@ -179,7 +179,7 @@ def test_only_the_vm_that_the_policy_names_approves(tenants: Running, api: httpx
 def test_an_endpoint_on_a_host_passes_the_refusal_on(tenants: Running, api: httpx.Client) -> None:
     event_id = scheduled(api, "web-1")["events"][0]["id"]
     url = tenants.service.control_url
-    _, word = tenants.run(tenants.service.engine.create_host_token("host-1", actor="operator:test"))
+    _, word = tenants.run(tenants.service.engine.tokens.create_host_token("host-1", actor="operator:test"))
 
     async def pass_on() -> ApprovalResult:
         link = ControlPlaneClient("host-1", [url], word)

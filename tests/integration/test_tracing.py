@@ -97,8 +97,8 @@ def test_approvals_that_come_together_are_each_below_the_post_of_their_vm(traced
     ids = {vm.name: traced.event(vm) for vm in vms}
 
     async def approve() -> None:
-        app = traced.service.backend.app
-        await asyncio.gather(*(app.approve([ids[vm.name]], _approver(vm.name)) for vm in vms))
+        authority = traced.service.backend.authority
+        await asyncio.gather(*(authority.approve([ids[vm.name]], _approver(vm.name)) for vm in vms))
 
     traced.run(approve())
     wait_for(lambda: len(told.named("approved")) == 5 and len(told.named("engine approve")) == 5)
@@ -143,7 +143,7 @@ def test_half_of_the_maintenances_have_all_of_their_spans_and_half_have_none(tol
     with running(tmp_path, tracing_endpoint=told.url, tracing_sample_ratio="0.5", simulate_complete_after="0s") as made:
         for vm in [made.vm() for _ in range(16)]:
             event = made.event(vm)
-            made.run(made.service.engine.approve([event], _approver(vm.name)))
+            made.run(made.service.engine.authority.approve([event], _approver(vm.name)))
         with made.operator() as operator:
             ids = [item["id"] for item in operator.get("/v1/maintenance").json()["items"]]
     roots = told.named("maintenance Freeze")

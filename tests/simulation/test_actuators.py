@@ -163,9 +163,9 @@ async def test_impact_and_completion_are_taken_over_once_however_often_they_are_
     made, maintenance = await begun(Scripted(Progress(is_impacted=True, check_at=None)))
     await made.advance(seconds(1))
     for _ in range(3):
-        await made.engine.record_results({maintenance.id: Progress(is_impacted=True)}, RetryPolicy())
+        await made.engine.deadlines.record_results({maintenance.id: Progress(is_impacted=True)}, RetryPolicy())
     for _ in range(2):
-        await made.engine.record_results({maintenance.id: DONE, "unknown": DONE}, RetryPolicy())
+        await made.engine.deadlines.record_results({maintenance.id: DONE, "unknown": DONE}, RetryPolicy())
     assert [kind for kind, _ in made.story(maintenance)][2:] == [K.STARTED, K.IMPACTED, K.COMPLETED]
 
 
@@ -174,7 +174,7 @@ async def test_left_to_a_person_it_goes_on_until_that_person_says_it_is_over() -
     made, maintenance = await begun(Simulate(complete_after=None))
     await made.advance(timedelta(hours=5))
     assert made.state(maintenance) == S.STARTED
-    done = await made.engine.complete(maintenance.id, actor="operator:ann")
+    done = await made.engine.maintenances.complete(maintenance.id, actor="operator:ann")
     assert done.state is S.COMPLETED
     assert made.shown("db")["Events"] == []
 
@@ -207,7 +207,7 @@ async def test_a_repeated_call_after_a_crash_has_the_same_id_and_no_further_effe
     """Invariant 3: the answer was lost with the process, so the actuator is asked again."""
     actuator = Scripted(Progress(check_at=None))
     made, maintenance = await begun(actuator)
-    due = await made.engine.handle_due(10)
+    due = await made.engine.deadlines.handle_due(10)
     assert [job.id for job in due.jobs] == [maintenance.id]
     await made.crash()
     await made.advance(seconds(0))
@@ -235,7 +235,7 @@ async def test_what_an_operator_completes_is_stopped_and_what_completes_by_itsel
     actuator = Stoppable()
     made, maintenance = await begun(actuator)
     await made.advance(seconds(1))
-    await made.engine.complete(maintenance.id, actor="operator:ann")
+    await made.engine.maintenances.complete(maintenance.id, actor="operator:ann")
     await asyncio.sleep(0)
     assert actuator.aborted == [maintenance.id]
     other = await made.schedule_one("host-maintenance", "db")
@@ -251,7 +251,7 @@ async def test_one_that_cannot_be_stopped_is_over_all_the_same(complaint: Except
     actuator.complaint = complaint
     made, maintenance = await begun(actuator)
     await made.advance(seconds(1))
-    await made.engine.complete(maintenance.id, actor="operator:ann")
+    await made.engine.maintenances.complete(maintenance.id, actor="operator:ann")
     await asyncio.sleep(0)
     assert (made.state(maintenance), actuator.aborted) == (S.COMPLETED, [maintenance.id])
 

@@ -63,7 +63,7 @@ async def test_an_approved_event_and_one_that_is_gone_were_seen() -> None:
         await world.schedule_one("host-maintenance", "db"),
         await world.schedule_one("host-maintenance", "web-0"),
     )
-    await world.engine.approve([e.id for e in world.events_of(one)], Approver(actor="operator:ann"))
+    await world.engine.authority.approve([e.id for e in world.events_of(one)], Approver(actor="operator:ann"))
     await world.cancel(other)
     await world.advance(minutes(14))
     assert said(world, one, EntryKind.UNSEEN) + said(world, other, EntryKind.UNSEEN) == []
@@ -139,7 +139,7 @@ async def test_what_was_put_off_is_looked_at_as_late_as_it_is_due() -> None:
     announced = world.now
     until = announced + minutes(120)
     maintenance = await world.schedule_one("host-maintenance", "db", latest_start=until)
-    await world.engine.defer(maintenance.id, by=minutes(60), actor="operator:ann")
+    await world.engine.maintenances.defer(maintenance.id, by=minutes(60), actor="operator:ann")
     await world.advance_to(announced + minutes(70) - timedelta(seconds=1))
     assert said(world, maintenance, EntryKind.UNSEEN) == []
     assert said(world, maintenance, EntryKind.LATE) == []
@@ -157,7 +157,7 @@ KINDS = {
 
 def problems(world: Simulated, of: Maintenance) -> set[MaintenanceProblem]:
     """What the dashboard says of it, of the kinds that the audit log knows."""
-    thresholds = world.engine.rules.alert_thresholds
+    thresholds = world.engine.committer.rules.alert_thresholds
     board = world.read(lambda reader: read_board(reader, world.feed.last_polled_at, world.now, thresholds))
     (found,) = (item for item in board.items if item.maintenance.id == of.id)
     return set(found.forecast.problems) & KINDS.keys()
@@ -211,7 +211,7 @@ async def test_a_vm_that_asked_before_a_maintenance_was_put_off_has_seen_it() ->
     await world.advance(minutes(1))
     await world.get("db")
     await world.advance(minutes(1))
-    await world.engine.defer(maintenance.id, by=minutes(60), actor="operator:ann")
+    await world.engine.maintenances.defer(maintenance.id, by=minutes(60), actor="operator:ann")
     await world.advance_to(announced + minutes(74))
     assert said(world, maintenance, EntryKind.UNSEEN) == []
     assert problems(world, maintenance) == set()

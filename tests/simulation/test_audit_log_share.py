@@ -36,7 +36,7 @@ def store(request: pytest.FixtureRequest) -> Store:
 
 
 async def restart(made: Simulated, vm: str = "db", actor: str = "tenant:red", owned: Ownership = RED) -> str:
-    (maintenance,) = await made.engine.schedule(
+    (maintenance,) = await made.engine.maintenances.schedule(
         MaintenanceRequest(cause="user-restart", vms=(vm,)), actor=actor, owned=owned
     )
     return maintenance.id
@@ -44,7 +44,7 @@ async def restart(made: Simulated, vm: str = "db", actor: str = "tenant:red", ow
 
 async def restart_and_cancel(made: Simulated, times: int) -> None:
     for _ in range(times):
-        await made.engine.cancel(await restart(made), actor="tenant:red")
+        await made.engine.maintenances.cancel(await restart(made), actor="tenant:red")
 
 
 def of_operators(made: Simulated) -> list[AuditEntry]:
@@ -97,8 +97,8 @@ async def test_a_tenant_that_has_filled_its_share_of_a_day_starts_nothing_more(s
 
 async def test_several_tokens_of_one_tenant_share_its_quota(store: Store) -> None:
     made = await simulated(DECLARED, store=store, rules=DecisionRules(tenant_entries_max=4))
-    await made.engine.cancel(await restart(made, actor="tenant:red-1"), actor="tenant:red-2")
-    await made.engine.cancel(await restart(made, actor="tenant:red-3"), actor="tenant:red-1")
+    await made.engine.maintenances.cancel(await restart(made, actor="tenant:red-1"), actor="tenant:red-2")
+    await made.engine.maintenances.cancel(await restart(made, actor="tenant:red-3"), actor="tenant:red-1")
     with pytest.raises(LimitExceeded):
         await restart(made, actor="tenant:red-4")
     await made.advance(DAY)
@@ -115,7 +115,7 @@ async def test_tenants_whose_tokens_have_the_same_name_have_their_own_quotas(sto
 
 async def test_what_operators_do_with_a_tenants_operation_does_not_use_up_its_quota(store: Store) -> None:
     made = await simulated(DECLARED, store=store, rules=DecisionRules(tenant_entries_max=2))
-    await made.engine.cancel(await restart(made), actor="operator:ann")
+    await made.engine.maintenances.cancel(await restart(made), actor="operator:ann")
     await restart(made)
     with pytest.raises(LimitExceeded):
         await restart(made)

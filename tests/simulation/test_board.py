@@ -117,15 +117,15 @@ async def happen(made: Simulated, flaky: Flaky, chance: random.Random) -> None:
             wanted = MaintenanceRequest(
                 cause="host-maintenance", hosts=(host,), latest_start=made.now + timedelta(days=2)
             )
-            await made.engine.schedule(wanted, actor="operator:ann")
+            await made.engine.maintenances.schedule(wanted, actor="operator:ann")
         case 2:
             await made.approve_all(chance.choice(VMS).name)
         case 3:
             await made.cancel(chosen)
         case 4:
-            await made.engine.start(chosen.id, actor="operator:ann", reason="now")
+            await made.engine.maintenances.start(chosen.id, actor="operator:ann", reason="now")
         case 5:
-            await made.engine.defer(chosen.id, actor="operator:ann", by=minutes(30))
+            await made.engine.maintenances.defer(chosen.id, actor="operator:ann", by=minutes(30))
         case 6:
             flaky.is_away = not flaky.is_away
         case _:
@@ -140,7 +140,7 @@ async def test_an_actuator_that_gets_through_again_is_told(monkeypatch: pytest.M
     follower = Follower(made)
     it = await made.schedule_one("host-maintenance", "lone")
     flaky.is_away = True
-    await made.engine.start(it.id, actor="operator:ann", reason="now")
+    await made.engine.maintenances.start(it.id, actor="operator:ann", reason="now")
     await made.advance(seconds(6))
     assert [item.worst_problem for item in follower.check().items] == [MaintenanceProblem.FAILING]
     flaky.is_away = False
@@ -154,7 +154,7 @@ async def test_what_is_forgotten_leaves_the_board() -> None:
     await made.cancel(await made.schedule_one("host-maintenance", "lone"))
     assert len(follower.check().ended) == 1
     await made.advance(minutes(10))
-    await made.engine.prune_history(minutes(5), minutes(5), 1_000_000)
+    await made.engine.retention.prune_history(minutes(5), minutes(5), 1_000_000)
     assert follower.check().ended == ()
 
 

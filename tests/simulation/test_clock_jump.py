@@ -57,10 +57,10 @@ class World:
     async def begin(self) -> World:
         await self.engine.restore_state()
         if not self.engine.identity.vms:
-            await self.engine.apply_inventory(INVENTORY, "f", actor="operator:ann")
+            await self.engine.inventory.apply(INVENTORY, "f", actor="operator:ann")
             for vm in ("a", "b"):
                 channel = self.engine.feed.channel(self.engine.identity.get_audience_key(vm))
-                await self.engine.enable(channel.key, None)
+                await self.engine.authority.enable(channel.key, None)
                 channel.last_polled_at = self.clock.now()
         return self
 
@@ -73,7 +73,7 @@ class World:
 
     async def schedule(self, vm: str = "a") -> str:
         request = MaintenanceRequest(cause="host-maintenance", vms=(vm,), notice=15 * MINUTE)
-        return (await self.engine.schedule(request, actor="operator:ann"))[0].id
+        return (await self.engine.maintenances.schedule(request, actor="operator:ann"))[0].id
 
     def state(self, maintenance_id: str) -> MaintenanceState:
         with self.store.read() as reader:
@@ -94,13 +94,13 @@ async def test_twenty_minutes_ahead_start_nothing_until_they_are_confirmed() -> 
         await world.round()
     assert world.state(made) is MaintenanceState.SCHEDULED
     assert world.kinds().count(EntryKind.CLOCK_JUMPED) == 1
-    assert world.engine.clock_guard.jumps == 1
-    await world.engine.confirm_clock(actor="operator:ann", reason="it was slow")
+    assert world.engine.clock.guard.jumps == 1
+    await world.engine.clock.confirm(actor="operator:ann", reason="it was slow")
     await world.round()
     assert world.state(made) is not MaintenanceState.SCHEDULED
     assert world.kinds().count(EntryKind.CLOCK_CONFIRMED) == 1
     with pytest.raises(Conflict, match="nothing to confirm"):
-        await world.engine.confirm_clock(actor="operator:ann")
+        await world.engine.clock.confirm(actor="operator:ann")
 
 
 async def test_the_deadline_itself_finds_the_jump_before_it_decides() -> None:
@@ -108,8 +108,8 @@ async def test_the_deadline_itself_finds_the_jump_before_it_decides() -> None:
     world = await World().begin()
     made = await world.schedule()
     world.clock.ahead = 20 * MINUTE
-    due = await world.engine.handle_due(10)
-    assert (due.started, due.jobs, due.has_more) == ((), (), False)
+    due = await world.engine.deadlines.handle_due(10)
+    assert (due.due_at, due.jobs, due.has_more) == ((), (), False)
     assert world.state(made) is MaintenanceState.SCHEDULED
 
 
@@ -118,14 +118,14 @@ async def test_time_that_passes_starts_it_and_so_does_sleep() -> None:
     made = await world.schedule()
     await world.round(16 * MINUTE)
     assert world.state(made) is not MaintenanceState.SCHEDULED
-    assert world.engine.clock_guard.jump is None
+    assert world.engine.clock.guard.jump is None
 
 
 async def test_no_vm_is_disabled_and_no_history_forgotten_by_a_clock_that_jumped() -> None:
     world = await World().begin()
     world.clock.ahead = timedelta(days=400)
     await world.round()
-    await world.engine.prune_history(timedelta(days=1), timedelta(days=1), 10)
+    await world.engine.retention.prune_history(timedelta(days=1), timedelta(days=1), 10)
     kinds = world.kinds()
     assert EntryKind.DISABLED not in kinds
     assert EntryKind.PRUNED not in kinds
@@ -135,16 +135,16 @@ async def test_no_vm_is_disabled_and_no_history_forgotten_by_a_clock_that_jumped
 async def test_what_goes_on_goes_on_and_the_scheduler_does_not_spin_on_what_waits() -> None:
     world = await World().begin()
     running, waiting = await world.schedule("a"), await world.schedule("b")
-    await world.engine.start(running, actor="operator:ann", reason="now")
+    await world.engine.maintenances.start(running, actor="operator:ann", reason="now")
     world.clock.ahead = 20 * MINUTE
     for _ in range(3):
         await world.round(MINUTE)
     assert world.state(running) is MaintenanceState.COMPLETED
     assert world.state(waiting) is MaintenanceState.SCHEDULED
     for _ in range(5):  # looks at what is announced are made, and are over
-        await world.engine.next_deadline()
+        await world.engine.deadlines.next_deadline()
         await world.round()
-    deadline = await world.engine.next_deadline()
+    deadline = await world.engine.deadlines.next_deadline()
     assert deadline is None or deadline > world.clock.now()
 
 
@@ -153,9 +153,11 @@ async def test_an_operator_may_start_by_hand_and_a_host_may_fail_meanwhile() -> 
     made = await world.schedule()
     world.clock.ahead = 20 * MINUTE
     await world.round()
-    await world.engine.start(made, actor="operator:ann", reason="now")
+    await world.engine.maintenances.start(made, actor="operator:ann", reason="now")
     assert world.state(made) is MaintenanceState.STARTED
-    failed = await world.engine.schedule(MaintenanceRequest(cause="hardware-failure", vms=("b",)), actor="operator:ann")
+    failed = await world.engine.maintenances.schedule(
+        MaintenanceRequest(cause="hardware-failure", vms=("b",)), actor="operator:ann"
+    )
     assert failed[0].state is MaintenanceState.STARTED
 
 
@@ -167,7 +169,7 @@ async def test_a_restart_does_not_forget_it_and_another_replica_s_confirmation_c
     after = await World(world.store, world.clock).begin()
     await after.round()
     assert after.state(made) is MaintenanceState.SCHEDULED
-    await world.engine.confirm_clock(actor="operator:ann")
+    await world.engine.clock.confirm(actor="operator:ann")
     await after.round()
     assert after.state(made) is not MaintenanceState.SCHEDULED
 
@@ -178,7 +180,7 @@ async def test_a_clock_that_was_set_back_while_the_service_was_down_is_found_by_
     after = await World(world.store, world.clock).begin()
     await after.round()
     assert after.kinds().count(EntryKind.CLOCK_JUMPED) == 1
-    jump = after.engine.clock_guard.jump
+    jump = after.engine.clock.guard.jump
     assert jump is not None
     assert jump.by == -20 * MINUTE
 
@@ -190,9 +192,9 @@ async def test_approvals_are_taken_meanwhile_and_start_it_when_the_clock_is_conf
     await world.round()
     with world.store.read() as reader:
         [event] = reader.find_events_of([made])[made]
-    await world.engine.approve([event.id], Approver(actor="operator:ann"))
+    await world.engine.authority.approve([event.id], Approver(actor="operator:ann"))
     await world.round()
     assert world.state(made) is MaintenanceState.SCHEDULED
-    await world.engine.confirm_clock(actor="operator:ann")
+    await world.engine.clock.confirm(actor="operator:ann")
     await world.round()
     assert world.state(made) is not MaintenanceState.SCHEDULED

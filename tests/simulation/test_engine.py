@@ -104,7 +104,7 @@ async def test_an_approval_starts_it_at_once(cause: str) -> None:
 async def test_a_hardware_failure_starts_without_notice_for_all_vms_of_the_host() -> None:
     """R73, R78."""
     made = await world()
-    (failure,) = await made.engine.schedule(
+    (failure,) = await made.engine.maintenances.schedule(
         MaintenanceRequest(cause="hardware-failure", hosts=("host-1",)), actor="operator:ann"
     )
     for name in ("web-0", "db"):
@@ -207,12 +207,12 @@ async def test_two_maintenances_of_one_vm_never_run_at_once() -> None:
 async def test_a_forced_start_stands_in_the_audit_log_with_its_reason() -> None:
     made = await world()
     maintenance = await made.schedule_one("host-maintenance", "db")
-    await made.engine.start(maintenance.id, actor="operator:ann", reason="fire")
+    await made.engine.maintenances.start(maintenance.id, actor="operator:ann", reason="fire")
     assert shown(made, "db") == [("Started", "")]
     (started,) = [entry for entry in made.entries(maintenance) if entry.kind is K.STARTED]
     assert (started.actor, started.reason) == ("operator:ann", "fire")
     with pytest.raises(Conflict, match="only a scheduled one"):
-        await made.engine.start(maintenance.id, actor="operator:ann", reason="fire")
+        await made.engine.maintenances.start(maintenance.id, actor="operator:ann", reason="fire")
 
 
 async def test_less_than_the_minimum_notice_wants_a_reason() -> None:
@@ -247,7 +247,7 @@ async def test_further_impacts_are_in_the_audit_log_and_in_no_document() -> None
     await made.approve_all("db")
     before = made.shown("db")
     await made.advance(seconds(30))
-    await made.engine.impact(maintenance.id, 3, actor="operator:ann")
+    await made.engine.maintenances.impact(maintenance.id, 3, actor="operator:ann")
     assert made.shown("db") == before
     assert [kind for kind, _ in made.story(maintenance)][-2:] == [K.IMPACTED, K.IMPACTED]
 

@@ -27,7 +27,7 @@ async def failed(name: str = "host-1", reason: str | None = "power supply burnt"
 
 async def fail(made: Simulated, name: str, reason: str | None = None) -> None:
     request = MaintenanceRequest(cause="hardware-failure", hosts=(name,), force_reason=reason)
-    await made.engine.schedule(request, actor="operator:ann")
+    await made.engine.maintenances.schedule(request, actor="operator:ann")
 
 
 def host(made: Simulated, name: str = "host-1") -> Host:
@@ -58,8 +58,8 @@ async def test_a_second_failure_keeps_the_first_moment() -> None:
 async def test_the_mark_outlives_the_maintenance_an_inventory_a_declaration_and_a_restart() -> None:
     made = await failed()
     await made.advance(timedelta(hours=1))
-    await made.engine.apply_inventory(DECLARED, "again", actor="operator:ann")
-    await made.engine.apply_host(
+    await made.engine.inventory.apply(DECLARED, "again", actor="operator:ann")
+    await made.engine.inventory.apply_host(
         HostDeclaration(host="host-1", vms=tuple(vm for vm in VMS if vm.host == "host-1")), actor="operator:ann"
     )
     await made.crash()
@@ -68,13 +68,13 @@ async def test_the_mark_outlives_the_maintenance_an_inventory_a_declaration_and_
 
 async def test_it_recovers_when_that_is_said_and_not_twice() -> None:
     made = await failed()
-    await made.engine.recover_host("host-1", actor="operator:ann", reason="repaired")
+    await made.engine.inventory.recover_host("host-1", actor="operator:ann", reason="repaired")
     assert host(made) == Host(name="host-1")
     assert (made.entries()[-1].kind, made.entries()[-1].reason) == (EntryKind.HOST_RECOVERED, "host host-1: repaired")
     with pytest.raises(Conflict, match="host 'host-1' has not failed"):
-        await made.engine.recover_host("host-1", actor="operator:ann")
+        await made.engine.inventory.recover_host("host-1", actor="operator:ann")
     with pytest.raises(NotFound):
-        await made.engine.recover_host("nowhere", actor="operator:ann")
+        await made.engine.inventory.recover_host("nowhere", actor="operator:ann")
 
 
 def spec(hosts: tuple[str, ...] | None) -> RolloutSpec:
@@ -83,21 +83,21 @@ def spec(hosts: tuple[str, ...] | None) -> RolloutSpec:
 
 async def test_a_rollout_over_all_hosts_leaves_a_failed_one_out() -> None:
     made = await failed("host-3")
-    planned = await made.engine.plan_rollout(spec(None))
+    planned = await made.engine.rollouts.plan(spec(None))
     assert sorted(name for batch in planned.batches for name in batch.hosts) == ["empty", "host-1", "host-2"]
 
 
 async def test_a_rollout_that_names_one_is_refused() -> None:
     made = await failed("host-3")
     with pytest.raises(Conflict, match="host 'host-3' has failed: leave it out, or run 'forewarn host recover host-3'"):
-        await made.engine.create_rollout(spec(("host-2", "host-3")), actor="operator:ann")
+        await made.engine.rollouts.create(spec(("host-2", "host-3")), actor="operator:ann")
 
 
 async def test_one_that_fails_before_its_turn_is_skipped() -> None:
     made = await simulated(DECLARED)
-    created = await made.engine.create_rollout(spec(("host-2", "empty")), actor="operator:ann")
+    created = await made.engine.rollouts.create(spec(("host-2", "empty")), actor="operator:ann")
     await fail(made, "empty")
     await made.advance(timedelta(days=1))
-    rollout, _ = await made.engine.read_rollout(created.id)
+    rollout, _ = await made.engine.rollouts.read(created.id)
     (skipped,) = [each for each in rollout.hosts if each.name == "empty"]
     assert (skipped.state, skipped.reason) == (RolloutHostState.SKIPPED, "it has failed and is not marked as recovered")

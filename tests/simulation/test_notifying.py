@@ -98,7 +98,7 @@ async def pass_time(world: Simulated, by: timedelta) -> None:
 
 
 async def subscribe(world: Simulated) -> Subscription:
-    return await world.engine.create_subscription("chat", "http://receiver/", actor="operator:ann")
+    return await world.engine.subscriptions.create("chat", "http://receiver/", actor="operator:ann")
 
 
 def now_is(world: Simulated) -> Subscription:
@@ -213,10 +213,10 @@ async def test_what_is_too_old_is_given_up_and_tried_again_on_demand() -> None:
         assert kept(world, DeliveryState.WAITING) == []
         assert dead[0].last_error == "answered 503"
         inbox.answer = lambda _event: TAKEN
-        assert await world.engine.redeliver("chat", [dead[0].key], actor="operator:ann") == 1
+        assert await world.engine.subscriptions.redeliver("chat", [dead[0].key], actor="operator:ann") == 1
         await quiet()
         assert [event["id"] for event in inbox.taken] == [dead[0].id]
-        assert await world.engine.redeliver("chat", None, actor="operator:ann") == 2
+        assert await world.engine.subscriptions.redeliver("chat", None, actor="operator:ann") == 2
         await quiet()
     assert len(inbox.taken) == 3
     assert kept(world, DeliveryState.DEAD) == []
@@ -224,7 +224,7 @@ async def test_what_is_too_old_is_given_up_and_tried_again_on_demand() -> None:
 
 async def test_too_many_dead_ones_pause_a_subscription() -> None:
     world, inbox = await simulated(WORLD), Inbox()
-    world.engine.deliveries_dead_max = 2
+    world.engine.subscriptions._deliveries_dead_max = 2
     await subscribe(world)
     inbox.answer = lambda _event: BUSY
     async with notifying(world, inbox):
@@ -249,12 +249,12 @@ async def test_a_replica_that_does_not_act_tells_nobody() -> None:
     world, inbox = await simulated(WORLD), Inbox()
     await subscribe(world)
     leadership = world.engine.leadership
-    world.engine.leadership = Elsewhere()
+    world.engine.committer.leadership = Elsewhere()
     async with notifying(world, inbox) as told:
         await world.schedule_one("host-maintenance", "db")
         await quiet()
         assert inbox.posted == []
-        world.engine.leadership = leadership
+        world.engine.committer.leadership = leadership
         told.wake()
         await quiet()
     assert len(inbox.taken) == 1
@@ -308,9 +308,9 @@ async def test_who_is_paused_and_resumed_at_once_is_told_all_the_same() -> None:
     await subscribe(world)
     async with notifying(world, inbox):
         for _ in range(5):
-            await world.engine.pause_subscription("chat", actor="operator:ann")
+            await world.engine.subscriptions.pause("chat", actor="operator:ann")
             await asyncio.sleep(0)
-            await world.engine.resume_subscription("chat", actor="operator:ann")
+            await world.engine.subscriptions.resume("chat", actor="operator:ann")
         await world.schedule_one("host-maintenance", "db")
         await quiet()
     assert len(inbox.taken) == 1
@@ -321,7 +321,7 @@ async def test_a_store_that_is_away_when_deliveries_are_written_down_has_nothing
 ) -> None:
     world, inbox = await simulated(WORLD), Inbox()
     await subscribe(world)
-    write_down = world.engine.record_deliveries
+    write_down = world.engine.subscriptions.record_deliveries
     failures = iter(range(2))
 
     async def hand_over(*given: Any) -> bool:  # noqa: ANN401 - as the engine takes them
@@ -330,7 +330,7 @@ async def test_a_store_that_is_away_when_deliveries_are_written_down_has_nothing
             raise StoreUnavailable(msg)
         return await write_down(*given)
 
-    monkeypatch.setattr(world.engine, "record_deliveries", hand_over)
+    monkeypatch.setattr(world.engine.subscriptions, "record_deliveries", hand_over)
     async with notifying(world, inbox):
         await world.schedule_one("host-maintenance", *NAMES)
         for _ in range(4):
@@ -348,7 +348,7 @@ async def test_more_skipped_than_fit_into_one_page_is_forgotten(monkeypatch: pyt
         await world.schedule_one("host-maintenance", *NAMES)
         await quiet()
         assert len(kept(world, DeliveryState.WAITING)) == 3
-        await world.engine.resume_subscription("chat", actor="operator:ann", is_skipping=True)
+        await world.engine.subscriptions.resume("chat", actor="operator:ann", is_skipping=True)
         assert kept(world, DeliveryState.WAITING) == []
 
 
@@ -360,8 +360,8 @@ async def test_a_subscription_gets_what_its_tenant_may_see_and_owns_nothing_of_a
     )
     world, inbox = await simulated(both), Inbox()
     with pytest.raises(InvalidRequest, match="vm 'web-0' is in scope 'web' and sees all its events: name the scope"):
-        await world.engine.create_subscription("chat", "http://receiver/", vms=["web-0"], actor="operator:ann")
-    await world.engine.create_subscription("chat", "http://receiver/", scopes=["web"], actor="operator:ann")
+        await world.engine.subscriptions.create("chat", "http://receiver/", vms=["web-0"], actor="operator:ann")
+    await world.engine.subscriptions.create("chat", "http://receiver/", scopes=["web"], actor="operator:ann")
     async with notifying(world, inbox):
         maintenance = await world.schedule_one("host-maintenance", "db", "web-0")
         await pass_time(world, minutes(40))

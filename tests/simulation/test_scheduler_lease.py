@@ -67,7 +67,7 @@ async def _begun() -> tuple[Simulated, Lent, Slow, Maintenance]:
     lease = Lent()
     actuator = Slow(lease)
     made = await simulated(inventory(*VMS, scopes=SCOPES), clock=RealClock(), actuator=actuator)
-    made.engine.leadership = lease
+    made.engine.committer.leadership = lease
     maintenance = await made.schedule_one("hardware-failure", "db")
     return made, lease, actuator, maintenance
 

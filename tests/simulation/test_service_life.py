@@ -13,7 +13,8 @@ import pytest
 from forewarn.clock import VirtualClock
 from forewarn.core.decision import DecisionRules
 from forewarn.core.model import EntryKind, MaintenanceState
-from forewarn.engine.transaction import IdempotencyKey
+from forewarn.core.rollout import RolloutSpec
+from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import Conflict, IdempotencyMismatch, NotFound, StoreUnavailable
 from forewarn.scheduling.scheduler import SchedulerSettings
 from forewarn.store import SqlStore
@@ -232,17 +233,19 @@ async def test_a_replay_shows_what_has_become_of_it_and_an_end_is_no_conflict() 
     maintenance = await made.schedule_one("host-maintenance", "db")
     key = IdempotencyKey(key="c", fingerprint="f")
     for _ in range(2):
-        canceled = await made.engine.cancel(maintenance.id, actor="operator:ann", key=key)
+        canceled = await made.engine.maintenances.cancel(maintenance.id, actor="operator:ann", key=key)
         assert canceled.state is S.CANCELED
     with pytest.raises(Conflict):
-        await made.engine.cancel(maintenance.id, actor="operator:ann", key=IdempotencyKey(key="d", fingerprint="f"))
+        await made.engine.maintenances.cancel(
+            maintenance.id, actor="operator:ann", key=IdempotencyKey(key="d", fingerprint="f")
+        )
 
 
 async def test_a_command_that_was_refused_leaves_its_key_free() -> None:
     made = await simulated(DECLARED)
     key = IdempotencyKey(key="k", fingerprint="f")
     with pytest.raises(NotFound):
-        await made.engine.cancel("unknown", actor="operator:ann", key=key)
+        await made.engine.maintenances.cancel("unknown", actor="operator:ann", key=key)
     await made.schedule_one("host-maintenance", "db", key=key)
 
 
@@ -250,10 +253,10 @@ async def test_a_replay_of_what_was_forgotten_says_so() -> None:
     made = await simulated(DECLARED, pace=SchedulerSettings(history=timedelta(hours=1), outcomes=timedelta(days=30)))
     maintenance = await made.schedule_one("host-maintenance", "db")
     key = IdempotencyKey(key="c", fingerprint="f")
-    await made.engine.cancel(maintenance.id, actor="operator:ann", key=key)
+    await made.engine.maintenances.cancel(maintenance.id, actor="operator:ann", key=key)
     await made.advance(timedelta(hours=3))
     with pytest.raises(NotFound, match="no longer exists"):
-        await made.engine.cancel(maintenance.id, actor="operator:ann", key=key)
+        await made.engine.maintenances.cancel(maintenance.id, actor="operator:ann", key=key)
 
 
 # Lost answers
@@ -305,7 +308,7 @@ async def test_after_a_commit_whose_answer_was_lost_the_next_command_shows_the_t
     with pytest.raises(StoreUnavailable):
         await made.approve_all("db")
     with pytest.raises(StoreUnavailable):
-        await made.engine.apply_inventory(replace(DECLARED, vms=DECLARED.vms[:-1]), "f", actor="operator:ann")
+        await made.engine.inventory.apply(replace(DECLARED, vms=DECLARED.vms[:-1]), "f", actor="operator:ann")
     assert made.state(maintenance) == S.STARTED
     assert [event["EventStatus"] for event in made.shown("db")["Events"]] == ["Scheduled"]
     store.is_losing = False
@@ -327,3 +330,17 @@ async def test_a_disabling_whose_answer_was_lost_hides_the_document_too() -> Non
     await made.advance(seconds(0))
     assert not made.channel("db").is_enabled
     assert made.channel("db").replies == ()
+
+
+async def test_a_rollout_whose_answer_was_lost_is_carried_out() -> None:
+    store = LosesAnswers(SqlStore("sqlite://"))
+    made = await simulated(DECLARED, store=store)
+    await made.advance(seconds(0))
+    assert not made.engine.rollouts.may_be_active
+    store.is_losing = True
+    spec = RolloutSpec(name="kernel", cause="host-maintenance", hosts=("host-2",))
+    with pytest.raises(StoreUnavailable):
+        await made.engine.rollouts.create(spec, actor="operator:ann")
+    store.is_losing = False
+    await made.advance(seconds(0))
+    assert made.read(lambda reader: reader.list_maintenances(limit=10)).items

@@ -162,7 +162,7 @@ async def test_of_many_vms_some_are_named_and_all_are_counted() -> None:
 
 async def test_what_is_of_no_maintenance_is_told_in_no_trace() -> None:
     made, told = await world()
-    await made.engine.apply_inventory(inventory(*VMS, scopes=SCOPES), "other", actor="operator:ann")
+    await made.engine.inventory.apply(inventory(*VMS, scopes=SCOPES), "other", actor="operator:ann")
     assert told == []
 
 

@@ -52,7 +52,7 @@ async def test_the_next_fault_domain_is_announced_when_the_one_before_is_over_wi
 async def test_a_maintenance_of_two_tenants_waits_for_both_and_starts_for_both_at_once() -> None:
     """R50, R83, R84, R85."""
     made = await world()
-    (shared,) = await made.engine.schedule(
+    (shared,) = await made.engine.maintenances.schedule(
         MaintenanceRequest(cause="live-migration", hosts=("host-1",)), actor="operator:ann"
     )
     (web_id,) = await made.event_ids("web-1")
@@ -74,7 +74,7 @@ async def test_a_maintenance_of_two_tenants_waits_for_both_and_starts_for_both_a
 async def test_a_tenant_that_never_asked_has_no_vote() -> None:
     """R67, R86."""
     made = await simulated(inventory(*VMS, scopes=SCOPES), enabled=["web-0"])
-    (shared,) = await made.engine.schedule(
+    (shared,) = await made.engine.maintenances.schedule(
         MaintenanceRequest(cause="live-migration", hosts=("host-1",)), actor="operator:ann"
     )
     await made.approve_all("web-0")

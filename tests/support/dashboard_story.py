@@ -116,7 +116,7 @@ class Story:
     def schedule(self, event_type: EventType, **request: Any) -> Maintenance:  # noqa: ANN401 - fields of `MaintenanceRequest`
         """Somebody announces something."""
         wanted = MaintenanceRequest(**({"cause": "host-maintenance", "type": event_type} | request))
-        return self.service.run(self.service.service.engine.schedule(wanted, actor=_ACTOR))[0]
+        return self.service.run(self.service.service.engine.maintenances.schedule(wanted, actor=_ACTOR))[0]
 
     def approve(self, maintenance: Maintenance, *tenants: str) -> None:
         """These tenants approve, each from its first VM."""
@@ -131,11 +131,11 @@ class Story:
                     source_address=self._addresses[name],
                     api_version="2020-07-01",
                 )
-                self.service.run(engine.approve([event.id], by))
+                self.service.run(engine.authority.approve([event.id], by))
 
     def cancel(self, maintenance: Maintenance, reason: str) -> None:
         """It is taken back."""
-        self.service.run(self.service.service.engine.cancel(maintenance.id, actor=_ACTOR, reason=reason))
+        self.service.run(self.service.service.engine.maintenances.cancel(maintenance.id, actor=_ACTOR, reason=reason))
 
     def roll(self) -> None:
         """A rollout begins."""
@@ -149,7 +149,7 @@ class Story:
             hosts_at_once=2,
             failures_max=1,
         )
-        self.service.run(self.service.service.engine.create_rollout(spec, actor=_ACTOR))
+        self.service.run(self.service.service.engine.rollouts.create(spec, actor=_ACTOR))
 
 
 def _empty(_story: Story) -> None:
@@ -221,7 +221,7 @@ def story(name: str, folder: Path) -> Iterator[Story]:
     settings = {"inventory": inventory, "clock": "virtual", "clock_start": START, "actuator_retry": "30s"}
     settings |= {"unseen_before": "8m", "late_end_after": "2m"}
     with running(folder, actuator=acts, **settings) as service:
-        service.service.engine._new_id = SeededIds(7)
+        service.service.engine.committer._new_id = SeededIds(7)
         told = Story(service, acts)
         STORIES[name](told)
         yield told

@@ -83,7 +83,7 @@ class Estate:
 def announce(service: Running, estate: Estate, event_type: EventType = EventType.FREEZE, **more: Any) -> Maintenance:  # noqa: ANN401 - fields of `MaintenanceRequest`
     """A maintenance of that host."""
     request = MaintenanceRequest(**{"cause": "host-maintenance", "type": event_type, "hosts": (estate.host,), **more})
-    return service.run(service.service.engine.schedule(request, actor="operator:test"))[0]
+    return service.run(service.service.engine.maintenances.schedule(request, actor="operator:test"))[0]
 
 
 def _estate(number: int) -> Estate:

@@ -28,7 +28,7 @@ from forewarn.core.model import (
     VirtualMachine,
     audience_key,
 )
-from forewarn.engine.transaction import IdempotencyKey
+from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import CallerError, StoreUnavailable
 from forewarn.scheduling.scheduler import SchedulerSettings
 from forewarn.store import SqlStore
@@ -122,7 +122,7 @@ class Fleet:
         self.audit_log: list[AuditEntry] = []
 
     async def begin(self) -> None:
-        await self.made.engine.apply_inventory(inventory(*self.vms, scopes=self.scopes), "f", actor="operator:ann")
+        await self.made.engine.inventory.apply(inventory(*self.vms, scopes=self.scopes), "f", actor="operator:ann")
         for each in self.vms:
             if self.rng.random() < 0.8:
                 await self.made.get(each.name)
@@ -162,7 +162,7 @@ class Fleet:
             # The next command that gets through puts right whatever a lost answer left behind.
             self.store.likelihood = 0.0
             self.store.is_dying = False
-            await self.made.engine.probe_store()
+            await self.made.engine.committer.probe_store()
             self.check_feed_is_truth()
         self._check()
 
@@ -238,7 +238,7 @@ class Fleet:
         self.scheduled[key.key] = []
         for attempt in range(3):
             try:
-                made = await self.made.engine.schedule(request, actor="operator:ann", key=key)
+                made = await self.made.engine.maintenances.schedule(request, actor="operator:ann", key=key)
             except StoreUnavailable:
                 if attempt == 2:
                     raise
@@ -254,13 +254,13 @@ class Fleet:
         maintenance = self.rng.choice(active)
         act = self.rng.choice(["cancel", "start", "complete", "impact"])
         if act == "cancel":
-            await self.made.engine.cancel(maintenance.id, actor="operator:ann")
+            await self.made.engine.maintenances.cancel(maintenance.id, actor="operator:ann")
         elif act == "start":
-            await self.made.engine.start(maintenance.id, actor="operator:ann", reason="now")
+            await self.made.engine.maintenances.start(maintenance.id, actor="operator:ann", reason="now")
         elif act == "complete":
-            await self.made.engine.complete(maintenance.id, actor="operator:ann")
+            await self.made.engine.maintenances.complete(maintenance.id, actor="operator:ann")
         else:
-            await self.made.engine.impact(maintenance.id, 0, actor="operator:ann")
+            await self.made.engine.maintenances.impact(maintenance.id, 0, actor="operator:ann")
 
     # Looking, beside the faults
 

@@ -160,7 +160,7 @@ class Running:
     ) -> Maintenance:
         """A maintenance for that VM, announced."""
         request = MaintenanceRequest(cause=cause, type=event_type, vms=(vm.name,))
-        return self.run(self.service.engine.schedule(request, actor="operator:test"))[0]
+        return self.run(self.service.engine.maintenances.schedule(request, actor="operator:test"))[0]
 
     def event(self, vm: Vm) -> str:
         """The id of an event that the VM, enabled for it if need be, is shown; it can have one at a time."""
@@ -184,7 +184,7 @@ class Running:
             is_empty = not wire.ask(get()).json["Events"]
         if is_empty:
             request = MaintenanceRequest(cause="host-maintenance", vms=tuple(vm.name for vm in self.wide))
-            self.run(self.service.engine.schedule(request, actor="operator:test"))
+            self.run(self.service.engine.maintenances.schedule(request, actor="operator:test"))
         with self.wire(self.wide[0]) as wire:
             return wire.ask(get()).body
 
@@ -194,7 +194,7 @@ class Running:
             started = operator.get("/v1/maintenance", params={"state": "started", "limit": 1000}).json()["items"]
         for maintenance in started:
             if maintenance["vms"] == [vm.name]:
-                self.run(self.service.engine.complete(maintenance["id"], actor="operator:test"))
+                self.run(self.service.engine.maintenances.complete(maintenance["id"], actor="operator:test"))
 
     # What is inside
 

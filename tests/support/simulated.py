@@ -19,8 +19,10 @@ from forewarn.core.decision import DecisionRules
 from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import AuditEntry, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine
-from forewarn.engine.engine import Engine
-from forewarn.engine.transaction import IdempotencyKey
+from forewarn.engine.clock_guard import ClockGuard
+from forewarn.engine.engine import Engine, make_engine
+from forewarn.engine.idempotency import IdempotencyKey
+from forewarn.engine.transaction import Committer
 from forewarn.publishing.feed import Channel, Feed
 from forewarn.publishing.identity import Identity
 from forewarn.scheduling.scheduler import Scheduler, SchedulerSettings
@@ -60,6 +62,7 @@ class Simulated:
     pace: SchedulerSettings
     dialect: Dialect
     ids: SeededIds
+    clock_guard: ClockGuard | None = None
     lateness: list[float] = field(default_factory=list)
     feed: Feed = field(init=False)
     identity: Identity = field(init=False)
@@ -73,13 +76,16 @@ class Simulated:
         """New parts that know nothing; `restore_state` fills them from the store."""
         self.feed = Feed(self.dialect)
         self.identity = Identity(self.feed)
-        self.engine = Engine(
-            store=self.store,
-            clock=self.clock,
-            feed=self.feed,
-            identity=self.identity,
-            rules=self.rules,
-            new_id=self.ids,
+        self.engine = make_engine(
+            Committer(
+                store=self.store,
+                clock=self.clock,
+                feed=self.feed,
+                identity=self.identity,
+                rules=self.rules,
+                new_id=self.ids,
+                clock_guard=self.clock_guard,
+            )
         )
         self.scheduler = Scheduler(self.engine, self.clock, self.actuator, self.pace, self.lateness.append)
 
@@ -114,7 +120,7 @@ class Simulated:
         """The document that a GET answers."""
         channel = self.channel(vm)
         if not channel.is_enabled:
-            await self.engine.enable(channel.key, self._vm(vm).scope)
+            await self.engine.authority.enable(channel.key, self._vm(vm).scope)
         channel.last_polled_at = self.now.replace(microsecond=0)
         return self.shown(vm, version)
 
@@ -133,7 +139,7 @@ class Simulated:
         approver = Approver(
             actor=f"vm:{vm}", audience=channel.key, vm=vm, source_address=self._vm(vm).addresses[0], api_version=version
         )
-        approval = await self.engine.approve(event_ids, approver)
+        approval = await self.engine.authority.approve(event_ids, approver)
         if channel.is_enabled:
             channel.last_polled_at = self.now.replace(microsecond=0)
         return approval
@@ -150,7 +156,7 @@ class Simulated:
         key: IdempotencyKey | None = None,
         **request: Any,  # noqa: ANN401 - fields of a request
     ) -> list[Maintenance]:
-        return await self.engine.schedule(
+        return await self.engine.maintenances.schedule(
             MaintenanceRequest(cause=cause, vms=vms, **request), actor="operator:ann", key=key
         )
 
@@ -159,7 +165,7 @@ class Simulated:
         return maintenance
 
     async def cancel(self, maintenance: Maintenance) -> Maintenance:
-        return await self.engine.cancel(maintenance.id, actor="operator:ann")
+        return await self.engine.maintenances.cancel(maintenance.id, actor="operator:ann")
 
     # The store, without the faults that a test may have wrapped it in
 
@@ -198,6 +204,7 @@ async def simulated(
     pace: SchedulerSettings | None = None,
     seed: int = 0,
     enabled: Sequence[str] | None = None,
+    clock_guard: ClockGuard | None = None,
 ) -> Simulated:
     """A service that has that inventory.
 
@@ -212,9 +219,10 @@ async def simulated(
         pace=pace or SchedulerSettings(),
         dialect=Dialect(),
         ids=SeededIds(seed),
+        clock_guard=clock_guard,
     )
     OPEN.append(made.store)
-    await made.engine.apply_inventory(declared, "fingerprint", actor="operator:ann")
+    await made.engine.inventory.apply(declared, "fingerprint", actor="operator:ann")
     for name in [vm.name for vm in declared.vms] if enabled is None else enabled:
         await made.get(name)
     return made

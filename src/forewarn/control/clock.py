@@ -15,7 +15,7 @@ router = APIRouter(prefix="/v1/clock", tags=["clock"])
 
 
 def _make_clock_out(context: Context) -> ClockOut:
-    jump = context.engine.clock_guard.jump
+    jump = context.engine.clock.guard.jump
     return ClockOut(
         clock="virtual" if context.clock.is_virtual else "real",
         now=context.clock.now(),
@@ -32,7 +32,7 @@ async def show(context: ContextOf, _actor: Actor) -> ClockOut:
 @router.post("/confirm")
 async def confirm(context: ContextOf, actor: Actor, body: ClockConfirmationIn | None = None) -> ClockOut:
     """Confirm the clock after a jump; everything that is due by it starts."""
-    await context.engine.confirm_clock(actor=actor, reason=None if body is None else body.reason)
+    await context.engine.clock.confirm(actor=actor, reason=None if body is None else body.reason)
     context.scheduler.wake()
     return _make_clock_out(context)
 
@@ -42,7 +42,7 @@ async def advance(context: ContextOf, actor: Actor, key: IdempotencyHeader, body
     """Advance a virtual clock, carrying out every deadline on the way in order."""
     by = timedelta(seconds=body.by_s)
     # Checked first: a repeated request must not advance the clock a second time.
-    if not await context.engine.was_carried_out(key):
+    if not await context.engine.clock.was_advanced(key):
         await context.scheduler.advance_clock(by)
-        await context.engine.note_clock(by, actor=actor, key=key)
+        await context.engine.clock.record_advance(by, actor=actor, key=key)
     return _make_clock_out(context)

@@ -15,7 +15,7 @@ from forewarn.core.access import Ownership, Principal, is_requested_by_tenant
 from forewarn.core.approval import Approver
 from forewarn.core.model import Maintenance
 from forewarn.core.selection import Selection
-from forewarn.engine.transaction import IdempotencyKey
+from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import Forbidden, InvalidRequest, QuietHoursConflict
 from forewarn.store.contract import Reader
 
@@ -38,7 +38,7 @@ async def approve_events(context: Context, caller: Principal, event_ids: Iterabl
         outcomes = dict.fromkeys((i for i in wanted if i not in known), "unknown")
     while len(outcomes) < len(wanted):
         left = [i for i in wanted if i not in outcomes]
-        result = await context.engine.approve(left, Approver(actor=caller.actor))
+        result = await context.engine.authority.approve(left, Approver(actor=caller.actor))
         # The engine approves all or none, so retry without the ids that it rejected.
         outcomes |= dict.fromkeys(result.unknown, "unknown") | dict.fromkeys(result.refused, "refused")
         outcomes |= dict.fromkeys(result.approved, "approved") | dict.fromkeys(result.unchanged, "unchanged")
@@ -57,7 +57,7 @@ async def cancel_maintenance(
     """
     if caller.ownership is not None:
         await _check_requested_by_tenant(context, caller, maintenance_id)
-    return await context.engine.cancel(maintenance_id, actor=caller.actor, reason=reason, key=key)
+    return await context.engine.maintenances.cancel(maintenance_id, actor=caller.actor, reason=reason, key=key)
 
 
 async def defer_maintenance(  # noqa: PLR0913 - the parameters of the engine's command
@@ -78,7 +78,7 @@ async def defer_maintenance(  # noqa: PLR0913 - the parameters of the engine's c
     if caller.ownership is not None:
         await _list_own_names(context, caller.ownership, maintenance_id)
     with _hide_quiet_hours(caller):
-        return await context.engine.defer(
+        return await context.engine.maintenances.defer(
             maintenance_id, actor=caller.actor, not_before=not_before, by=by, reason=reason, key=key
         )
 
@@ -104,7 +104,7 @@ async def extend_maintenance(  # noqa: PLR0913 - the parameters of the engine's 
             tenant, await _list_own_names(context, caller.ownership, maintenance_id), maintenance_id
         )
     with _hide_quiet_hours(caller):
-        return await context.engine.extend(
+        return await context.engine.maintenances.extend(
             maintenance_id, by, actor=caller.actor, tenant=tenant, reason=reason, key=key
         )
 

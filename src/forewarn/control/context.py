@@ -28,7 +28,7 @@ from forewarn.core.limit_log import LimitLog
 from forewarn.core.model import Event, Maintenance
 from forewarn.endpoint.request_journal import RequestJournal
 from forewarn.engine.engine import Engine
-from forewarn.engine.transaction import IdempotencyKey
+from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import Forbidden, ForewarnError, InvalidRequest, NotFound, TooManyFailures, Unauthorized
 from forewarn.notifications.notifier import Notifier
 from forewarn.observability.metrics import Metrics
@@ -193,7 +193,7 @@ async def identify_caller(context: Context, request: Request, header: str | None
         return known
     try:
         caller = await context.authenticator.authenticate(
-            header, context.engine.find_token_by_digest, context.clock.now()
+            header, context.engine.tokens.find_by_digest, context.clock.now()
         )
     except Unauthorized as error:
         wait_s = context.refusal_counter.count_failure(source_address(request), uptime_s())
@@ -269,7 +269,7 @@ async def is_still_valid(context: Context, caller: Principal) -> bool:
     now = context.clock.now()
     # A token from the table may be revoked; one of an issuer can only expire.
     if caller.token_id is not None:
-        return await context.engine.is_token_valid(caller.token_id, now)
+        return await context.engine.tokens.is_valid(caller.token_id, now)
     return caller.expires_at is None or now < caller.expires_at
 
 
@@ -305,7 +305,7 @@ def _to_maintenances_out(
         MaintenanceOut.from_model(
             caller.redact_maintenance(m),
             caller.redact_events(m, events.get(m.id, ())),
-            partial(context.engine.would_warn, m.cause),
+            partial(context.engine.committer.would_warn, m.cause),
         )
         for m in maintenances
     ]

@@ -25,14 +25,14 @@ def _check_allowed(context: Context) -> None:
 @router.get("")
 async def list_faults(context: ContextOf, _actor: Actor) -> PageOut[FaultOut]:
     """List the active faults, oldest first."""
-    return PageOut(items=[FaultOut.from_model(fault) for fault in context.engine.faults.all])
+    return PageOut(items=[FaultOut.from_model(fault) for fault in context.engine.faults.registry.all])
 
 
 @router.post("", status_code=201)
 async def inject(context: ContextOf, actor: Actor, body: FaultIn) -> FaultOut:
     """Inject a fault for some or all VMs; it lasts for a number of requests, for a time, or until it is cleared."""
     _check_allowed(context)
-    fault = await context.engine.inject(
+    fault = await context.engine.faults.inject(
         body.kind,
         actor=actor,
         vms=body.vms,
@@ -48,10 +48,10 @@ async def inject(context: ContextOf, actor: Actor, body: FaultIn) -> FaultOut:
 @router.delete("/{fault_id}")
 async def clear(context: ContextOf, actor: Actor, fault_id: int) -> ClearedFaultsOut:
     """Clear one fault."""
-    return ClearedFaultsOut(count=await context.engine.clear_faults(fault_id, actor=actor))
+    return ClearedFaultsOut(count=await context.engine.faults.clear(fault_id, actor=actor))
 
 
 @router.delete("")
 async def clear_all(context: ContextOf, actor: Actor) -> ClearedFaultsOut:
     """Clear all faults."""
-    return ClearedFaultsOut(count=await context.engine.clear_faults(actor=actor))
+    return ClearedFaultsOut(count=await context.engine.faults.clear(actor=actor))

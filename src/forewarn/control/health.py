@@ -35,7 +35,7 @@ async def readyz(context: ContextOf) -> dict[str, str]:
     able to connect to confirm the clock.
     """
     await context.check_ready()
-    jump = context.engine.clock_guard.jump
+    jump = context.engine.clock.guard.jump
     return {"status": "ready"} if jump is None else {"status": "ready", "clock": describe_jump(jump)}
 
 

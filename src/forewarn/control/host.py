@@ -90,7 +90,7 @@ async def declare(  # noqa: PLR0913 - parameters injected by FastAPI
     """
     declared = to_host_declaration(name, body)
     removals = None if remove_missing else context.removal_limit
-    change = await context.engine.apply_host(
+    change = await context.engine.inventory.apply_host(
         declared, actor=caller.actor, key=key, removals=removals, is_host=caller.role is Role.HOST
     )
     return InventoryChangeOut.from_model(change)
@@ -107,14 +107,16 @@ async def fail(
     reason = None if body is None else body.reason
     request = MaintenanceRequest(cause="hardware-failure", hosts=(name,), force_reason=reason)
     return PageOut(
-        items=await read_maintenances_out(context, await context.engine.schedule(request, actor=actor, key=key))
+        items=await read_maintenances_out(
+            context, await context.engine.maintenances.schedule(request, actor=actor, key=key)
+        )
     )
 
 
 @router.post("/{name}/recover")
 async def recover(context: ContextOf, actor: Actor, name: str, body: ReasonIn | None = None) -> HostOut:
     """Report that a failed host works again: it is no longer marked as failed."""
-    await context.engine.recover_host(name, actor=actor, reason=None if body is None else body.reason)
+    await context.engine.inventory.recover_host(name, actor=actor, reason=None if body is None else body.reason)
     shown = await context.engine.read(lambda reader: _read_host_out(reader, name))
     if shown is None:
         raise not_found_error(name, "host")
@@ -136,5 +138,7 @@ async def predict_failure(
         force_reason=wanted.force_reason,
     )
     return PageOut(
-        items=await read_maintenances_out(context, await context.engine.schedule(request, actor=actor, key=key))
+        items=await read_maintenances_out(
+            context, await context.engine.maintenances.schedule(request, actor=actor, key=key)
+        )
     )

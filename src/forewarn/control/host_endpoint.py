@@ -172,7 +172,7 @@ async def approve(context: ContextOf, _actor: HostActor, name: str, body: HostAp
         source_address=body.source_address or None,
         api_version=body.api_version or None,
     )
-    approval = await context.engine.approve(body.event_ids, approver)
+    approval = await context.engine.authority.approve(body.event_ids, approver)
     return HostApprovalOut(
         unknown=list(approval.unknown),
         approved=list(approval.approved),
@@ -190,7 +190,7 @@ async def asked(context: ContextOf, _actor: HostActor, name: str, body: HostRequ
         vm = _find_vm(context, name, vm_name)
         channel = context.engine.feed.channel(context.engine.identity.get_audience_key(vm.name))
         if not channel.is_enabled:
-            await context.engine.enable(channel.key, vm.scope)
+            await context.engine.authority.enable(channel.key, vm.scope)
             enabled += 1
         latest = min(moment, now)  # the host's clock may be ahead
         channel.last_polled_at = latest if channel.last_polled_at is None else max(channel.last_polled_at, latest)
@@ -216,7 +216,7 @@ def _find_vm(context: Context, host: str, name: str) -> VirtualMachine:
 @router.post("/tokens", status_code=201)
 async def create_token(context: ContextOf, actor: Actor, name: str) -> HostTokenOut:
     """Create a token for the endpoint on that host; it is shown only this once."""
-    token, word = await context.engine.create_host_token(name, actor=actor)
+    token, word = await context.engine.tokens.create_host_token(name, actor=actor)
     return HostTokenOut.of(token, word)
 
 
@@ -230,4 +230,4 @@ async def list_tokens(context: ContextOf, _actor: Actor, name: str) -> PageOut[H
 @router.delete("/tokens/{token_id}")
 async def revoke_token(context: ContextOf, actor: Actor, name: str, token_id: str) -> HostTokenOut:
     """Revoke a token; watchers that use it are disconnected within a minute."""
-    return HostTokenOut.of(await context.engine.revoke_host_token(name, token_id, actor=actor))
+    return HostTokenOut.of(await context.engine.tokens.revoke_host_token(name, token_id, actor=actor))

@@ -50,7 +50,7 @@ async def apply(
     text = await request.body()
     removals = None if remove_missing else context.removal_limit
     inventory = await context.inventory_parser.parse(text)
-    change = await context.engine.apply_inventory(
+    change = await context.engine.inventory.apply(
         inventory, compute_fingerprint(text), actor=actor, key=key, removals=removals
     )
     return InventoryChangeOut.from_model(change)
@@ -60,11 +60,11 @@ async def apply(
 async def diff(context: ContextOf, _actor: Actor, request: Request) -> InventoryDifferenceOut:
     """Preview what applying this file would change, and whether it would be refused."""
     inventory = await context.inventory_parser.parse(await request.body())
-    return to_difference_out(*await context.engine.compare_inventory(inventory, context.removal_limit))
+    return to_difference_out(*await context.engine.inventory.compare(inventory, context.removal_limit))
 
 
 @router.get("", response_model=InventoryIn)
 async def show(context: ContextOf, _actor: Actor) -> Response:
     """Return the declared state, in the format of the inventory file."""
-    content = await context.engine.read_long(lambda reader: encode_inventory(reader.get_inventory()))
+    content = await context.engine.committer.read_long(lambda reader: encode_inventory(reader.get_inventory()))
     return Response(content, media_type="application/json")

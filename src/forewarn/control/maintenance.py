@@ -53,7 +53,7 @@ async def schedule(
     later ones queued.
     """
     _check_size(context, body)
-    made = await context.engine.schedule(body.to_request(), actor=actor, key=key)
+    made = await context.engine.maintenances.schedule(body.to_request(), actor=actor, key=key)
     return PageOut(items=await read_maintenances_out(context, made))
 
 
@@ -61,7 +61,7 @@ async def schedule(
 async def plan(context: ContextOf, actor: Actor, body: MaintenanceIn) -> PageOut[PlannedMaintenanceOut]:
     """Preview the maintenances and events that scheduling this would create now, and the VMs it would not warn."""
     _check_size(context, body)
-    found = await context.engine.preview_maintenances(body.to_request(), actor=actor)
+    found = await context.engine.maintenances.preview(body.to_request(), actor=actor)
     return PageOut(
         items=[PlannedMaintenanceOut.from_model(each.maintenance, each.events, each.unwarned_vms) for each in found]
     )
@@ -122,7 +122,7 @@ async def start(
 ) -> MaintenanceOut:
     """Start a scheduled maintenance without waiting for approvals or NotBefore."""
     return await _make_maintenance_out(
-        context, await context.engine.start(maintenance_id, actor=actor, reason=body.reason, key=key)
+        context, await context.engine.maintenances.start(maintenance_id, actor=actor, reason=body.reason, key=key)
     )
 
 
@@ -151,7 +151,9 @@ async def extend(
 @router.post("/{maintenance_id}/complete")
 async def complete(context: ContextOf, actor: Actor, key: IdempotencyHeader, maintenance_id: str) -> MaintenanceOut:
     """Report that a started maintenance is over."""
-    return await _make_maintenance_out(context, await context.engine.complete(maintenance_id, actor=actor, key=key))
+    return await _make_maintenance_out(
+        context, await context.engine.maintenances.complete(maintenance_id, actor=actor, key=key)
+    )
 
 
 @router.post("/{maintenance_id}/impact")
@@ -159,7 +161,7 @@ async def impact(
     context: ContextOf, actor: Actor, key: IdempotencyHeader, maintenance_id: str, body: ImpactIn
 ) -> MaintenanceOut:
     """Record another impact of a started maintenance; no document changes."""
-    changed = await context.engine.impact(maintenance_id, body.duration_s, actor=actor, key=key)
+    changed = await context.engine.maintenances.impact(maintenance_id, body.duration_s, actor=actor, key=key)
     return await _make_maintenance_out(context, changed)
 
 

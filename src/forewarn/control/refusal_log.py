@@ -97,7 +97,7 @@ class RefusalLog:
         if not entries:
             return
         try:
-            await self._engine.record_refused_calls(entries)
+            await self._engine.tokens.record_refused_calls(entries)
         # Dropped, and only logged: during a database outage, refused calls must not pile up in memory.
         except ForewarnError as error:
             _log.warning("cannot record refused calls in the audit log", count=len(entries), error=error.message)

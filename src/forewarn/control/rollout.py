@@ -36,7 +36,7 @@ class RolloutResumeIn(BaseModel):
 @router.post("/plan")
 async def plan(context: ContextOf, _actor: Actor, body: RolloutIn) -> RolloutPlanOut:
     """Preview a rollout: its batches, with estimated times."""
-    return RolloutPlanOut.from_model(await context.engine.plan_rollout(body.to_spec()))
+    return RolloutPlanOut.from_model(await context.engine.rollouts.plan(body.to_spec()))
 
 
 @router.post("", status_code=201)
@@ -46,7 +46,7 @@ async def start(context: ContextOf, actor: Actor, key: IdempotencyHeader, body: 
     if spec.health is not None and not context.may_run_commands:
         msg = "this service runs no health commands: allow them with the setting health_commands"
         raise Forbidden(msg, setting="health_commands")
-    return RolloutOut.from_model(await context.engine.create_rollout(spec, actor=actor, key=key))
+    return RolloutOut.from_model(await context.engine.rollouts.create(spec, actor=actor, key=key))
 
 
 @router.get("")
@@ -75,7 +75,7 @@ async def list_hosts(
 ) -> PageOut[RolloutHostOut]:
     """List the hosts of a rollout, in batch order."""
     begin, size = parse_after(after) or 0, min(limit, context.page_size_max)
-    rollout, _ = await context.engine.read_rollout(rollout_id)
+    rollout, _ = await context.engine.rollouts.read(rollout_id)
     hosts = rollout.hosts[begin : begin + size]
     is_more = begin + size < len(rollout.hosts)
     return PageOut(
@@ -87,7 +87,7 @@ async def list_hosts(
 async def pause(context: ContextOf, actor: Actor, rollout_id: str, body: RolloutReasonIn | None = None) -> RolloutOut:
     """Pause a rollout: no further host begins; hosts in progress finish."""
     reason = None if body is None else body.reason
-    await context.engine.change_rollout(
+    await context.engine.rollouts.change(
         rollout_id,
         lambda rollout, now: rollout_commands.pause_rollout(rollout, now, reason=reason),
         "paused",
@@ -100,7 +100,7 @@ async def pause(context: ContextOf, actor: Actor, rollout_id: str, body: Rollout
 async def resume(context: ContextOf, actor: Actor, rollout_id: str, body: RolloutResumeIn | None = None) -> RolloutOut:
     """Resume a paused rollout; earlier failures no longer count."""
     accept_health = body is not None and body.accept_health
-    await context.engine.change_rollout(
+    await context.engine.rollouts.change(
         rollout_id,
         lambda rollout, now: rollout_commands.resume_rollout(rollout, now, accept_health=accept_health),
         "resumed",
@@ -113,7 +113,7 @@ async def resume(context: ContextOf, actor: Actor, rollout_id: str, body: Rollou
 async def abort(context: ContextOf, actor: Actor, rollout_id: str, body: RolloutReasonIn | None = None) -> RolloutOut:
     """Abort a rollout: no further host begins; maintenances not yet started are canceled; started ones finish."""
     reason = None if body is None else body.reason
-    await context.engine.change_rollout(
+    await context.engine.rollouts.change(
         rollout_id,
         lambda rollout, now: rollout_commands.abort_rollout(rollout, now, reason=reason),
         "aborted",
@@ -123,5 +123,5 @@ async def abort(context: ContextOf, actor: Actor, rollout_id: str, body: Rollout
 
 
 async def _read_rollout_out(context: Context, rollout_id: str) -> RolloutOut:
-    rollout, wait = await context.engine.read_rollout(rollout_id)
+    rollout, wait = await context.engine.rollouts.read(rollout_id)
     return RolloutOut.from_model(rollout, wait)

@@ -36,7 +36,7 @@ router = APIRouter(prefix="/v1/subscriptions", tags=["subscription"])
 async def create(context: ContextOf, actor: Actor, body: SubscriptionIn) -> SubscriptionOut:
     """Create a subscription that posts events from now on to a URL; the signing secret is shown only this once."""
     check_receiver_url(body.url)
-    made = await context.engine.create_subscription(
+    made = await context.engine.subscriptions.create(
         body.name, body.url, scopes=body.scopes, vms=body.vms, kinds=body.kinds, actor=actor
     )
     return SubscriptionOut.from_model(made, is_secret_shown=True)
@@ -63,7 +63,7 @@ async def show(context: ContextOf, caller: Caller, name: str) -> SubscriptionOut
 @router.delete("/{name}")
 async def delete(context: ContextOf, actor: Actor, name: str) -> SubscriptionOut:
     """Delete a subscription, with its waiting and dead deliveries."""
-    return SubscriptionOut.from_model(await context.engine.delete_subscription(name, actor=actor))
+    return SubscriptionOut.from_model(await context.engine.subscriptions.delete(name, actor=actor))
 
 
 @router.post("/{name}/pause")
@@ -73,7 +73,7 @@ async def pause(
     """Pause a subscription: nothing is sent until it is resumed."""
     reason = None if body is None else body.reason
     return await _read_subscription_out(
-        context, await context.engine.pause_subscription(name, actor=actor, reason=reason)
+        context, await context.engine.subscriptions.pause(name, actor=actor, reason=reason)
     )
 
 
@@ -84,7 +84,7 @@ async def resume(
     """Resume a subscription where it was paused, or skip to what happens from now on."""
     is_skipping = body is not None and body.skip
     return await _read_subscription_out(
-        context, await context.engine.resume_subscription(name, actor=actor, is_skipping=is_skipping)
+        context, await context.engine.subscriptions.resume(name, actor=actor, is_skipping=is_skipping)
     )
 
 
@@ -92,7 +92,7 @@ async def resume(
 async def rotate(context: ContextOf, actor: Actor, name: str, body: SecretRotationIn | None = None) -> SubscriptionOut:
     """Rotate the secret; the new one is shown only this once. The old one also signs for a while, unless `at_once`."""
     is_at_once = body is not None and body.at_once
-    rotated = await context.engine.rotate_secret(name, actor=actor, is_at_once=is_at_once)
+    rotated = await context.engine.subscriptions.rotate_secret(name, actor=actor, is_at_once=is_at_once)
     return SubscriptionOut.from_model(rotated, is_secret_shown=True)
 
 
@@ -128,7 +128,7 @@ async def list_deliveries(
 async def redeliver(context: ContextOf, actor: Actor, name: str, body: RedeliveryIn | None = None) -> RedeliveryOut:
     """Retry some or all dead deliveries at once."""
     keys = None if body is None else body.to_keys()
-    return RedeliveryOut(count=await context.engine.redeliver(name, keys, actor=actor))
+    return RedeliveryOut(count=await context.engine.subscriptions.redeliver(name, keys, actor=actor))
 
 
 def _make_subscriptions_out(

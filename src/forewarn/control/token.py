@@ -39,7 +39,7 @@ async def create(context: ContextOf, actor: Actor, body: AccessTokenIn) -> Acces
     wanted = TokenRequest(
         name=body.name, role=body.role, scopes=tuple(body.scopes), vms=tuple(body.vms), lifetime=lasts
     )
-    token, word = await context.engine.create_token(wanted, actor=actor)
+    token, word = await context.engine.tokens.create(wanted, actor=actor)
     return AccessTokenOut.from_model(token, word)
 
 
@@ -59,4 +59,4 @@ async def list_tokens(
 @router.delete("/tokens/{token_id}")
 async def revoke(context: ContextOf, actor: Actor, token_id: str) -> AccessTokenOut:
     """Revoke a token; streams that began with it end."""
-    return AccessTokenOut.from_model(await context.engine.revoke_token(token_id, actor=actor))
+    return AccessTokenOut.from_model(await context.engine.tokens.revoke(token_id, actor=actor))

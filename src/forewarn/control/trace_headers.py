@@ -50,7 +50,7 @@ class TraceHeaderFilter:
         header = headers.get("authorization")
         try:
             caller = await context.authenticator.authenticate(
-                header, context.engine.find_token_by_digest, context.clock.now()
+                header, context.engine.tokens.find_by_digest, context.clock.now()
             )
         except ForewarnError:  # the route reports and counts it
             return False

@@ -18,7 +18,7 @@ from forewarn.control.context import (
 from forewarn.core.access import FILE_OPERATOR, Principal
 from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventSource, VirtualMachine, audience_key
-from forewarn.engine.transaction import IdempotencyKey
+from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import Forbidden
 from forewarn.store.contract import Reader
 from forewarn.wire.control import MaintenanceOut, OperationIn, PageOut, VmOut
@@ -74,7 +74,7 @@ async def _schedule_operation(
 ) -> PageOut[MaintenanceOut]:
     if caller.ownership is not None:
         _check_tenant_request(context, caller, request)
-    made = await context.engine.schedule(request, actor=caller.actor, key=key, owned=caller.ownership)
+    made = await context.engine.maintenances.schedule(request, actor=caller.actor, key=key, owned=caller.ownership)
     return PageOut(items=await read_maintenances_out(context, made, caller))
 
 
@@ -143,5 +143,5 @@ async def delete(
 @router.post("/{name}/update-model")
 async def update_model(context: ContextOf, actor: Actor, name: str) -> VmOut:
     """Update a VM to its scale set's latest model, including its delete notification setting (R91)."""
-    await context.engine.update_model(name, actor=actor)
+    await context.engine.inventory.update_model(name, actor=actor)
     return (await context.engine.read(lambda reader: _make_vms_out(reader, reader.list_vms(name=name))))[0]

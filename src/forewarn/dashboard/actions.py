@@ -12,7 +12,7 @@ from forewarn.control.access import ROUTES
 from forewarn.control.context import Context
 from forewarn.core import rollout_commands
 from forewarn.core.access import Principal
-from forewarn.engine.transaction import IdempotencyKey
+from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from forewarn.util.duration import parse_duration
 from forewarn.wire.control import MaintenanceIn
@@ -81,11 +81,11 @@ async def _cancel_maintenance(press: _ButtonPress) -> None:
 
 async def _start_maintenance(press: _ButtonPress) -> None:
     reason = press.read_reason("start it now") or ""
-    await press.context.engine.start(press.maintenance_id, actor=press.caller.actor, reason=reason)
+    await press.context.engine.maintenances.start(press.maintenance_id, actor=press.caller.actor, reason=reason)
 
 
 async def _complete_maintenance(press: _ButtonPress) -> None:
-    await press.context.engine.complete(press.maintenance_id, actor=press.caller.actor)
+    await press.context.engine.maintenances.complete(press.maintenance_id, actor=press.caller.actor)
 
 
 async def _defer_maintenance(press: _ButtonPress) -> None:
@@ -151,7 +151,7 @@ async def recover_host(context: Context, name: str, form: Mapping[str, str], cal
         Conflict: The host has not failed.
     """
     check_button_allowed(caller, "recover")
-    await context.engine.recover_host(name, actor=caller.actor, reason=_read_reason(form))
+    await context.engine.inventory.recover_host(name, actor=caller.actor, reason=_read_reason(form))
 
 
 async def approve_event(context: Context, event_id: str, caller: Principal) -> None:
@@ -192,7 +192,7 @@ async def act_on_rollout(
     if verb not in changes:
         raise _unknown_button_error(verb)
     change, word = changes[verb]
-    await context.engine.change_rollout(rollout_id, change, word, actor=caller.actor)
+    await context.engine.rollouts.change(rollout_id, change, word, actor=caller.actor)
 
 
 async def schedule_maintenance(context: Context, wanted: MaintenanceIn, key: str, caller: Principal) -> list[str]:
@@ -213,7 +213,7 @@ async def schedule_maintenance(context: Context, wanted: MaintenanceIn, key: str
         if key
         else None
     )
-    made = await context.engine.schedule(wanted.to_request(), actor=actor, key=once)
+    made = await context.engine.maintenances.schedule(wanted.to_request(), actor=actor, key=once)
     return [maintenance.id for maintenance in made]
 
 

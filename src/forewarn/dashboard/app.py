@@ -78,7 +78,7 @@ class _Dashboard:
         self._boards = BoardCache(context)
         self._directory = InventoryNameIndex(context.engine.identity)
         self._live = LivePages(context, self._boards)
-        self._sessions = Sessions(context.authenticator.operator_token, context.session_lifetime, context.engine)
+        self._sessions = Sessions(context.authenticator.operator_token, context.session_lifetime, context.engine.tokens)
         self._login = LoginRoutes(
             context, self._sessions, lambda request, title: self._make_common_values(request, title, None)
         )
@@ -168,7 +168,7 @@ class _Dashboard:
         return await self._context.engine.read(work)
 
     def _make_common_values(self, request: Request, title: str, caller: Principal | None) -> dict[str, object]:
-        jump = self._context.engine.clock_guard.jump
+        jump = self._context.engine.clock.guard.jump
         pages = [] if caller is None else [(n, at) for n, at in _NAVIGATION if caller.role in ROUTES[PAGES[at][1]]]
         return {
             "title": title,

@@ -322,6 +322,6 @@ class BoardCache:
     def _make_board_reader(self, previous: Board | None) -> Callable[[Reader], Board]:
         asked_at, now, number = self._context.engine.feed.last_polled_at, self._clock.now(), next(self._numbers)
         if previous is None:
-            alert_thresholds = self._context.engine.rules.alert_thresholds
+            alert_thresholds = self._context.engine.committer.rules.alert_thresholds
             return lambda reader: read_board(reader, asked_at, now, alert_thresholds, number)
         return lambda reader: update_board(reader, previous, asked_at, now, number)

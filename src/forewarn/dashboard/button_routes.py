@@ -96,7 +96,7 @@ class ButtonRoutes:
             if form.get("step") == "send":
                 made = await actions.schedule_maintenance(self._context, wanted, form.get("key", ""), visit.caller)
                 return _redirect_to(f"/maintenance/{quote(made[0])}" if len(made) == 1 else "/")
-            rehearsed = await self._context.engine.preview_maintenances(wanted.to_request(), actor=visit.caller.actor)
+            rehearsed = await self._context.engine.maintenances.preview(wanted.to_request(), actor=visit.caller.actor)
         except ForewarnError as error:
             page, status = make_schedule_preview(form, None, error.message), error.status
         else:

@@ -78,7 +78,7 @@ async def confirm_rollout_action(
     """
     if verb != "abort" or is_confirmed(form):
         return None
-    found, _ = await context.engine.read_rollout(rollout_id)
+    found, _ = await context.engine.rollouts.read(rollout_id)
     left = sum(host.state.value == "pending" for host in found.hosts)
     text = (
         f"The rollout {found.spec.name} ends: {left} of its {len(found.hosts)} hosts will be skipped, and "

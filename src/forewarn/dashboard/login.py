@@ -106,7 +106,7 @@ class LoginRoutes:
     async def _log_in_with_link(self, request: Request) -> Response:
         check_origin(request)
         caller, revocation = await self._open_link(request)
-        if not await self._context.engine.record_revocation(revocation):  # another replica was faster
+        if not await self._context.engine.tokens.record_revocation(revocation):  # another replica was faster
             raise Unauthorized(_SPENT)
         return self._begin_session(request, caller, "/")
 
@@ -118,9 +118,9 @@ class LoginRoutes:
         """
         now = self._context.clock.now()
         content = self._link_signer.verify(request.path_params["word"], now)
-        if content is not None and not await self._context.engine.is_revoked(content["nonce"]):
+        if content is not None and not await self._context.engine.tokens.is_revoked(content["nonce"]):
             # The token that made the link may have been revoked since.
-            caller = await decode_caller(content, self._context.engine.find_token, now)
+            caller = await decode_caller(content, self._context.engine.tokens.find, now)
             if caller is not None:
                 until = content.get("expires_at")
                 limited = caller if until is None else replace(caller, expires_at=datetime.fromtimestamp(until, UTC))

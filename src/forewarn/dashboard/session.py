@@ -38,7 +38,7 @@ T = TypeVar("T")
 class SessionStore(Protocol):
     """Database of tokens, used links and ended sessions."""
 
-    async def find_token(self, token_id: str) -> Token | None:
+    async def find(self, token_id: str) -> Token | None:
         """Return the token of that id; None if there is none."""
         ...
 
@@ -122,7 +122,7 @@ class Sessions:
         word = request.cookies.get(_cookie_name(request))
         content = None if word is None else self._signer.verify(word, now)
         if content is not None:
-            caller = await decode_caller(content, self._store.find_token, now)
+            caller = await decode_caller(content, self._store.find, now)
             if caller is not None:  # otherwise its token is no longer valid, and the session is refused anyway
                 nonce = content["nonce"]
                 # The database first: if it fails, the cookie stays and the user sees an error instead of only seeming
@@ -136,7 +136,7 @@ class Sessions:
     async def _find_token(self, token_id: str) -> Token | None:
         looked_s, token = self._tokens.get(token_id, (float("-inf"), None))
         if uptime_s() - looked_s > _FRESH_S:
-            token = await self._store.find_token(token_id)
+            token = await self._store.find(token_id)
             _cache_result(self._tokens, token_id, (uptime_s(), token))
         return token
 

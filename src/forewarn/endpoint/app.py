@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from forewarn.clock import Clock
-from forewarn.core.approval import ApprovalResult, Approver
+from forewarn.core.approval import Approver
 from forewarn.core.fault import FaultPoint, InjectedFault
 from forewarn.endpoint import faulty_responses
 from forewarn.endpoint.authority import Authority
@@ -77,19 +77,17 @@ class MetadataApp:
     """ASGI app that answers VMs.
 
     Args:
-        authority: Enables audiences; also handles approvals unless `approve` is replaced.
+        authority: Enables audiences and accepts approvals.
         clock: Service clock; a virtual one also ends waits.
         traffic: State shared with the connections.
         first_answer_delay_s: Delay of the response to the enabling GET, in seconds (R67).
 
     Attributes:
-        approve: Callable that handles approvals.
         before_answer: Hook awaited with the VM's name and the method before a request for events is answered. While
             it is set, no request is remembered for the fast path, so that none bypasses it; None if there is none.
     """
 
     def __init__(self, authority: Authority, clock: Clock, traffic: Traffic, first_answer_delay_s: float = 0.0) -> None:
-        self.approve: Callable[[Sequence[str], Approver], Awaitable[ApprovalResult]] = authority.approve
         self.before_answer: Callable[[str, str], Awaitable[None]] | None = None
         self._authority = authority
         self._clock = clock
@@ -408,14 +406,14 @@ class MetadataApp:
             source_address=connection.peer,
             api_version=self._authority.feed.versions[index].name,
         )
-        approval = await self.approve(event_ids, approver)
+        approval = await self._authority.approve(event_ids, approver)
         if approval.unknown:
             if refuses_unknown:
                 self._remember_unknown((*shown, event_id) for event_id in approval.unknown[:_UNKNOWN_IDS_OF_ONE])
                 raise RequestRefused(self._build_unknown_event_response())
             # This dialect accepts unknown ids and ignores them (A11), so the other ids are still to be approved.
             known = [i for i in event_ids if i not in set(approval.unknown)]
-            approval = await self.approve(known, approver)
+            approval = await self._authority.approve(known, approver)
         if approval.refused:
             raise RequestRefused(
                 encode_error_response(HTTPStatus.BAD_REQUEST, "Bad request: . This VM may not approve this event")

@@ -9,16 +9,26 @@ from forewarn.core import enablement
 from forewarn.core.decision import Draft, WorkingSet
 from forewarn.core.fault import FaultPoint, InjectedFault
 from forewarn.core.model import EntryKind
+from forewarn.endpoint.fault_registry import FaultRegistry
 from forewarn.engine.transaction import Committer, trace_command
 from forewarn.store.contract import Transaction
 
 __all__ = ["FaultCommands"]
 
 
-class FaultCommands(Committer):
-    """Commands that inject and clear faults."""
+class FaultCommands:
+    """Commands that inject and clear faults.
 
-    @trace_command
+    Args:
+        committer: Carries out the commands.
+        registry: Faults in force.
+    """
+
+    def __init__(self, *, committer: Committer, registry: FaultRegistry) -> None:
+        self.registry = registry
+        self._committer = committer
+
+    @trace_command("inject")
     async def inject(
         self,
         /,
@@ -36,12 +46,15 @@ class FaultCommands(Committer):
         Raises:
             NotFound: A VM does not exist.
         """
-        keys = {self.identity.get_audience_key(name) for name in vms or [vm.name for vm in self.identity.vms]}
-        fault = self.faults.inject(kind, vms=vms, **how)
+        keys = {
+            self._committer.identity.get_audience_key(name)
+            for name in vms or [vm.name for vm in self._committer.identity.vms]
+        }
+        fault = self.registry.inject(kind, vms=vms, **how)
         # Such a fault happens once, in the transaction below, and has no effect afterwards.
         is_over = fault.kind.place is FaultPoint.ONCE
         if is_over:
-            self.faults.clear(fault.id)
+            self.registry.clear(fault.id)
 
         def load(tx: Transaction) -> WorkingSet:
             return tx.load_audiences(keys) if is_over else WorkingSet()
@@ -51,23 +64,23 @@ class FaultCommands(Committer):
                 enablement.restart_incarnation(draft, audience)
             draft.record(EntryKind.FAULT_INJECTED, reason=fault.describe())
 
-        await self._run_decision(load, decide, actor=actor)
+        await self._committer.decide(load, decide, actor=actor)
         if fault.affects_documents:
-            self.feed.wake_audiences(keys)
+            self._committer.feed.wake_audiences(keys)
         return fault
 
-    @trace_command
-    async def clear_faults(self, fault_id: int | None = None, *, actor: str) -> int:
+    @trace_command("clear faults")
+    async def clear(self, fault_id: int | None = None, *, actor: str) -> int:
         """End one fault, or all; return the number ended.
 
         Raises:
             NotFound: No fault has this number.
         """
-        count = self.faults.clear(fault_id)
+        count = self.registry.clear(fault_id)
 
-        def decide(draft: Draft) -> None:
+        def change(_tx: Transaction, draft: Draft) -> None:
             draft.record(EntryKind.FAULT_CLEARED, reason="all" if fault_id is None else f"fault {fault_id}")
 
         if count:
-            await self._run_decision(lambda _tx: WorkingSet(), decide, actor=actor)
+            await self._committer.record(change, actor=actor)
         return count

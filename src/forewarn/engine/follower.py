@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from forewarn.engine.engine import Engine
+from forewarn.engine.transaction import Committer
 from forewarn.errors import ForewarnError
 from forewarn.store.contract import SharedStore
 
@@ -29,16 +29,16 @@ class Follower:
 
     Args:
         store: Database that the replicas share.
-        engine: Engine that publishes the changes.
+        committer: Publishes the changes.
         on_remote_change: Called after another replica has committed something.
         poll_s: Interval between checks without a hint, in seconds.
     """
 
     def __init__(
-        self, store: SharedStore, engine: Engine, on_remote_change: Callable[[], None], poll_s: float = _POLL_S
+        self, store: SharedStore, committer: Committer, on_remote_change: Callable[[], None], poll_s: float = _POLL_S
     ) -> None:
         self._store = store
-        self._engine = engine
+        self._committer = committer
         self._on_remote_change = on_remote_change
         self._poll_s = poll_s
         self.is_behind = False
@@ -52,7 +52,7 @@ class Follower:
                 try:
                     # The result is ignored: a hint may be lost or spurious, so the changes are read in any case.
                     await loop.run_in_executor(thread, self._store.wait_for_change, self._poll_s)
-                    if await self._engine.catch_up():
+                    if await self._committer.catch_up():
                         self._on_remote_change()
                 except ForewarnError as error:
                     if not self.is_behind:

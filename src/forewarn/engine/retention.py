@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TypeVar
 
-from forewarn.core.decision import ChangeSet, WorkingSet
 from forewarn.core.model import EntryKind
-from forewarn.engine.transaction import Committer
+from forewarn.engine.transaction import Committer, TransactionResult, save_draft
 from forewarn.store.contract import PruneResult, Transaction
 from forewarn.util.duration import format_duration
 
 __all__ = ["RetentionCommands"]
-
-T = TypeVar("T")
 
 _FORGOTTEN_MAX = 200
 """Maintenances deleted in one transaction; other commands wait for it."""
@@ -21,8 +17,15 @@ _FORGOTTEN_MAX = 200
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class RetentionCommands(Committer):
-    """Commands of housekeeping."""
+class RetentionCommands:
+    """Commands of housekeeping.
+
+    Args:
+        committer: Carries out the commands.
+    """
+
+    def __init__(self, *, committer: Committer) -> None:
+        self._committer = committer
 
     async def prune_history(
         self, history: timedelta, outcomes: timedelta, entries_max: int, audit: timedelta | None = None
@@ -34,18 +37,18 @@ class RetentionCommands(Committer):
         Works in small steps, so that other commands can run in between. If anything was deleted, one audit log entry
         records how much.
         """
-        if self.clock_guard.jump is not None:
+        if self._committer.clock_guard.jump is not None:
             return PruneResult()  # by a clock that has jumped, anything may look old
-        now = self.clock.now()
+        now = self._committer.clock.now()
         before, why = now - history, f"older than {format_duration(history)} (history_retention)"
-        excess = await self.read(lambda reader: reader.get_newest_excess_at(entries_max))
+        excess = await self._committer.read(lambda reader: reader.get_newest_excess_at(entries_max))
         if excess is not None and excess >= before:
             # What ended exactly at `before` is spared, but the newest entry in excess must go too.
             before, why = excess + _MICROSECOND, f"beyond {entries_max} entries (history_entries_max)"
         audit_before = now - (history if audit is None else audit)
         forgotten = PruneResult()
-        while some := await self._run_transaction(
-            lambda tx: tx.prune_history(before, now - outcomes, _FORGOTTEN_MAX, audit_before), _return_unchanged
+        while some := await self._committer.write(
+            lambda tx: tx.prune_history(before, now - outcomes, _FORGOTTEN_MAX, audit_before)
         ):
             forgotten += some
         if forgotten:
@@ -53,18 +56,13 @@ class RetentionCommands(Committer):
         return forgotten
 
     async def _record_pruning(self, forgotten: PruneResult, scope: str) -> None:
-        def work(tx: Transaction) -> ChangeSet:
-            draft = self._make_draft(WorkingSet(), tx, "forewarn")
+        def work(tx: Transaction) -> TransactionResult[None]:
+            draft = self._committer.make_draft(tx, "forewarn")
             count = f"{forgotten.maintenances} maintenances and {forgotten.entries} audit log entries"
             draft.record(EntryKind.PRUNED, reason=f"{count} {scope}")
-            changes = draft.finish()
+            changes = save_draft(tx, draft)
             changes.pruned_maintenances = forgotten.maintenances
             changes.pruned_entries = forgotten.entries
-            tx.save(changes)
-            return changes
+            return TransactionResult(answer=None, changes=[changes])
 
-        await self._run_transaction(work, self._publish_changes)
-
-
-def _return_unchanged(value: T) -> T:
-    return value
+        await self._committer.commit(work)

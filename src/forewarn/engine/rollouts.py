@@ -21,9 +21,10 @@ from forewarn.core.rollout_step_types import (
     Step,
     WaitForChange,
 )
-from forewarn.engine.transaction import Committer, IdempotencyKey, recall_outcome, trace_command
+from forewarn.engine.idempotency import IdempotencyKey, recall_outcome, save_outcome
+from forewarn.engine.transaction import Committer, TransactionResult, save_draft, trace_command
 from forewarn.errors import CallerError, LimitExceeded, NotFound
-from forewarn.store.contract import IdempotencyRecord, Reader, StoredRollout, Transaction
+from forewarn.store.contract import Reader, StoredRollout, Transaction
 from forewarn.wire.rollout import decode_rollout, encode_rollout
 
 __all__ = ["DriveResult", "RolloutCommands"]
@@ -50,59 +51,74 @@ class DriveResult:
     has_changed: bool
 
 
-class RolloutCommands(Committer):
-    """Commands of operators and of the rollout driver."""
+class RolloutCommands:
+    """Commands of operators and of the rollout driver.
 
-    has_rollouts = True
-    """True if a rollout may be active; a hint that saves a query."""
+    Args:
+        committer: Carries out the commands.
 
-    async def catch_up(self) -> bool:
-        """Publish what others have committed, and notice rollouts created through a replica that is not the leader."""
-        has_news = await super().catch_up()
-        if has_news and not self.has_rollouts:
-            self.has_rollouts = await self._has_active_rollouts()
-        return has_news
+    Attributes:
+        may_be_active: True if a rollout may be active; a hint that saves a query.
+    """
 
-    async def plan_rollout(self, spec: RolloutSpec) -> RolloutPlan:
+    def __init__(self, *, committer: Committer) -> None:
+        self.may_be_active = True
+        self._changes_noted = 0
+        self._committer = committer
+        committer.listeners.append(self._note_changes)
+        committer.remote_listeners.append(self._note_remote_changes)
+
+    def _note_changes(self, changes: ChangeSet) -> None:
+        if any(entry.kind is EntryKind.ROLLOUT for entry in changes.entries):
+            self._note_rollout()
+
+    def _note_rollout(self) -> None:
+        self.may_be_active = True
+        self._changes_noted += 1
+
+    async def _note_remote_changes(self) -> None:
+        """Notice rollouts created through a replica that is not the leader."""
+        self._changes_noted += 1
+        if not self.may_be_active and await self._is_any_active():
+            self.may_be_active = True
+
+    async def plan(self, spec: RolloutSpec) -> RolloutPlan:
         """Return the plan of a rollout without starting it; see `core.rollout_plan.plan_rollout` for errors."""
-        inventory = await self.read_long(lambda reader: reader.get_inventory())
-        would_warn = partial(self.would_warn, spec.cause)
-        return plan_rollout(spec, inventory, self.clock.now(), rules=self.rules, would_warn=would_warn)
+        inventory = await self._committer.read_long(lambda reader: reader.get_inventory())
+        would_warn = partial(self._committer.would_warn, spec.cause)
+        return plan_rollout(
+            spec, inventory, self._committer.clock.now(), rules=self._committer.rules, would_warn=would_warn
+        )
 
-    @trace_command
-    async def create_rollout(self, spec: RolloutSpec, *, actor: str, key: IdempotencyKey | None = None) -> Rollout:
+    @trace_command("create rollout")
+    async def create(self, spec: RolloutSpec, *, actor: str, key: IdempotencyKey | None = None) -> Rollout:
         """Plan a rollout and start it.
 
         Raises:
             LimitExceeded: Too many rollouts are active.
         """
 
-        def work(tx: Transaction) -> tuple[Rollout, ChangeSet]:
+        def work(tx: Transaction) -> TransactionResult[Rollout]:
             known = recall_outcome(tx, key)
             if known is not None:
-                return _load_rollout(tx, known["rollout"]), ChangeSet()
-            draft = self._make_draft(WorkingSet(), tx, actor)
+                return TransactionResult(answer=_load_rollout(tx, known["rollout"]))
+            draft = self._committer.make_draft(tx, actor)
             if len(tx.list_rollouts(is_ended=False, limit=_ACTIVE_MAX)) >= _ACTIVE_MAX:
                 msg = f"{_ACTIVE_MAX} rollouts are active already: abort one, or wait"
                 raise LimitExceeded(msg)
             # Planned again, in the transaction: the inventory may have changed since the operator saw the plan.
-            planned = plan_rollout(spec, tx.get_inventory(), draft.now, rules=self.rules)
+            planned = plan_rollout(spec, tx.get_inventory(), draft.now, rules=self._committer.rules)
             made = rollout_commands.create_rollout(planned, draft.new_id("rollout"), draft.now)
             started = rollout_commands.start_rollout(made, draft.now)
-            if key is not None:
-                content = {"rollout": started.id}
-                tx.save_idempotency_record(
-                    IdempotencyRecord(key=key.key, fingerprint=key.fingerprint, content=content, at=draft.now)
-                )
+            save_outcome(tx, key, {"rollout": started.id}, draft.now)
             count = len(started.hosts)
-            return started, self._store_and_record(
-                tx, draft, started, f"started: {count} host{'' if count == 1 else 's'}"
-            )
+            action = f"started: {count} host{'' if count == 1 else 's'}"
+            return TransactionResult(answer=started, changes=[_store_and_record(tx, draft, started, action)])
 
-        return await self._rollout_command(work)
+        return await self._commit(work)
 
-    @trace_command
-    async def change_rollout(
+    @trace_command("change rollout")
+    async def change(
         self, rollout_id: str, change: Callable[[Rollout, datetime], Rollout], action: str, *, actor: str
     ) -> Rollout:
         """Pause, resume or abort a rollout.
@@ -118,14 +134,14 @@ class RolloutCommands(Committer):
             Conflict: Its state does not allow this.
         """
 
-        def work(tx: Transaction) -> tuple[Rollout, ChangeSet]:
-            draft = self._make_draft(WorkingSet(), tx, actor)
+        def work(tx: Transaction) -> TransactionResult[Rollout]:
+            draft = self._committer.make_draft(tx, actor)
             changed = change(_load_rollout(tx, rollout_id), draft.now)
-            return changed, self._store_and_record(tx, draft, changed, action)
+            return TransactionResult(answer=changed, changes=[_store_and_record(tx, draft, changed, action)])
 
-        return await self._rollout_command(work)
+        return await self._commit(work)
 
-    async def read_rollout(self, rollout_id: str) -> tuple[Rollout, WaitForChange | None]:
+    async def read(self, rollout_id: str) -> tuple[Rollout, WaitForChange | None]:
         """Return a rollout and the step it waits for; None if it does not wait.
 
         Raises:
@@ -137,13 +153,13 @@ class RolloutCommands(Committer):
             if found.is_ended:
                 return found, None
             steps = rollout_decision.decide_next_steps(
-                found, reader.get_inventory(), _read_facts(reader, found, None), self.clock.now()
+                found, reader.get_inventory(), _read_facts(reader, found, None), self._committer.clock.now()
             )
             return found, next((step for step in steps if isinstance(step, WaitForChange)), None)
 
-        return await self.read(read)
+        return await self._committer.read(read)
 
-    async def drive_rollouts(self, health: Mapping[str, HealthResult]) -> DriveResult:
+    async def drive(self, health: Mapping[str, HealthResult]) -> DriveResult:
         """Take every active rollout as far as it can go now.
 
         Args:
@@ -153,8 +169,8 @@ class RolloutCommands(Committer):
             LeaseLost: Another replica is the leader.
         """
 
-        def work(tx: Transaction) -> tuple[DriveResult, list[ChangeSet]]:
-            self.leadership.ensure_leader_in(tx)
+        def work(tx: Transaction) -> TransactionResult[DriveResult]:
+            self._committer.leadership.ensure_leader_in(tx)
             checks: dict[str, CheckHealth] = {}
             changes: list[ChangeSet] = []
             moments: list[datetime] = []
@@ -163,7 +179,7 @@ class RolloutCommands(Committer):
             # One read for all rollouts: the inventory is by far the largest part.
             inventory = tx.get_inventory() if stored else Inventory()
             for each in stored:
-                turn = _RolloutTurn(self, tx, decode_rollout(each.content), inventory, health.get(each.id))
+                turn = _RolloutTurn(self._committer, tx, decode_rollout(each.content), inventory, health.get(each.id))
                 turn.drive()
                 changes += turn.changes
                 has_more |= turn.has_more
@@ -173,39 +189,26 @@ class RolloutCommands(Committer):
                     moments.append(turn.until)
             until = min(moments, default=None)
             driven = DriveResult(checks=checks, until=until, has_more=has_more, has_changed=bool(changes))
-            return driven, changes
+            return TransactionResult(answer=driven, changes=changes)
 
-        def publish(result: tuple[DriveResult, list[ChangeSet]]) -> DriveResult:
-            for changes in result[1]:
-                self._publish_changes(changes)
-            return result[0]
-
-        driven = await self._run_transaction(work, publish)
+        driven = await self._committer.commit(work)
+        noted = self._changes_noted
         # A rollout may also wait for an operator only, without check or deadline; so ask the store before clearing the
         # hint.
-        self.has_rollouts = (
-            driven.has_more or bool(driven.checks) or driven.until is not None or await self._has_active_rollouts()
-        )
+        is_active = driven.has_more or bool(driven.checks) or driven.until is not None or await self._is_any_active()
+        # The answer may lack a rollout that was created meanwhile, here or on another replica.
+        self.may_be_active = is_active or self._changes_noted != noted
         return driven
 
-    async def _has_active_rollouts(self) -> bool:
-        return bool(await self.read(lambda reader: reader.list_rollouts(is_ended=False, limit=1)))
+    async def _commit(self, work: Callable[[Transaction], TransactionResult[Rollout]]) -> Rollout:
+        try:
+            return await self._committer.commit(work)
+        finally:
+            # A commit that failed may have succeeded all the same; then no listener hears of it.
+            self._note_rollout()
 
-    async def _rollout_command(self, work: Callable[[Transaction], tuple[Rollout, ChangeSet]]) -> Rollout:
-        def publish(result: tuple[Rollout, ChangeSet]) -> Rollout:
-            self.has_rollouts = True
-            self._publish_changes(result[1])
-            return result[0]
-
-        return await self._run_transaction(work, publish)
-
-    def _store_and_record(self, tx: Transaction, draft: Draft, rollout: Rollout, action: str) -> ChangeSet:
-        """Store the rollout and record the action in the audit log."""
-        draft.record(EntryKind.ROLLOUT, reason=f"rollout {rollout.id} {rollout.spec.name!r} {action}")
-        changes = draft.finish()
-        tx.save(changes)
-        _store_rollout(tx, rollout)
-        return changes
+    async def _is_any_active(self) -> bool:
+        return bool(await self._committer.read(lambda reader: reader.list_rollouts(is_ended=False, limit=1)))
 
 
 class _RolloutTurn:
@@ -213,7 +216,7 @@ class _RolloutTurn:
 
     def __init__(
         self,
-        commands: RolloutCommands,
+        committer: Committer,
         tx: Transaction,
         rollout: Rollout,
         inventory: Inventory,
@@ -223,7 +226,7 @@ class _RolloutTurn:
         self.check: CheckHealth | None = None
         self.until: datetime | None = None
         self.has_more = True
-        self._commands = commands
+        self._committer = committer
         self._tx = tx
         self._rollout = rollout
         self._inventory = inventory
@@ -234,7 +237,7 @@ class _RolloutTurn:
         for _ in range(_TURNS_MAX):
             # Read again in each turn, since the previous one may have scheduled or canceled maintenances.
             facts = _read_facts(self._tx, self._rollout, self._health)
-            now = self._commands._now(self._tx)  # noqa: SLF001 - of this module
+            now = self._committer.read_now(self._tx)
             self._rollout = rollout_decision.observe_rollout(self._rollout, facts, now)
             steps = rollout_decision.decide_next_steps(self._rollout, self._inventory, facts, now)
             for each in steps:
@@ -254,9 +257,9 @@ class _RolloutTurn:
             _store_rollout(self._tx, self._rollout)
             return
         reason = f": {self._rollout.reason}" if self._rollout.reason else ""
-        draft = self._commands._make_draft(WorkingSet(), self._tx, "forewarn")  # noqa: SLF001 - of this module
+        draft = self._committer.make_draft(self._tx, "forewarn")
         word = f"{self._rollout.state.value}{reason}"
-        self.changes.append(self._commands._store_and_record(self._tx, draft, self._rollout, word))  # noqa: SLF001 - as above
+        self.changes.append(_store_and_record(self._tx, draft, self._rollout, word))
 
     def _carry_out(self, each: Step, now: datetime) -> None:
         match each:
@@ -294,12 +297,10 @@ class _RolloutTurn:
         self._decide_and_save(state, decide)
 
     def _decide_and_save(self, state: WorkingSet, decide: Callable[[Draft], list[Maintenance]]) -> list[Maintenance]:
-        draft = self._commands._make_draft(state, self._tx, f"rollout:{self._rollout.id}")  # noqa: SLF001 - of this module
+        draft = self._committer.make_draft(self._tx, f"rollout:{self._rollout.id}", state)
         made = decide(draft)
         settlement.settle_maintenances(draft)
-        changes = draft.finish()
-        self._tx.save(changes)
-        self.changes.append(changes)
+        self.changes.append(save_draft(self._tx, draft))
         return made
 
 
@@ -330,3 +331,10 @@ def _store_rollout(tx: Transaction, rollout: Rollout) -> None:
             content=encode_rollout(rollout),
         )
     )
+
+
+def _store_and_record(tx: Transaction, draft: Draft, rollout: Rollout, action: str) -> ChangeSet:
+    """Store the rollout and record the action in the audit log."""
+    draft.record(EntryKind.ROLLOUT, reason=f"rollout {rollout.id} {rollout.spec.name!r} {action}")
+    _store_rollout(tx, rollout)
+    return save_draft(tx, draft)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TypeVar
 
-from forewarn.core.decision import ChangeSet, Draft, WorkingSet
+from forewarn.core.decision import ChangeSet, Draft
 from forewarn.core.model import EntryKind
 from forewarn.core.subscription import (
     Delivery,
@@ -22,14 +21,12 @@ from forewarn.core.subscription import (
     make_delivery_id,
 )
 from forewarn.engine.ownership import check_owned
-from forewarn.engine.transaction import Committer, trace_command
+from forewarn.engine.transaction import Committer, TransactionResult, save_draft, trace_command
 from forewarn.errors import Conflict, InvalidRequest, LimitExceeded, NotFound
 from forewarn.store.contract import Reader, Transaction
 from forewarn.util.secrets import new_signing_secret
 
 __all__ = ["DeliveryResults", "SubscriptionCommands", "find_subscription"]
-
-T = TypeVar("T")
 
 _REDELIVERED_MAX = 1000
 
@@ -53,15 +50,26 @@ class DeliveryResults:
     pause_reason: str | None = None
 
 
-class SubscriptionCommands(Committer):
-    """Commands of operators on subscriptions, and of the delivery workers."""
+class SubscriptionCommands:
+    """Commands of operators on subscriptions, and of the delivery workers.
 
-    subscriptions_max = 100
-    deliveries_dead_max = 10_000
-    secret_overlap = timedelta(hours=24)
+    Args:
+        committer: Carries out the commands.
+        subscriptions_max: Maximum number of subscriptions.
+        deliveries_dead_max: Number of dead deliveries at which a subscription is paused.
+        secret_overlap: Time for which the former secret still signs.
+    """
 
-    @trace_command
-    async def create_subscription(  # noqa: PLR0913 - the fields of a subscription
+    def __init__(
+        self, *, committer: Committer, subscriptions_max: int, deliveries_dead_max: int, secret_overlap: timedelta
+    ) -> None:
+        self._committer = committer
+        self._subscriptions_max = subscriptions_max
+        self._deliveries_dead_max = deliveries_dead_max
+        self._secret_overlap = secret_overlap
+
+    @trace_command("create subscription")
+    async def create(  # noqa: PLR0913 - the fields of a subscription
         self,
         name: str,
         url: str,
@@ -86,7 +94,7 @@ class SubscriptionCommands(Committer):
             if any(each.name == name for each in before):
                 msg = f"subscription {name!r} already exists: choose another name, or delete it"
                 raise Conflict(msg, name=name)
-            if len(before) >= self.subscriptions_max:
+            if len(before) >= self._subscriptions_max:
                 msg = f"there are {len(before)} subscriptions already (subscriptions_max)"
                 raise LimitExceeded(msg)
             check_owned(tx, scopes, vms)
@@ -106,10 +114,10 @@ class SubscriptionCommands(Committer):
             tx.save_subscription(made)
             return made
 
-        return await self._subscription_command(work, actor)
+        return await self._committer.record(work, actor=actor)
 
-    @trace_command
-    async def delete_subscription(self, id_or_name: str, *, actor: str) -> Subscription:
+    @trace_command("delete subscription")
+    async def delete(self, id_or_name: str, *, actor: str) -> Subscription:
         """Delete a subscription with its waiting and dead deliveries.
 
         Raises:
@@ -122,10 +130,10 @@ class SubscriptionCommands(Committer):
             tx.delete_subscription(found.id)
             return found
 
-        return await self._subscription_command(work, actor)
+        return await self._committer.record(work, actor=actor)
 
-    @trace_command
-    async def pause_subscription(self, id_or_name: str, *, actor: str, reason: str | None = None) -> Subscription:
+    @trace_command("pause subscription")
+    async def pause(self, id_or_name: str, *, actor: str, reason: str | None = None) -> Subscription:
         """Pause a subscription. Nothing is lost until it is resumed, as far as the audit log goes back."""
 
         def change(_tx: Transaction, draft: Draft, found: Subscription) -> Subscription:
@@ -137,8 +145,8 @@ class SubscriptionCommands(Committer):
 
         return await self._change_subscription(id_or_name, change, actor)
 
-    @trace_command
-    async def resume_subscription(self, id_or_name: str, *, actor: str, is_skipping: bool = False) -> Subscription:
+    @trace_command("resume subscription")
+    async def resume(self, id_or_name: str, *, actor: str, is_skipping: bool = False) -> Subscription:
         """Resume a subscription where it was paused.
 
         Args:
@@ -159,7 +167,7 @@ class SubscriptionCommands(Committer):
 
         return await self._change_subscription(id_or_name, change, actor)
 
-    @trace_command
+    @trace_command("rotate secret")
     async def rotate_secret(self, id_or_name: str, *, actor: str, is_at_once: bool = False) -> Subscription:
         """Create a new signing secret, to be shown only now; the present one also signs for `secret_overlap`.
 
@@ -183,11 +191,11 @@ class SubscriptionCommands(Committer):
             if len(found.get_signing_secrets(draft.now)) > 1:
                 msg = f"the former secret of {found.name!r} still signs: wait, or use --at-once"
                 raise Conflict(msg, name=found.name)
-            return replace(changed, former_secret=found.secret, former_until=draft.now + self.secret_overlap)
+            return replace(changed, former_secret=found.secret, former_until=draft.now + self._secret_overlap)
 
         return await self._change_subscription(id_or_name, change, actor)
 
-    @trace_command
+    @trace_command("redeliver")
     async def redeliver(self, id_or_name: str, keys: Iterable[tuple[int, str]] | None, *, actor: str) -> int:
         """Retry dead deliveries at once; return their number.
 
@@ -216,7 +224,7 @@ class SubscriptionCommands(Committer):
                 tx.save_deliveries(replace(each, state=again, attempts=0, next_at=draft.now) for each in dead)
             return len(dead)
 
-        return await self._subscription_command(work, actor)
+        return await self._committer.record(work, actor=actor)
 
     async def record_deliveries(self, subscription_id: str, outcome: DeliveryResults) -> bool:
         """Record the results of deliveries; return True if the subscription is still active.
@@ -225,11 +233,11 @@ class SubscriptionCommands(Committer):
             LeaseLost: Another replica is the leader.
         """
 
-        def work(tx: Transaction) -> tuple[bool, ChangeSet]:
-            self.leadership.ensure_leader_in(tx)
+        def work(tx: Transaction) -> TransactionResult[bool]:
+            self._committer.leadership.ensure_leader_in(tx)
             found = tx.get_subscription(subscription_id)
             if found is None:
-                return False, ChangeSet()
+                return TransactionResult(answer=False)
             # One transaction for results and cursor: a cursor that moved alone would lose notifications.
             tx.delete_deliveries(subscription_id, outcome.delivered)
             tx.save_deliveries(outcome.stored)
@@ -237,23 +245,18 @@ class SubscriptionCommands(Committer):
             # An operator may have resumed the subscription further ahead while this round was under way.
             cursor = max(found.cursor, outcome.cursor)
             changed = replace(found, cursor=cursor, failing_since=outcome.failing_since)
-            changes = ChangeSet()
+            changes: list[ChangeSet] = []
             # A pause by an operator keeps its reason.
             if stop is not None and found.state is SubscriptionState.ACTIVE:
-                draft = self._make_draft(WorkingSet(), tx, "forewarn")
+                draft = self._committer.make_draft(tx, "forewarn")
                 draft.record(EntryKind.SUBSCRIPTION, reason=f"subscription {found.name!r} paused: {stop}")
                 changed = replace(changed, state=SubscriptionState.PAUSED, reason=stop, is_given_up=True)
-                changes = draft.finish()
-                tx.save(changes)
+                changes = [save_draft(tx, draft)]
             if changed != found:
                 tx.save_subscription(changed)
-            return changed.state is SubscriptionState.ACTIVE, changes
+            return TransactionResult(answer=changed.state is SubscriptionState.ACTIVE, changes=changes)
 
-        def publish(result: tuple[bool, ChangeSet]) -> bool:
-            self._publish_changes(result[1])
-            return result[0]
-
-        return await self._run_transaction(work, publish)
+        return await self._committer.commit(work)
 
     def _check_dead_limit(self, tx: Transaction, found: Subscription, outcome: DeliveryResults) -> str | None:
         """Return the reason to pause if dead deliveries have reached their limit; None if not."""
@@ -261,7 +264,7 @@ class SubscriptionCommands(Committer):
         if not any(delivery.state is DeliveryState.DEAD for delivery in outcome.stored):
             return None
         count = tx.count_deliveries().get((found.id, DeliveryState.DEAD), 0)
-        return None if count < self.deliveries_dead_max else f"{count} deliveries are dead (notify_dead_max)"
+        return None if count < self._deliveries_dead_max else f"{count} deliveries are dead (notify_dead_max)"
 
     async def _change_subscription(
         self, id_or_name: str, change: Callable[[Transaction, Draft, Subscription], Subscription], actor: str
@@ -271,21 +274,7 @@ class SubscriptionCommands(Committer):
             tx.save_subscription(changed)
             return changed
 
-        return await self._subscription_command(work, actor)
-
-    async def _subscription_command(self, change: Callable[[Transaction, Draft], T], actor: str) -> T:
-        def work(tx: Transaction) -> tuple[T, ChangeSet]:
-            draft = self._make_draft(WorkingSet(), tx, actor)
-            result = change(tx, draft)
-            changes = draft.finish()
-            tx.save(changes)
-            return result, changes
-
-        def publish(result: tuple[T, ChangeSet]) -> T:
-            self._publish_changes(result[1])
-            return result[0]
-
-        return await self._run_transaction(work, publish)
+        return await self._committer.record(work, actor=actor)
 
 
 def find_subscription(reader: Reader, id_or_name: str) -> Subscription:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from forewarn.core.access import Revocation, Role, Token
-from forewarn.core.decision import ChangeSet, Draft, WorkingSet
+from forewarn.core.decision import ChangeSet, Draft
 from forewarn.core.model import AuditEntry, EntryKind
 from forewarn.engine.ownership import check_owned
-from forewarn.engine.transaction import Committer, trace_command
+from forewarn.engine.transaction import Committer, TransactionResult, trace_command
 from forewarn.errors import LimitExceeded, NotFound
 from forewarn.store.contract import Transaction
 from forewarn.util.secrets import hash_token, new_token
@@ -40,14 +40,20 @@ class TokenRequest:
     lifetime: timedelta
 
 
-class TokenCommands(Committer):
-    """Commands of operators on tokens, and of the control API on refused calls."""
+class TokenCommands:
+    """Commands of operators on tokens, and of the control API on refused calls.
 
-    tokens_max: int = 1000
-    """Maximum number of valid tokens of people and programs."""
+    Args:
+        committer: Carries out the commands.
+        tokens_max: Maximum number of valid tokens of people and programs.
+    """
 
-    @trace_command
-    async def create_token(self, request: TokenRequest, *, actor: str) -> tuple[Token, str]:
+    def __init__(self, *, committer: Committer, tokens_max: int) -> None:
+        self._committer = committer
+        self._tokens_max = tokens_max
+
+    @trace_command("create token")
+    async def create(self, request: TokenRequest, *, actor: str) -> tuple[Token, str]:
         """Create a token; return it with its secret, which is shown only once.
 
         Raises:
@@ -59,8 +65,8 @@ class TokenCommands(Committer):
 
         def change(draft: Draft, tx: Transaction) -> Token:
             # Counted in the transaction, so that concurrent requests cannot exceed the limit together.
-            if sum(each.is_valid(draft.now) for each in tx.list_tokens()) >= self.tokens_max:
-                msg = f"there are {self.tokens_max} tokens already (tokens_max): see 'forewarn token revoke'"
+            if sum(each.is_valid(draft.now) for each in tx.list_tokens()) >= self._tokens_max:
+                msg = f"there are {self._tokens_max} tokens already (tokens_max): see 'forewarn token revoke'"
                 raise LimitExceeded(msg)
             check_owned(tx, request.scopes, request.vms)
             token = Token(
@@ -77,10 +83,10 @@ class TokenCommands(Committer):
             draft.record(EntryKind.TOKEN_CREATED, reason=f"token {token.id} for {token.to_principal().actor}")
             return token
 
-        return await self._change_token(change, actor), word
+        return await self._change(change, actor), word
 
-    @trace_command
-    async def revoke_token(self, token_id: str, *, actor: str) -> Token:
+    @trace_command("revoke token")
+    async def revoke(self, token_id: str, *, actor: str) -> Token:
         """Revoke a token; repeating it changes nothing.
 
         Raises:
@@ -94,9 +100,9 @@ class TokenCommands(Committer):
                 raise NotFound(msg, id=token_id)
             return _mark_revoked(draft, token, f"token {token_id} of {token.to_principal().actor}")
 
-        return await self._change_token(change, actor)
+        return await self._change(change, actor)
 
-    @trace_command
+    @trace_command("create host token")
     async def create_host_token(self, host: str, *, actor: str) -> tuple[Token, str]:
         """Create a token for the endpoint on a host; return it with its secret, which is shown only once.
 
@@ -104,7 +110,7 @@ class TokenCommands(Committer):
             NotFound: There is no such host.
             LimitExceeded: The host has too many tokens.
         """
-        if host not in self.identity.hosts:
+        if host not in self._committer.identity.hosts:
             msg = f"host {host!r} does not exist: see 'forewarn host list'"
             raise NotFound(msg, host=host)
         word = new_token()
@@ -126,9 +132,9 @@ class TokenCommands(Committer):
             draft.record(EntryKind.TOKEN_CREATED, reason=f"token {token.id} of host {host}")
             return token
 
-        return await self._change_token(change, actor), word
+        return await self._change(change, actor), word
 
-    @trace_command
+    @trace_command("revoke host token")
     async def revoke_host_token(self, host: str, token_id: str, *, actor: str) -> Token:
         """Revoke a token of a host.
 
@@ -143,34 +149,27 @@ class TokenCommands(Committer):
                 raise NotFound(msg, host=host, id=token_id)
             return _mark_revoked(draft, token, f"token {token_id} of host {host}")
 
-        return await self._change_token(change, actor)
+        return await self._change(change, actor)
 
-    async def _change_token(self, change: Callable[[Draft, Transaction], Token], actor: str) -> Token:
-        def work(tx: Transaction) -> tuple[Token, ChangeSet]:
-            draft = self._make_draft(WorkingSet(), tx, actor)
+    async def _change(self, change: Callable[[Draft, Transaction], Token], actor: str) -> Token:
+        def record(tx: Transaction, draft: Draft) -> Token:
             token = change(draft, tx)
             tx.save_token(token)
-            changes = draft.finish()
-            tx.save(changes)
-            return token, changes
+            return token
 
-        def publish(result: tuple[Token, ChangeSet]) -> Token:
-            self._publish_changes(result[1])
-            return result[0]
+        return await self._committer.record(record, actor=actor)
 
-        return await self._run_transaction(work, publish)
-
-    async def find_token_by_digest(self, token_digest: str) -> Token | None:
+    async def find_by_digest(self, token_digest: str) -> Token | None:
         """Return the token with this digest."""
-        return await self.read(lambda reader: reader.get_token_by_digest(token_digest))
+        return await self._committer.read(lambda reader: reader.get_token_by_digest(token_digest))
 
-    async def find_token(self, token_id: str) -> Token | None:
+    async def find(self, token_id: str) -> Token | None:
         """Return the token with this id."""
-        return await self.read(lambda reader: reader.get_token(token_id))
+        return await self._committer.read(lambda reader: reader.get_token(token_id))
 
     async def is_revoked(self, nonce: str) -> bool:
         """Return whether the login link or session with this nonce was revoked."""
-        return await self.read(lambda reader: reader.is_revoked(nonce))
+        return await self._committer.read(lambda reader: reader.is_revoked(nonce))
 
     async def record_revocation(self, revocation: Revocation) -> bool:
         """Revoke a login link or a session, on all replicas and permanently.
@@ -178,26 +177,26 @@ class TokenCommands(Committer):
         Returns:
             True if it was neither revoked before nor expired.
         """
-        now = self.clock.now()
+        now = self._committer.clock.now()
         # An expired link or session is refused anyway, and must not displace a revocation that still matters.
         if revocation.expires_at <= now:
             return False
-        return await self._run_transaction(lambda tx: tx.add_revocation(revocation, now, _REVOCATIONS_MAX), bool)
+        return await self._committer.write(lambda tx: tx.add_revocation(revocation, now, _REVOCATIONS_MAX))
 
-    async def is_token_valid(self, token_id: str, now: datetime) -> bool:
+    async def is_valid(self, token_id: str, now: datetime) -> bool:
         """Return whether the token with this id is neither revoked nor expired."""
-        token = await self.find_token(token_id)
+        token = await self.find(token_id)
         return token is not None and token.is_valid(now)
 
     async def record_refused_calls(self, entries: Iterable[AuditEntry]) -> None:
         """Record refused calls in the audit log."""
         changes = ChangeSet(entries=list(entries))
 
-        def work(tx: Transaction) -> ChangeSet:
+        def work(tx: Transaction) -> TransactionResult[None]:
             tx.save(changes)
-            return changes
+            return TransactionResult(answer=None, changes=[changes])
 
-        await self._run_transaction(work, self._publish_changes)
+        await self._committer.commit(work)
 
 
 def _mark_revoked(draft: Draft, token: Token, description: str) -> Token:

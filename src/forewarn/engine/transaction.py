@@ -11,46 +11,44 @@ everything.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
 from forewarn.clock import Clock, uptime_s
 from forewarn.core import settlement
 from forewarn.core.announcement import is_announcing, makes_event
 from forewarn.core.decision import AudienceDocument, ChangeSet, DecisionRules, Draft, WorkingSet
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Maintenance, audience_key
-from forewarn.endpoint.fault_registry import FaultRegistry
+from forewarn.core.model import audience_key
 from forewarn.engine.clock_guard import ClockGuard
 from forewarn.engine.leader_election import Leadership, SoleLeader
-from forewarn.errors import IdempotencyMismatch, StoreUnavailable
+from forewarn.errors import StoreUnavailable
 from forewarn.observability.tracing import Tracing
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity, InventoryIndex
-from forewarn.store.contract import FeedChanges, IdempotencyRecord, Reader, Store, Transaction
+from forewarn.store.contract import FeedChanges, Reader, Store, Transaction
 
 __all__ = [
     "Committer",
     "IdSource",
-    "IdempotencyKey",
+    "InventoryUpdate",
     "Runner",
     "Snapshot",
+    "TransactionResult",
     "make_thread_runner",
-    "recall_outcome",
     "run_inline",
+    "save_draft",
     "trace_command",
 ]
 
 T = TypeVar("T")
-C = TypeVar("C", bound="Committer")
+C = TypeVar("C", bound="_HasCommitter")
 P = ParamSpec("P")
-
-Snapshot = tuple[Inventory, list[AudienceDocument]]
-"""Complete state of the endpoint: the inventory and the documents."""
 
 Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Function that runs a blocking function somewhere and returns its result."""
@@ -62,14 +60,6 @@ class IdSource(Protocol):
     def __call__(self, kind: str) -> str:
         """Return a new id."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdempotencyKey:
-    """An ``Idempotency-Key`` and the fingerprint of its request."""
-
-    key: str
-    fingerprint: str
 
 
 async def run_inline(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the function returns
@@ -86,20 +76,94 @@ def make_thread_runner(executor: ThreadPoolExecutor) -> Runner:
     return run
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Complete state of the endpoint.
+
+    Attributes:
+        position: Number of the last change that it includes.
+        index: Inventory.
+        documents: Documents of all audiences.
+    """
+
+    position: int
+    index: InventoryIndex
+    documents: Sequence[AudienceDocument]
+
+    @classmethod
+    def read(cls, reader: Reader) -> Snapshot:
+        """Read it from the store."""
+        return cls(
+            position=reader.get_position(),
+            index=InventoryIndex.of(reader.get_inventory()),
+            documents=list(reader.iter_documents()),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryUpdate:
+    """Change of the inventory, to be published after the commit.
+
+    Attributes:
+        before: Part of the inventory that is replaced.
+        after: Replacement of that part.
+        index: Index of the whole inventory, if the part is too large to apply it VM by VM; None otherwise.
+        missed: Documents that other replicas have committed and that may not be published here yet. A VM that moves
+            must see nothing on its new host that is older than what it saw on the old one, so they are published
+            before the inventory.
+    """
+
+    before: Inventory
+    after: Inventory
+    index: InventoryIndex | None
+    missed: Sequence[AudienceDocument]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionResult(Generic[T]):
+    """What a transaction has done, and what is published once it is committed.
+
+    Attributes:
+        answer: Result for the caller.
+        changes: Saved changes, in the order in which they are published.
+        inventory: Change of the inventory, published before `changes`; None if it stays.
+        confirms_clock: True if the clock is trusted again.
+        due_since: Time at which the scheduler began this work, for its trace; None for a command.
+        snapshot: State before the transaction, which replaces what is known; the committer reads it after a commit in
+            doubt. None otherwise.
+    """
+
+    answer: T
+    changes: Sequence[ChangeSet] = ()
+    inventory: InventoryUpdate | None = None
+    confirms_clock: bool = False
+    due_since: datetime | None = None
+    snapshot: Snapshot | None = None
+
+
+class _HasCommitter(Protocol):
+    _committer: Committer
+
+
 def trace_command(
-    method: Callable[Concatenate[C, P], Awaitable[T]],
-) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
-    """Trace a command under its name, if tracing is on."""
-    name = method.__name__.replace("_", " ")
+    name: str,
+) -> Callable[[Callable[Concatenate[C, P], Awaitable[T]]], Callable[Concatenate[C, P], Coroutine[Any, Any, T]]]:
+    """Return a decorator that traces a command under this name, if tracing is on."""
 
-    @wraps(method)
-    async def command(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if not self.tracing.is_on:
-            return await method(self, *args, **kwargs)
-        with self.tracing.command_span(name):
-            return await method(self, *args, **kwargs)
+    def decorate(
+        method: Callable[Concatenate[C, P], Awaitable[T]],
+    ) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
+        @wraps(method)
+        async def command(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            tracing = self._committer.tracing
+            if not tracing.is_on:
+                return await method(self, *args, **kwargs)
+            with tracing.command_span(name):
+                return await method(self, *args, **kwargs)
 
-    return command
+        return command
+
+    return decorate
 
 
 class Committer:
@@ -116,8 +180,14 @@ class Committer:
         read: Runner of reads.
         read_long: Runner of reads of a whole inventory, which take seconds; None for `read`.
         waiting_max: Maximum number of changes waiting for the database; one more is refused.
-        faults: Injected faults; None for a new, empty registry.
         clock_guard: Detector of clock jumps; None for one with the default limit.
+        leadership: Leadership of this replica; None if it is the only one.
+        tracing: Tracing of commands; None for none.
+
+    Attributes:
+        is_inline: True if transactions run in the caller's thread, so that nothing ever waits for them.
+        listeners: Called with the changes of each commit, once their documents are published.
+        remote_listeners: Awaited after changes of other replicas were published.
     """
 
     def __init__(  # noqa: PLR0913 - its parts
@@ -133,16 +203,21 @@ class Committer:
         read: Runner = run_inline,
         read_long: Runner | None = None,
         waiting_max: int = 10_000,
-        faults: FaultRegistry | None = None,
         clock_guard: ClockGuard | None = None,
+        leadership: Leadership | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
+        self.store = store
         self.clock = clock
-        self.clock_guard = clock_guard or ClockGuard()
-        self.rules = rules
-        self.faults = faults or FaultRegistry(clock)
         self.feed = feed
         self.identity = identity
-        self._store = store
+        self.rules = rules
+        self.clock_guard = clock_guard or ClockGuard()
+        self.leadership: Leadership = leadership or SoleLeader()
+        self.tracing = tracing or Tracing()
+        self.is_inline = write is run_inline
+        self.listeners: list[Callable[[ChangeSet], None]] = []
+        self.remote_listeners: list[Callable[[], Awaitable[None]]] = []
         self._new_id = new_id
         self._write = write
         self._read = read
@@ -152,9 +227,8 @@ class Committer:
         self._commands: set[asyncio.Task[Any]] = set()
         self._is_in_doubt = False
         self._position = 0
-        self.leadership: Leadership = SoleLeader()
-        self.tracing = Tracing()
-        self.listeners: list[Callable[[ChangeSet], None]] = []
+
+    # Reads
 
     async def read(self, function: Callable[[Reader], T]) -> T:
         """Run a read on a reader thread."""
@@ -167,93 +241,65 @@ class Committer:
         return result
 
     def _run_read(self, function: Callable[[Reader], T]) -> T:
-        with self._store.read() as reader:
+        with self.store.read() as reader:
             return function(reader)
 
-    async def _maintenance_command(
-        self,
-        load: Callable[[Transaction], WorkingSet],
-        decide: Callable[[Draft], list[str]],
-        *,
-        actor: str,
-        key: IdempotencyKey | None,
-    ) -> list[Maintenance]:
-        """Run a command that returns maintenances and can be repeated under an ``Idempotency-Key``."""
+    # Transactions
 
-        def work(tx: Transaction) -> tuple[list[Maintenance], ChangeSet]:
-            known = recall_outcome(tx, key)
-            if known is not None:
-                # The answer shows their present state; those that were deleted since are left out.
-                found = [tx.get_maintenance(i) for i in known["maintenances"]]
-                return [m for m in found if m is not None], ChangeSet()
-            draft = self._make_draft(load(tx), tx, actor)
-            ids = decide(draft)
+    async def decide(self, load: Callable[[Transaction], WorkingSet], decide: Callable[[Draft], T], *, actor: str) -> T:
+        """Load a working set, decide, settle what follows, and commit; return the result of `decide`."""
+
+        def work(tx: Transaction) -> TransactionResult[T]:
+            draft = self.make_draft(tx, actor, load(tx))
+            answer = decide(draft)
             settlement.settle_maintenances(draft)
-            changes = draft.finish()
-            tx.save(changes)
-            # Stored with the changes, so that a repeated request finds both or neither.
-            if key is not None:
-                content = {"maintenances": ids}
-                tx.save_idempotency_record(
-                    IdempotencyRecord(key=key.key, fingerprint=key.fingerprint, content=content, at=draft.now)
-                )
-            return [draft.maintenances[i] for i in ids], changes
+            return TransactionResult(answer=answer, changes=[save_draft(tx, draft)])
 
-        def publish(result: tuple[list[Maintenance], ChangeSet]) -> list[Maintenance]:
-            self._publish_changes(result[1])
-            return result[0]
+        return await self.commit(work)
 
-        return await self._run_transaction(work, publish)
+    async def record(self, change: Callable[[Transaction, Draft], T], *, actor: str) -> T:
+        """Commit a change that affects no maintenance, with what it records in the audit log; return its result."""
 
-    async def _run_decision(
-        self, load: Callable[[Transaction], WorkingSet], decide: Callable[[Draft], T], *, actor: str
-    ) -> T:
-        def work(tx: Transaction) -> tuple[T, ChangeSet]:
-            draft = self._make_draft(load(tx), tx, actor)
-            result = decide(draft)
-            settlement.settle_maintenances(draft)
-            changes = draft.finish()
-            if not changes.is_empty:
-                tx.save(changes)
-            return result, changes
+        def work(tx: Transaction) -> TransactionResult[T]:
+            draft = self.make_draft(tx, actor)
+            answer = change(tx, draft)
+            return TransactionResult(answer=answer, changes=[save_draft(tx, draft)])
 
-        def publish(result: tuple[T, ChangeSet]) -> T:
-            self._publish_changes(result[1])
-            return result[0]
+        return await self.commit(work)
 
-        return await self._run_transaction(work, publish)
+    async def write(self, function: Callable[[Transaction], T]) -> T:
+        """Run a transaction that changes nothing to publish; return its result."""
+        return await self.commit(lambda tx: TransactionResult(answer=function(tx)))
 
-    async def _run_transaction(self, work: Callable[[Transaction], Any], publish: Callable[[Any], T]) -> T:
-        """Run a transaction and publish its result, in the order of commits, even if the caller is cancelled."""
+    async def commit(self, work: Callable[[Transaction], TransactionResult[T]]) -> T:
+        """Run a transaction and publish its result, in the order of commits, even if the caller is cancelled.
+
+        Raises:
+            StoreUnavailable: Too many changes wait for the database; or the store takes none. Then the commit may have
+                succeeded all the same.
+        """
         origin = self.tracing.current_span()
 
-        def transact() -> tuple[int, Snapshot | None, Any]:
-            with self.tracing.child_span("transaction", origin), self._store.write() as tx:
+        def transact() -> TransactionResult[T]:
+            with self.tracing.child_span("transaction", origin), self.store.write() as tx:
                 # After a commit in doubt, documents and inventory in memory may be outdated: read everything, in the
                 # transaction that follows it, and publish it with the result.
-                position = tx.get_position() if self._is_in_doubt else 0
-                snapshot = (tx.get_inventory(), list(tx.iter_documents())) if self._is_in_doubt else None
+                snapshot = Snapshot.read(tx) if self._is_in_doubt else None
                 result = work(tx)
                 # The commit happens at the end of this block; if it raises, it may have succeeded all the same.
                 self._is_in_doubt = True
             self._is_in_doubt = False
-            return position, snapshot, result
-
-        def show(position: int, snapshot: Snapshot | None, result: Any) -> T:  # noqa: ANN401 - the result of the work
-            if snapshot is not None:
-                self.identity.load_inventory(snapshot[0])
-                self.feed.replace_documents(snapshot[1])
-                self._position = position  # only now: a refused command publishes nothing
-            return publish(result)
+            return replace(result, snapshot=snapshot)
 
         async def run() -> T:
             # The lock covers commit and publication. If it were released in between, a later commit could be published
             # first, and VMs would see its document replaced by an older one.
             async with self._lock:
-                return show(*await self._write(transact))
+                result: TransactionResult[T] = await self._write(transact)
+                return self._publish_result(result)
 
-        if self._write is run_inline:
-            return show(*transact())  # nothing runs in between, and the caller cannot be cancelled here
+        if self.is_inline:
+            return self._publish_result(transact())  # nothing runs in between, and the caller cannot be cancelled here
         if len(self._commands) >= self._waiting_max:
             msg = f"{len(self._commands)} changes are waiting for the database already (commands_max)"
             raise StoreUnavailable(msg, limit="commands_max")
@@ -264,50 +310,64 @@ class Committer:
         task.add_done_callback(self._commands.discard)
         return await asyncio.shield(task)
 
-    async def catch_up(self) -> bool:
-        """Publish what other replicas have committed; return True if there was anything."""
-        async with self._lock:  # a view read before one of our commits must not be published after it
+    async def rehearse(
+        self, load: Callable[[Transaction], WorkingSet], decide: Callable[[Draft], T], *, actor: str
+    ) -> T:
+        """Return what `decide` returns in a transaction that is rolled back, so there is nothing to publish."""
 
-            def work() -> tuple[FeedChanges, InventoryIndex | None]:
-                with self._store.read() as reader:
-                    news = reader.get_feed_changes(self._position)
-                return news, None if news.inventory is None else InventoryIndex.of(news.inventory)
+        def run(tx: Transaction) -> NoReturn:
+            raise _RollbackError(decide(self.make_draft(tx, actor, load(tx))))
 
-            found: tuple[FeedChanges, InventoryIndex | None] = await self._read(work)
-            news, index = found
-            # This replica's commits do not move the position, or an earlier change of another one could be skipped.
-            has_changed = news.position != self._position
-            self._position = news.position
-            if index is not None:
-                self.identity.load_inventory(index)
-            elif news.hosts:
-                self.identity.replace_hosts(news.hosts)
-            # The news include this replica's commits, which are published already.
-            self.feed.publish_documents(document for document in news.documents if self.feed.is_new(document))
-            return has_changed
+        def work() -> T:
+            try:
+                with self.store.write() as tx:
+                    run(tx)
+            except _RollbackError as undone:
+                answer: T = undone.answer
+                return answer
 
-    def would_warn(self, cause: str, vm: str) -> bool:
-        """Return whether this cause would show an event to this VM now, as far as this replica knows (R70c)."""
-        found = self.identity.find_declared(vm)
-        if found is None:
-            return False
-        audience = self.feed.find_audience(audience_key(*found))
-        return is_announcing(audience, self.clock.now(), self.rules.announce_delay) and makes_event(cause, *found)
+        async with self._lock:
+            result: T = await self._write(work)
+            return result
 
-    def _read_missed_documents(self, tx: Transaction) -> list[AudienceDocument]:
-        """Return documents that other replicas committed and that are not published here yet.
+    async def drain(self) -> None:
+        """Wait for the commands under way; used when the service stops."""
+        await asyncio.gather(*self._commands, return_exceptions=True)
 
-        A VM that moves must see nothing on its new host that is older than what it saw on the old one. So these
-        documents are published before the inventory that moves it.
+    async def probe_store(self) -> None:
+        """Check that the store takes changes, by a write, so that a full disk is detected.
+
+        Raises:
+            StoreUnavailable: It takes none, or its pages are damaged.
         """
-        return [] if isinstance(self.leadership, SoleLeader) else list(tx.get_feed_changes(self._position).documents)
 
-    @property
-    def position(self) -> int:
-        """Number of the last change of other replicas published here; 0 without other replicas."""
-        return 0 if isinstance(self.leadership, SoleLeader) else self._position
+        def work(tx: Transaction) -> None:
+            # Reads the clock as well, so that a jump is noticed while nothing else happens.
+            self.read_now(tx)
+            tx.check_writable()
 
-    def _now(self, tx: Transaction) -> datetime:
+        if self.store.damage is None:
+            await self.write(work)
+        if self.store.damage is not None:
+            msg = f"{self.store.damage}: stop the service, and restore the database from a backup"
+            raise StoreUnavailable(msg)
+
+    # Within a transaction
+
+    def make_draft(self, tx: Transaction, actor: str, state: WorkingSet | None = None) -> Draft:
+        """Return a draft for a decision in this transaction; without a working set, one that affects nothing."""
+        now = self.read_now(tx)
+        return Draft(
+            state or WorkingSet(),
+            now=now,
+            may_start=self.clock_guard.jump is None,
+            rules=self.rules,
+            new_id=self._new_id,
+            new_sequence=tx.next_sequence,
+            actor=actor,
+        )
+
+    def read_now(self, tx: Transaction) -> datetime:
         """Return the time of a decision: by the database's clock, common to all replicas, where they share one.
 
         Each reading is compared with a monotonic clock before anything is decided by it.
@@ -322,21 +382,23 @@ class Committer:
         self.clock_guard.observe(now, elapsed_s)
         return now
 
-    async def drain(self) -> None:
-        """Wait for the commands under way; used when the service stops."""
-        await asyncio.gather(*self._commands, return_exceptions=True)
+    def read_missed_documents(self, tx: Transaction) -> Sequence[AudienceDocument]:
+        """Return documents that other replicas committed and that are not published here yet."""
+        return [] if isinstance(self.leadership, SoleLeader) else list(tx.get_feed_changes(self._position).documents)
 
-    def _make_draft(self, state: WorkingSet, tx: Transaction, actor: str) -> Draft:
-        now = self._now(tx)
-        return Draft(
-            state,
-            now=now,
-            may_start=self.clock_guard.jump is None,
-            rules=self.rules,
-            new_id=self._new_id,
-            new_sequence=tx.next_sequence,
-            actor=actor,
-        )
+    # Publication
+
+    def _publish_result(self, result: TransactionResult[T]) -> T:
+        if result.snapshot is not None:
+            self._publish_snapshot(result.snapshot)  # only now: a refused command publishes nothing
+        if result.confirms_clock:
+            self.clock_guard.trust_again()
+        if result.inventory is not None:
+            self._publish_inventory(result.inventory)
+        with nullcontext() if result.due_since is None else self.tracing.due_span(result.due_since):
+            for changes in result.changes:
+                self._publish_changes(changes)
+        return result.answer
 
     def _publish_changes(self, changes: ChangeSet) -> None:
         with self.tracing.publication_span(changes):
@@ -346,18 +408,76 @@ class Committer:
             for listener in self.listeners:
                 listener(changes)
 
+    def _publish_inventory(self, update: InventoryUpdate) -> None:
+        self._publish_news(update.missed)
+        if update.index is not None:
+            self.identity.load_inventory(update.index)
+        else:
+            self.identity.replace_part(update.before, update.after)
 
-def recall_outcome(reader: Reader, key: IdempotencyKey | None) -> dict[str, Any] | None:
-    """Return the outcome of the request under this key; None if it was not carried out yet.
+    def _publish_news(self, documents: Sequence[AudienceDocument]) -> None:
+        """Publish documents of other replicas, unless they are published already."""
+        self.feed.publish_documents(document for document in documents if self.feed.is_new(document))
 
-    Raises:
-        IdempotencyMismatch: The key was used for a different request.
-    """
-    known = None if key is None else reader.get_idempotency_record(key.key)
-    if known is None or key is None:
-        return None
-    # A client that reuses a key by mistake must not take the outcome of another request for its own.
-    if known.fingerprint != key.fingerprint:
-        msg = "this Idempotency-Key was used for a different request: use a new key"
-        raise IdempotencyMismatch(msg)
-    return known.content
+    def _publish_snapshot(self, snapshot: Snapshot) -> None:
+        self.identity.load_inventory(snapshot.index)
+        self.feed.replace_documents(snapshot.documents)
+        self._position = snapshot.position
+
+    async def load_snapshot(self) -> None:
+        """Publish the complete state of the store."""
+        async with self._lock:
+            # In a read, not in a write transaction: reading a million VMs takes half a minute.
+            self._publish_snapshot(await self.read(Snapshot.read))
+
+    async def catch_up(self) -> bool:
+        """Publish what other replicas have committed; return True if there was anything."""
+        async with self._lock:  # a view read before one of our commits must not be published after it
+            found: tuple[FeedChanges, InventoryIndex | None] = await self._read(self._read_news)
+            news, index = found
+            # This replica's commits do not move the position, or an earlier change of another one could be skipped.
+            has_changed = news.position != self._position
+            self._position = news.position
+            if index is not None:
+                self.identity.load_inventory(index)
+            elif news.hosts:
+                self.identity.replace_hosts(news.hosts)
+            self._publish_news(news.documents)
+        if has_changed:
+            for listener in self.remote_listeners:
+                await listener()
+        return has_changed
+
+    def _read_news(self) -> tuple[FeedChanges, InventoryIndex | None]:
+        with self.store.read() as reader:
+            news = reader.get_feed_changes(self._position)
+        return news, None if news.inventory is None else InventoryIndex.of(news.inventory)
+
+    @property
+    def position(self) -> int:
+        """Number of the last change of other replicas published here; 0 without other replicas."""
+        return 0 if isinstance(self.leadership, SoleLeader) else self._position
+
+    def would_warn(self, cause: str, vm: str) -> bool:
+        """Return whether this cause would show an event to this VM now, as far as this replica knows (R70c)."""
+        found = self.identity.find_declared(vm)
+        if found is None:
+            return False
+        audience = self.feed.find_audience(audience_key(*found))
+        return is_announcing(audience, self.clock.now(), self.rules.announce_delay) and makes_event(cause, *found)
+
+
+class _RollbackError(Exception):
+    """Control flow, not an error: ends a transaction without a commit and carries its result out."""
+
+    def __init__(self, answer: Any) -> None:  # noqa: ANN401 - whatever was decided
+        super().__init__()
+        self.answer = answer
+
+
+def save_draft(tx: Transaction, draft: Draft) -> ChangeSet:
+    """Save the changes of a draft and return them."""
+    changes = draft.finish()
+    if not changes.is_empty:
+        tx.save(changes)
+    return changes

@@ -132,7 +132,7 @@ class DeliveryWorker:
     ) -> None:
         self.id, self.name = subscription.id, subscription.name
         self.oldest_at: datetime | None = None
-        self._engine, self._clock, self._delivery_policy = engine, engine.clock, delivery_policy
+        self._engine, self._clock, self._delivery_policy = engine, engine.committer.clock, delivery_policy
         self._client = client
         self._count = count
         self._woken = asyncio.Event()
@@ -309,7 +309,7 @@ class DeliveryWorker:
                 failing_since=failing_since,
                 pause_reason=done.pause_reason,
             )
-            is_active = await self._engine.record_deliveries(self.id, outcome)
+            is_active = await self._engine.subscriptions.record_deliveries(self.id, outcome)
         self._position = position
         self._sent = {key for key in self._sent if key[0] > position}
         has_all = not done.outbox.entries or position == done.outbox.entries[-1].sequence

@@ -30,7 +30,7 @@ class RolloutDriver:
     """Driver of the active rollouts, with the health commands that run on this replica.
 
     Args:
-        commands: Commands that drive rollouts.
+        rollouts: Commands that drive rollouts.
         clock: Source of the time; a virtual clock stands still while a health command runs.
         wake: Called when a health command has ended.
 
@@ -38,9 +38,9 @@ class RolloutDriver:
         until: Time to drive again if nothing happens before; None for no such time.
     """
 
-    def __init__(self, commands: RolloutCommands, clock: Clock, wake: Callable[[], None]) -> None:
+    def __init__(self, rollouts: RolloutCommands, clock: Clock, wake: Callable[[], None]) -> None:
         self.until: datetime | None = None
-        self._commands = commands
+        self._rollouts = rollouts
         self._clock = clock
         self._wake = wake
         self._health: dict[str, HealthResult] = {}
@@ -49,8 +49,8 @@ class RolloutDriver:
     async def drive_rollouts(self) -> bool:
         """Take every rollout as far as it can go now; return True if anything was changed."""
         has_changed = False
-        while self._commands.has_rollouts:
-            driven = await self._commands.drive_rollouts(self._health)
+        while self._rollouts.may_be_active:
+            driven = await self._rollouts.drive(self._health)
             self.until = driven.until
             has_changed |= driven.has_changed
             for rollout_id, check in driven.checks.items():

@@ -102,7 +102,7 @@ class Scheduler:
         self._settings = settings or SchedulerSettings()
         self._on_lateness = on_lateness or (lambda _late_s: None)
         self._calls: dict[str, asyncio.Task[None]] = {}
-        self._rollout_driver = RolloutDriver(engine, clock, self.wake)
+        self._rollout_driver = RolloutDriver(engine.rollouts, clock, self.wake)
         self._aborts: set[asyncio.Task[None]] = set()
         self._recorded: set[str] = set()
         self._slots = asyncio.Semaphore(self._settings.calls_max)
@@ -123,7 +123,7 @@ class Scheduler:
     def handle_changes(self, changes: ChangeSet) -> None:
         """Wake earlier if a change created an earlier deadline. Only a hint: the store is always read."""
         self._abort_ended(changes)
-        if self._engine.has_rollouts and not self._clock.is_virtual:
+        if self._engine.rollouts.may_be_active and not self._clock.is_virtual:
             self.wake()
         due_at = changes.next_due_at
         if due_at is not None and self._clock.is_virtual and due_at > self._clock.now():
@@ -155,7 +155,7 @@ class Scheduler:
         """Record results of the actuator, marked so that `_abort_ended` does not abort what it completed."""
         self._recorded |= results.keys()
         try:
-            await self._engine.record_results(results, self._settings.retry)
+            await self._engine.deadlines.record_results(results, self._settings.retry)
         finally:
             self._recorded -= results.keys()
 
@@ -185,8 +185,8 @@ class Scheduler:
             await self._sync_clock_jump()
             await self._run_housekeeping()
             is_idle = self._is_full or not leadership.is_held
-            deadline = None if is_idle else await self._engine.next_deadline(self._calls)
-            if leadership.is_held and self._engine.clock_guard.jump is None:
+            deadline = None if is_idle else await self._engine.deadlines.next_deadline(self._calls)
+            if leadership.is_held and self._engine.clock.guard.jump is None:
                 deadline = _pick_earlier(deadline, self._rollout_driver.until)
             # Deadlines are in the database's time, but the wait below is by this machine's clock.
             self._next = None if deadline is None else deadline + leadership.skew
@@ -214,15 +214,15 @@ class Scheduler:
             raise InvalidRequest(msg)
         async with self._lock:
             target = clock.now() + by
-            if self._engine.has_rollouts:
+            if self._engine.rollouts.may_be_active:
                 await self._carry_out_due()
             for _ in range(_STEPS_MAX):
-                deadline = _pick_earlier(await self._engine.next_deadline(), self._rollout_driver.until)
+                deadline = _pick_earlier(await self._engine.deadlines.next_deadline(), self._rollout_driver.until)
                 if deadline is None or deadline > target:
                     break
                 clock.set(max(deadline, clock.now()))
                 await self._carry_out_batch()  # what becomes due through it is handled as the next deadline
-                if self._engine.has_rollouts:
+                if self._engine.rollouts.may_be_active:
                     await self._carry_out_due()
             clock.set(target)
             await self._run_housekeeping()
@@ -237,8 +237,8 @@ class Scheduler:
         """Sync clock jumps with the database: periodically, on becoming leader, and while the clock is not trusted."""
         has_lead, self._has_lead = self._has_lead, self._engine.leadership.is_held
         is_new = self._has_lead and not has_lead
-        if is_new or self._engine.clock_guard.jump is not None or self._clock.now() >= self._housekeeping_at:
-            await self._engine.sync_clock_jump()
+        if is_new or self._engine.clock.guard.jump is not None or self._clock.now() >= self._housekeeping_at:
+            await self._engine.clock.sync_jump()
 
     async def _carry_out_due(self) -> None:
         """Carry out what is due until nothing is left at this moment."""
@@ -246,17 +246,19 @@ class Scheduler:
         while not is_done:
             while await self._carry_out_batch():
                 pass
-            is_done = self._engine.clock_guard.jump is not None or not await self._rollout_driver.drive_rollouts()
+            is_done = self._engine.clock.guard.jump is not None or not await self._rollout_driver.drive_rollouts()
 
     async def _carry_out_batch(self) -> bool:
         """Run all starts, then some actuator calls; return True if more may be due."""
         while True:
-            due = await self._engine.handle_due(self._settings.batch_max, self._calls)
-            for late_s in due.started:
-                self._on_lateness(late_s)
+            due = await self._engine.deadlines.handle_due(self._settings.batch_max, self._calls)
+            # Lateness counts until the documents are visible, not only until the commit.
+            shown_at = self._clock.now()
+            for due_at in due.due_at:
+                self._on_lateness((shown_at - due_at).total_seconds())
             if not due.has_more:
                 break
-        while await self._engine.check_alerts(self._settings.batch_max):
+        while await self._engine.deadlines.check_alerts(self._settings.batch_max):
             pass
         if not due.jobs or self._is_full:
             return False
@@ -267,7 +269,7 @@ class Scheduler:
         """Call the actuator for each; answers within this iteration of the event loop share one transaction."""
         unclaimed = [] if self._actuator.is_observable else [m.id for m in jobs if m.begun_at is None]
         # Committed before the call: an actuator that cannot be observed must not be called twice.
-        claimed = await self._engine.claim_maintenances(unclaimed) if unclaimed else set[str]()
+        claimed = await self._engine.deadlines.claim_maintenances(unclaimed) if unclaimed else set[str]()
         if self._clock.is_virtual and len(jobs) == 1:
             result = await self._call_actuator_for(jobs[0], is_claimed=jobs[0].id in claimed)
             await self._record_results({jobs[0].id: result})
@@ -331,7 +333,7 @@ class Scheduler:
         if now < self._housekeeping_at:
             return
         self._housekeeping_at = now + self._settings.remember_every
-        await self._engine.store_last_polls()
+        await self._engine.authority.store_last_polls()
         if not self._engine.leadership.is_held or now < self._prune_at:
             return
         self._prune_at = now + self._settings.prune_every
@@ -344,7 +346,7 @@ class Scheduler:
     async def _prune_history(self) -> None:
         pace = self._settings
         try:
-            await self._engine.prune_history(pace.history, pace.outcomes, pace.entries_max, pace.audit)
+            await self._engine.retention.prune_history(pace.history, pace.outcomes, pace.entries_max, pace.audit)
         except ForewarnError as error:
             _log.warning("cannot prune the history; retrying later", error=error.message)
         except Exception:  # noqa: BLE001 - a bug here must not go unseen; the log has the trace
@@ -356,7 +358,7 @@ class Scheduler:
         for task in (*self._calls.values(), *self._aborts, *pruning):
             task.cancel()
         await self._rollout_driver.stop()
-        await self._engine.store_last_polls()
+        await self._engine.authority.store_last_polls()
 
 
 def _pick_earlier(one: datetime | None, other: datetime | None) -> datetime | None:

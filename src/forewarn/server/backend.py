@@ -19,24 +19,26 @@ from forewarn.actuators import Actuator, Simulate
 from forewarn.clock import Clock
 from forewarn.config import Settings
 from forewarn.core.actuator_result import RetryPolicy
-from forewarn.core.approval import ApprovalResult, Approver
 from forewarn.core.subscription import DeliveryBackoff
 from forewarn.endpoint import MetadataApp, MetadataServer
+from forewarn.endpoint.authority import Authority
 from forewarn.endpoint.fault_registry import FaultRegistry
 from forewarn.endpoint.parent import MetadataProcess, ProcessSettings
 from forewarn.endpoint.request_journal import RequestJournal
 from forewarn.endpoint.traffic import EndpointLimits, Traffic
 from forewarn.engine.clock_guard import ClockGuard
-from forewarn.engine.engine import Engine
+from forewarn.engine.engine import Engine, make_engine
 from forewarn.engine.follower import Follower
-from forewarn.engine.leader_election import LeasedLeadership
-from forewarn.engine.transaction import IdSource, Runner, make_thread_runner, run_inline
+from forewarn.engine.leader_election import Leadership, LeasedLeadership, SoleLeader
+from forewarn.engine.transaction import Committer, IdSource, Runner, make_thread_runner, run_inline
 from forewarn.errors import ForewarnError
 from forewarn.net.listen_address import parse_host_names
 from forewarn.notifications.notifier import DeliveryPolicy, Notifier
+from forewarn.observability.tracing import Tracing
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity
 from forewarn.scheduling.scheduler import Scheduler, SchedulerSettings
+from forewarn.server.traced_authority import TracedAuthority
 from forewarn.store.contract import Store
 from forewarn.util.fair_share import QueueLimits
 from forewarn.util.ids import RandomIds
@@ -71,6 +73,8 @@ class Backend:
         read: Runner of reads.
         read_long: Runner of reads that take seconds; None for `read`.
         on_lateness: Called with the lateness of each start, in seconds.
+        tracing: Tracing of commands and approvals; None for none.
+        wrap_authority: Wraps what decides on the requests of VMs; None to leave it as it is.
     """
 
     def __init__(  # noqa: PLR0913 - dependencies that callers replace
@@ -85,6 +89,8 @@ class Backend:
         read: Runner = run_inline,
         read_long: Runner | None = None,
         on_lateness: Callable[[float], None] | None = None,
+        tracing: Tracing | None = None,
+        wrap_authority: Callable[[Authority], Authority] | None = None,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -93,7 +99,17 @@ class Backend:
         self.identity = Identity(self.feed, settings.any_caller_is)
         self.faults = FaultRegistry(clock, settings.faults_max)
         self.journal = RequestJournal(clock.now, settings.journal_requests_max)
-        self.engine = Engine(
+        # A lease ends by real time, so there are no replicas on a virtual clock.
+        shared = None if clock.is_virtual else store.shared
+        leadership: Leadership = SoleLeader()
+        if shared is not None:
+            # Readable in the log, and different even for replicas on one machine.
+            holder = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+            # A separate thread: behind a long write transaction, a renewal would come too late.
+            self._renewer = ThreadPoolExecutor(1, thread_name_prefix="forewarn-lease")
+            leadership = LeasedLeadership(shared, clock, holder, write, renew=make_thread_runner(self._renewer))
+        tracing = tracing or Tracing()
+        committer = Committer(
             store=store,
             clock=clock,
             feed=self.feed,
@@ -104,6 +120,12 @@ class Backend:
             read=read,
             read_long=read_long,
             waiting_max=settings.commands_max,
+            clock_guard=ClockGuard(settings.clock_jump_max),
+            leadership=leadership,
+            tracing=tracing,
+        )
+        self.engine = make_engine(
+            committer,
             limits=QueueLimits(
                 entries_max=settings.commands_max,
                 weight_max=settings.approval_ids_waiting_max,
@@ -111,23 +133,22 @@ class Backend:
                 owner_weight_max=settings.approval_ids_waiting_per_caller_max,
             ),
             faults=self.faults,
-            clock_guard=ClockGuard(settings.clock_jump_max),
+            tokens_max=settings.tokens_max,
+            subscriptions_max=settings.subscriptions_max,
+            deliveries_dead_max=settings.notify_dead_max,
+            secret_overlap=settings.notify_secret_overlap,
         )
+        self.authority: Authority = self.engine.authority
+        if tracing.is_on:
+            self.authority = TracedAuthority(self.authority, tracing)
+        if wrap_authority is not None:
+            self.authority = wrap_authority(self.authority)
         self.traffic = Traffic(
             _make_endpoint_limits(settings), len(self.feed.versions), self.faults, self.journal or None
         )
-        self.app = MetadataApp(self.engine, clock, self.traffic, settings.first_answer_delay.total_seconds())
+        self.app = MetadataApp(self.authority, clock, self.traffic, settings.first_answer_delay.total_seconds())
         self.endpoint = MetadataServer(self.app, self.traffic, self.identity, clock)
-        # A lease ends by real time, so there are no replicas on a virtual clock.
-        shared = None if clock.is_virtual else store.shared
-        if shared is not None:
-            # Readable in the log, and different even for replicas on one machine.
-            holder = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-            # A separate thread: behind a long write transaction, a renewal would come too late.
-            self._renewer = ThreadPoolExecutor(1, thread_name_prefix="forewarn-lease")
-            renew = make_thread_runner(self._renewer)
-            self.engine.leadership = LeasedLeadership(shared, clock, holder, write, renew=renew)
-        self.follower = None if shared is None else Follower(shared, self.engine, self._notify_remote_change)
+        self.follower = None if shared is None else Follower(shared, self.engine.committer, self._notify_remote_change)
         self.on_remote_change: list[Callable[[], None]] = []
         self.actuator = actuator or Simulate(settings.simulate_impact_after, settings.simulate_complete_after)
         self.scheduler = Scheduler(
@@ -197,15 +218,11 @@ class Backend:
             terms,
             feed=self.feed,
             identity=self.identity,
-            enable=self.engine.enable,
-            approve=self._approve_events,
+            enable=self.authority.enable,
+            approve=self.authority.approve,
             traffic=self.traffic,
             journal=self.journal,
         )
-
-    async def _approve_events(self, event_ids: Sequence[str], approver: Approver) -> ApprovalResult:
-        """Approve with the current `app.approve`, looked up at each call: tracing replaces it."""
-        return await self.app.approve(event_ids, approver)
 
     async def _stop_scheduler(self, task: asyncio.Task[None]) -> None:
         await cancel_tasks(task)
@@ -237,9 +254,6 @@ def _make_endpoint_limits(settings: Settings) -> EndpointLimits:
 
 
 def _make_notifier(settings: Settings, engine: Engine) -> Notifier:
-    engine.subscriptions_max = settings.subscriptions_max
-    engine.deliveries_dead_max = settings.notify_dead_max
-    engine.secret_overlap = settings.notify_secret_overlap
     backoff = DeliveryBackoff(
         pause_first=settings.notify_retry, pause_max=settings.notify_retry_max, age_max=settings.notify_age_max
     )
@@ -254,7 +268,7 @@ def _make_notifier(settings: Settings, engine: Engine) -> Notifier:
 
         # A wrong proxy or CA file must fail the start, not the first delivery.
         check_options(_make_outbound_terms(settings))
-    return Notifier(engine, engine.clock, lambda: _make_outbound_terms(settings), habits)
+    return Notifier(engine, engine.committer.clock, lambda: _make_outbound_terms(settings), habits)
 
 
 def _make_outbound_terms(settings: Settings) -> OutboundOptions:

@@ -10,7 +10,7 @@ import contextlib
 import gc
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC
@@ -35,13 +35,12 @@ from forewarn.control.refusal_log import RefusalLog
 from forewarn.control.settling import SettlingMiddleware
 from forewarn.control.throttle import Throttle
 from forewarn.control.trace_headers import TraceHeaderFilter
-from forewarn.core.approval import ApprovalResult, Approver
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, VirtualMachine
 from forewarn.core.usage_limits import UsageAccounts, UseKind
 from forewarn.dashboard import add_dashboard
 from forewarn.endpoint.descriptors import reserve_descriptors
-from forewarn.engine.engine import SAMPLE_FINGERPRINT
+from forewarn.engine.inventory import SAMPLE_FINGERPRINT
 from forewarn.engine.transaction import make_thread_runner
 from forewarn.errors import ConfigError, Conflict, EndpointBehind, ForewarnError, InvalidRequest, ServerError
 from forewarn.net.listen_address import bind_listener, build_socket_url, is_loopback, parse_listen
@@ -153,6 +152,7 @@ class Service:
             read=make_thread_runner(self._reader),
             read_long=make_thread_runner(self._long_reader),
             on_lateness=self._observe_lateness,
+            tracing=self.tracing,
         )
         self.feed, self.identity = self.backend.feed, self.backend.identity
         self.engine, self.scheduler = self.backend.engine, self.backend.scheduler
@@ -163,7 +163,7 @@ class Service:
             self.feed,
             self.identity,
             settings.first_answer_delay.total_seconds(),
-            lambda: self.engine.position,
+            lambda: self.engine.committer.position,
             watches_max=settings.watches_max,
         )
         fleet = MetricSources(
@@ -171,7 +171,7 @@ class Service:
             skew_s=self._read_skew_s,
             watches=hub.__len__,
             clock_jump_s=self._read_clock_jump_s,
-            clock_jumps=lambda: self.engine.clock_guard.jumps,
+            clock_jumps=lambda: self.engine.clock.guard.jumps,
             deliveries=lambda: self.backend.notifier.counts,
             undelivered_s=self.backend.notifier.ages_s,
             limited=self._count_limited,
@@ -185,7 +185,6 @@ class Service:
             entries_total_max=settings.refused_entries_total_max,
             addresses_max=settings.refused_addresses_max,
         )
-        self.engine.tokens_max = settings.tokens_max
         self.context = Context(
             engine=self.engine,
             hub=hub,
@@ -216,25 +215,18 @@ class Service:
         )
         if self.process is not None:
             self.context.refresh_endpoint_state = self.process.refresh_counters
-        self.engine.listeners += [self.metrics.count_changes, self.context.wake_streams]
+        self.engine.listeners.extend([self.metrics.count_changes, self.context.wake_streams])
         self.backend.on_remote_change.append(self.context.wake_streams)
         if self.tracing.is_on:
-            self._enable_tracing()
+            self._trace_maintenances()
 
-    def _enable_tracing(self) -> None:
-        """Trace commands, approvals and maintenances."""
-        self.engine.tracing = self.tracing
+    def _trace_maintenances(self) -> None:
+        """Trace maintenances, and the first GET that sees each event."""
         self.engine.listeners.append(self.tracing.export_changes)
-        self.backend.app.approve = self._approve_traced
         self.first_seen_detector = FirstSeenDetector(
             self.tracing, self.clock, self.feed.last_polled_at, self.settings.tracing_sights_max
         )
         self.feed.listeners.append(self.first_seen_detector.note_document)
-
-    async def _approve_traced(self, event_ids: Sequence[str], approver: Approver) -> ApprovalResult:
-        """Approve events for a VM, traced."""
-        with self.tracing.approval_span(approver, len(event_ids)):
-            return await self.engine.approve(event_ids, approver)
 
     def _count_limited(self) -> dict[str, int]:
         """Return how often each limit of the control address was met."""
@@ -252,7 +244,7 @@ class Service:
         return self.engine.leadership.skew.total_seconds()
 
     def _read_clock_jump_s(self) -> float:
-        jump = self.engine.clock_guard.jump
+        jump = self.engine.clock.guard.jump
         return 0.0 if jump is None else jump.by.total_seconds()
 
     def _observe_lateness(self, late_s: float) -> None:
@@ -343,7 +335,7 @@ class Service:
             if mark != compute_fingerprint(self._inventory):
                 await self._apply_file(self._inventory, is_first=mark is None)
         elif mark is None:
-            await self.engine.apply_inventory(_SAMPLE, SAMPLE_FINGERPRINT, actor="forewarn", is_first=True)
+            await self.engine.inventory.apply(_SAMPLE, SAMPLE_FINGERPRINT, actor="forewarn", is_first=True)
 
     async def _apply_file(self, text: bytes, *, is_first: bool) -> None:
         """Apply the inventory file; on a conflict, keep the earlier inventory and start anyway.
@@ -359,7 +351,7 @@ class Service:
             raise ConfigError(format_file_error(error, str(path)), setting="inventory") from error
         actor, removals = "operator:inventory", self.context.removal_limit
         try:
-            await self.engine.apply_inventory(inventory, compute_fingerprint(text), actor=actor, removals=removals)
+            await self.engine.inventory.apply(inventory, compute_fingerprint(text), actor=actor, removals=removals)
         except Conflict as error:
             if is_first:
                 raise
@@ -391,7 +383,7 @@ class Service:
         # Concurrent checks wait here and then share the result of the first.
         async with self._probing:
             if self.store.damage is not None or uptime_s() - self._probed_s >= _PROBE_EVERY_S:
-                await self.engine.probe_store()
+                await self.engine.committer.probe_store()
                 self._probed_s = uptime_s()
         if self.process is not None and not await self.process.sync():
             msg = "the metadata process does not answer: see the log, forewarn_metadata_process_restarts_total"

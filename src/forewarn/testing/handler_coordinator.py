@@ -126,7 +126,7 @@ class HandlerCoordinator:
         """Incarnation shown to it last, and the number of GETs that had arrived when it was first shown."""
         self._last_fault: tuple[str, int] = ("", 0)
         """Fault that last affected it, and the number of GETs that had arrived by then."""
-        lab.backend.app.approve = self._hold_approvals
+        lab.approval_hook = self._hold_approvals
         # Called before the answer: the handler cannot act on a new document until the previous one is checked.
         lab.backend.app.before_answer = self._check_before_answer
         lab.backend.journal.listeners.append(self._record_answers)
@@ -212,7 +212,7 @@ class HandlerCoordinator:
     async def _hold_approvals(self, event_ids: Sequence[str], approver: Approver) -> ApprovalResult:
         """Accept approvals in place of the engine; those of this VM are held."""
         if approver.vm != self.vm:
-            return await self._lab.backend.engine.approve(event_ids, approver)
+            return await self._lab.backend.engine.authority.approve(event_ids, approver)
         shown = {event.id: event for document in self._lab.list_documents(self.vm) for event in document.events}
         # The engine is not asked, so an id is known if a document for this VM ever held it.
         unknown = tuple(event_id for event_id in event_ids if event_id not in shown)
@@ -238,7 +238,7 @@ class HandlerCoordinator:
     async def release_approvals(self, event_ids: set[str]) -> None:
         """Make its held approvals of these events count."""
         for event_id in event_ids & self._held_approvals.keys():
-            await self._lab.backend.engine.approve([event_id], self._held_approvals[event_id])
+            await self._lab.backend.engine.authority.approve([event_id], self._held_approvals[event_id])
 
     async def wait_for_approval(self, event_id: str) -> bool:
         """Wait until it has approved, and make its approval count; return False if it did not approve in time."""

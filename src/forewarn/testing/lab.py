@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
@@ -17,12 +17,13 @@ from forewarn.actuators import Actuator
 from forewarn.clock import Clock, VirtualClock
 from forewarn.config import make_settings
 from forewarn.core import decision
-from forewarn.core.approval import Approver
+from forewarn.core.approval import ApprovalResult, Approver
 from forewarn.core.decision import ChangeSet
 from forewarn.core.fault import InjectedFault
 from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Event, Maintenance
+from forewarn.endpoint.authority import Authority
 from forewarn.engine.transaction import IdSource
 from forewarn.errors import InvalidRequest, NotFound
 from forewarn.server.backend import Backend
@@ -55,6 +56,10 @@ _DOCUMENTS_MAX = 10_000
 _GRACE_S = 0.2
 
 
+ApproveEvents: TypeAlias = Callable[[Sequence[str], Approver], Awaitable[ApprovalResult]]
+"""A function like `Authority.approve`."""
+
+
 class Lab:
     """A service on one event loop; `running` starts and stops it.
 
@@ -65,6 +70,9 @@ class Lab:
         new_id: Source of ids; None for the same ids in every run.
         actuator: Carries out maintenance; None for `simulate`.
         settings: Settings of `forewarn serve`; those for files and addresses are ignored.
+
+    Attributes:
+        approval_hook: Called for an approval by a VM, in place of the engine; None for the engine.
     """
 
     def __init__(
@@ -80,6 +88,7 @@ class Lab:
         self.inventory = inventory
         self.clock = clock or VirtualClock()
         self._is_enabled = is_enabled
+        self.approval_hook: ApproveEvents | None = None
         self._store = MemoryStore()
         self.backend = Backend(
             make_settings(**_USUAL | settings),
@@ -87,6 +96,7 @@ class Lab:
             clock=self.clock,
             actuator=actuator,
             new_id=new_id or SeededIds(),
+            wrap_authority=lambda authority: _HookedAuthority(authority, self),
         )
         self._urls: dict[str, str] = {}
         self._shown_documents: dict[str, deque[decision.AudienceDocument]] = {}
@@ -99,7 +109,7 @@ class Lab:
             # Registered first and so closed last, when nothing uses the store any more.
             stack.callback(self._store.close)
             engine = self.backend.engine
-            await engine.apply_inventory(self.inventory, "test", actor=ACTOR)
+            await engine.inventory.apply(self.inventory, "test", actor=ACTOR)
             if self._is_enabled:
                 for vm in self.inventory.vms:
                     await self.record_request(vm.name)
@@ -133,7 +143,7 @@ class Lab:
         """Record a request by that VM, as if by a GET: the first one enables the service for its scope (R67)."""
         key = self.backend.identity.get_audience_key(vm or self.default_vm)
         # A standalone VM is its own audience, and has no scope that could be enabled.
-        await self.backend.engine.enable(key, key.partition(":")[2] if key.startswith("scope:") else None)
+        await self.backend.engine.authority.enable(key, key.partition(":")[2] if key.startswith("scope:") else None)
         # Audiences that have not polled for a day are disabled by this time (R67).
         self.backend.feed.channel(key).last_polled_at = self.clock.now()
 
@@ -174,7 +184,7 @@ class Lab:
 
     async def carry_out(self, request: MaintenanceRequest) -> list[Announced]:
         """Carry out an operator's request; return what was announced."""
-        made = await self.backend.engine.schedule(request, actor=ACTOR)
+        made = await self.backend.engine.maintenances.schedule(request, actor=ACTOR)
         return [await self.fetch_maintenance(maintenance.id) for maintenance in made]
 
     async def fetch_maintenance(self, maintenance_id: str) -> Announced:
@@ -204,7 +214,7 @@ class Lab:
         Raises:
             NotFound: There is no such event.
         """
-        approval = await self.backend.engine.approve(event_ids, Approver(actor=ACTOR))
+        approval = await self.backend.engine.authority.approve(event_ids, Approver(actor=ACTOR))
         if approval.unknown:
             msg = f"no event has the id {', '.join(approval.unknown)}"
             raise NotFound(msg)
@@ -218,11 +228,11 @@ class Lab:
 
     async def inject_fault(self, kind: str, *, vms: Sequence[str] = (), **how: Any) -> InjectedFault:  # noqa: ANN401 - parameters of a fault
         """Inject a fault; see `FaultRegistry.inject`."""
-        return await self.backend.engine.inject(kind, actor=ACTOR, vms=vms, **how)
+        return await self.backend.engine.faults.inject(kind, actor=ACTOR, vms=vms, **how)
 
     async def clear_faults(self) -> int:
         """End all faults; return their number."""
-        return await self.backend.engine.clear_faults(actor=ACTOR)
+        return await self.backend.engine.faults.clear(actor=ACTOR)
 
     # Observations
 
@@ -237,3 +247,19 @@ class Lab:
         """
         found = [(exchange, row) for exchange, rows in find_advice_for_all(self.list_requests()) for row in rows]
         return [(exchange, row) for exchange, row in found if row.code != "rate" or not self.clock.is_virtual]
+
+
+class _HookedAuthority:
+    """Authority of a lab, whose `approval_hook` goes before the engine."""
+
+    def __init__(self, authority: Authority, lab: Lab) -> None:
+        self.feed = authority.feed
+        self.identity = authority.identity
+        self._authority = authority
+        self._lab = lab
+
+    async def enable(self, key: str, scope: str | None) -> None:
+        await self._authority.enable(key, scope)
+
+    async def approve(self, event_ids: Sequence[str], approver: Approver) -> ApprovalResult:
+        return await (self._lab.approval_hook or self._authority.approve)(event_ids, approver)

@@ -216,7 +216,7 @@ class ScenarioPlayer:
                 return False
             if isinstance(clock, VirtualClock):
                 # Nothing can change before the service's next deadline, so virtual time jumps straight to it.
-                deadline = await self._lab.backend.engine.next_deadline()
+                deadline = await self._lab.backend.engine.deadlines.next_deadline()
                 await self._advance_to(limit if deadline is None else min(max(deadline, now), limit))
             else:
                 await asyncio.sleep(_LOOK_S)
@@ -242,7 +242,7 @@ class ScenarioPlayer:
                 return await self._inject_fault(action)
             case ImpactStep():
                 for maintenance_id in self._operations.get_maintenance_ids(action.operation):
-                    await self._lab.backend.engine.impact(maintenance_id, action.duration, actor=ACTOR)
+                    await self._lab.backend.engine.maintenances.impact(maintenance_id, action.duration, actor=ACTOR)
             case DeferStep() | ExtendStep():
                 await self._postpone_operation(action)
             case VmStep() | HostStep() | ScheduleStep():
@@ -287,19 +287,21 @@ class ScenarioPlayer:
         engine = self._lab.backend.engine
         for maintenance_id in self._operations.get_maintenance_ids(action.operation):
             if isinstance(action, DeferStep):
-                await engine.defer(maintenance_id, by=action.by, actor=ACTOR, reason="the scenario")
+                await engine.maintenances.defer(maintenance_id, by=action.by, actor=ACTOR, reason="the scenario")
             else:
-                await engine.extend(maintenance_id, action.by, tenant=action.scope, actor=ACTOR, reason="the scenario")
+                await engine.maintenances.extend(
+                    maintenance_id, action.by, tenant=action.scope, actor=ACTOR, reason="the scenario"
+                )
 
     async def _change_operation(self, verb: str, operation: str) -> None:
         engine = self._lab.backend.engine
         for maintenance_id in self._operations.get_maintenance_ids(operation):
             if verb == "cancel":
-                await engine.cancel(maintenance_id, actor=ACTOR)
+                await engine.maintenances.cancel(maintenance_id, actor=ACTOR)
             elif verb == "start":
-                await engine.start(maintenance_id, actor=ACTOR, reason="the scenario")
+                await engine.maintenances.start(maintenance_id, actor=ACTOR, reason="the scenario")
             else:
-                await engine.complete(maintenance_id, actor=ACTOR)
+                await engine.maintenances.complete(maintenance_id, actor=ACTOR)
 
     async def _poll_as_vm(self, vm: str) -> None:
         """Poll as that VM, and ignore failures."""

@@ -198,21 +198,23 @@ class ScheduledEvents:
 
     def cancel(self, event: ScheduledEvent) -> None:
         """Cancel a scheduled operation (R77)."""
-        background_loop.run_coroutine(self._lab.backend.engine.cancel(event.maintenance_id, actor=ACTOR))
+        background_loop.run_coroutine(self._lab.backend.engine.maintenances.cancel(event.maintenance_id, actor=ACTOR))
 
     def start(self, event: ScheduledEvent) -> None:
         """Start a scheduled operation now, regardless of approvals and of the promised notice."""
         background_loop.run_coroutine(
-            self._lab.backend.engine.start(event.maintenance_id, actor=ACTOR, reason="a test")
+            self._lab.backend.engine.maintenances.start(event.maintenance_id, actor=ACTOR, reason="a test")
         )
 
     def complete(self, event: ScheduledEvent) -> None:
         """End a started operation now (R79)."""
-        background_loop.run_coroutine(self._lab.backend.engine.complete(event.maintenance_id, actor=ACTOR))
+        background_loop.run_coroutine(self._lab.backend.engine.maintenances.complete(event.maintenance_id, actor=ACTOR))
 
     def impact(self, event: ScheduledEvent, duration_s: int = 1) -> None:
         """Report a further impact of a started operation; no document shows it (R80)."""
-        background_loop.run_coroutine(self._lab.backend.engine.impact(event.maintenance_id, duration_s, actor=ACTOR))
+        background_loop.run_coroutine(
+            self._lab.backend.engine.maintenances.impact(event.maintenance_id, duration_s, actor=ACTOR)
+        )
 
     # Faults
 

@@ -153,7 +153,7 @@ class Provider:
     async def probe(self) -> None:
         """Show what was written."""
         with contextlib.suppress(StoreUnavailable, ProcessDied):
-            await self.made.engine.probe_store()
+            await self.made.engine.committer.probe_store()
 
     async def stop(self) -> None:
         """The end."""
@@ -226,7 +226,7 @@ class Provider:
     async def _enabled(self, caller: Caller) -> Channel:
         channel = caller.channel
         if not channel.is_enabled:
-            await self.made.engine.enable(channel.key, caller.vm.scope)
+            await self.made.engine.authority.enable(channel.key, caller.vm.scope)
         channel.last_polled_at = self.made.now.replace(microsecond=0)
         return channel
 
@@ -252,7 +252,7 @@ class Provider:
                 source_address=caller.vm.addresses[0],
                 api_version=LATEST,
             )
-            approval = await self.made.engine.approve(wanted.event_ids, approver)
+            approval = await self.made.engine.authority.approve(wanted.event_ids, approver)
             if approval.unknown:
                 return Answered(400, {}, imds.encode_error("Bad request: . EventId is not known"))
             channel.mark_settled((*approval.approved, *approval.unchanged))

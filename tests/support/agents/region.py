@@ -125,7 +125,7 @@ class Region:
 
     async def run(self, span_s: float) -> None:
         """Everything at once for that time, then calm until all is at rest."""
-        await self.made.engine.apply_inventory(self._inventory, "fingerprint", actor="operator:ann")
+        await self.made.engine.inventory.apply(self._inventory, "fingerprint", actor="operator:ann")
         self.provider.start()
         for machine in self.machines.values():
             machine.return_after(self.rng.uniform(0, 60))
@@ -257,7 +257,7 @@ class Region:
     async def _schedule(self, request: MaintenanceRequest) -> None:
         if not self.provider.is_up:
             raise Reset
-        await self.made.engine.schedule(request, actor="operator:ann")
+        await self.made.engine.maintenances.schedule(request, actor="operator:ann")
 
     async def _change(self) -> None:
         active = [m for m in self.maintenances() if m.state not in _ENDED]
@@ -267,13 +267,13 @@ class Region:
         engine = self.made.engine
         if maintenance.state is not MaintenanceState.STARTED:
             if self.rng.random() < 0.7:
-                await engine.cancel(maintenance.id, actor="operator:ann")
+                await engine.maintenances.cancel(maintenance.id, actor="operator:ann")
             else:
-                await engine.start(maintenance.id, actor="operator:ann", reason="now")
+                await engine.maintenances.start(maintenance.id, actor="operator:ann", reason="now")
         elif self.rng.random() < 0.5:
-            await engine.impact(maintenance.id, 0, actor="operator:ann")
+            await engine.maintenances.impact(maintenance.id, 0, actor="operator:ann")
         else:
-            await engine.complete(maintenance.id, actor="operator:ann")
+            await engine.maintenances.complete(maintenance.id, actor="operator:ann")
 
     def _tell(self) -> None:
         """Somebody approves by hand what waits for a person, and perhaps something else."""

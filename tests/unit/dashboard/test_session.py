@@ -29,7 +29,7 @@ class Kept(dict[str, Token]):
         self.revoked: dict[str, Revocation] = {}
         self.looks = 0
 
-    async def find_token(self, token_id: str) -> Token | None:
+    async def find(self, token_id: str) -> Token | None:
         return self.get(token_id)
 
     async def is_revoked(self, nonce: str) -> bool:

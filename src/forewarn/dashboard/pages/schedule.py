@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from forewarn.core.causes import CAUSES
 from forewarn.core.model import EventType
 from forewarn.dashboard.page import PageModel, PageView
-from forewarn.engine.engine import MaintenancePreview
+from forewarn.engine.maintenances import MaintenancePreview
 from forewarn.errors import InvalidRequest, LimitExceeded
 from forewarn.store.contract import Reader
 from forewarn.util.duration import parse_duration
