@@ -130,16 +130,16 @@ def test_a_check_of_a_whole_database_finds_nothing_and_needs_no_more_than_its_sp
 def test_a_check_reaches_the_end_of_a_table_that_takes_longer_than_a_span(tmp_path: Path) -> None:
     database = filled(tmp_path)
     is_required, is_optional = "kind VARCHAR NOT NULL", "kind VARCHAR"
-    insert = "INSERT INTO audit_log (sequence, at, kind, actor)"
+    insert = "INSERT INTO audit_log (sequence, at, chain, hash, kind, actor)"
     many = "WITH RECURSIVE n(i) AS (SELECT 10000 UNION ALL SELECT i + 1 FROM n WHERE i < 110000)"
     with contextlib.closing(sqlite3.connect(database.path, isolation_level=None)) as raw:
-        raw.execute(f"{many} {insert} SELECT i, 0, 'queued', 'x' FROM n")  # noqa: S608 - no input
+        raw.execute(f"{many} {insert} SELECT i, 0, 'events', x'00', 'queued', 'x' FROM n")  # noqa: S608 - no input
         # Its last row is damaged: it lacks a value that it must have.
         raw.execute("PRAGMA writable_schema = ON")
         swap = "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = 'audit_log'"
         assert raw.execute(swap, (is_required, is_optional)).rowcount == 1
         raw.execute("PRAGMA writable_schema = RESET")
-        raw.execute(f"{insert} VALUES (999999, 0, NULL, 'x')")
+        raw.execute(f"{insert} VALUES (999999, 0, 'events', x'00', NULL, 'x')")
         raw.execute("PRAGMA writable_schema = ON")
         raw.execute(swap, (f"{is_optional},", f"{is_required},"))
     store = database.open()

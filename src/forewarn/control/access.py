@@ -1,4 +1,4 @@
-"""Roles that may call each route of the API, and what a request tells about its caller."""
+"""Roles that may call each route of the API, and the caller of a request."""
 
 from __future__ import annotations
 

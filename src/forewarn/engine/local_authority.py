@@ -41,7 +41,7 @@ class LocalAuthority:
         self.feed = committer.feed
         self.identity = committer.identity
         self._committer = committer
-        # What runs inline keeps nobody waiting, so there is nothing to gather.
+        # Inline commands make no one wait, so there is nothing to batch.
         requests_max = 1 if committer.is_inline else _APPROVALS_MAX
         self._approvals = FairBatcher(self._approve_all, requests_max=requests_max, weight_max=_IDS_MAX, limits=limits)
         self._look_ups = FairBatcher(
