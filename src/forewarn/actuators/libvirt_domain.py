@@ -1,6 +1,6 @@
 """One domain of libvirt: its state, its metadata, and each act on it.
 
-All of it blocks and runs on the thread of a `Line`.
+All of it blocks and runs on the thread of a `LibvirtConnection`.
 """
 
 from __future__ import annotations
