@@ -121,7 +121,7 @@ class InventoryUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionResult(Generic[T]):
-    """What a transaction has done, and what is published once it is committed.
+    """Outcome of a transaction, with all that is published once it is committed.
 
     Attributes:
         answer: Result for the caller.
