@@ -29,7 +29,7 @@ ALONE = {
 }
 """Codes of which some fault has no other; those that are not here come with a step that fails, and say why.
 
-`asks-too-rarely` is not here: whether a step fails too depends on when in its sleep the event meets the handler.
+`asks-too-rarely` is not here: it also recovers late, unless the event meets its sleep at the right moment.
 """
 FAULTY, HARMLESS = ([p for p in PLANTED if p.fault and p.fault.is_harmless is wanted] for wanted in (False, True))
 

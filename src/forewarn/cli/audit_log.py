@@ -63,6 +63,7 @@ def add_audit_log(app: typer.Typer) -> None:
     ) -> None:
         """Show every announcement, approval, start and end, with its actor."""
         if ctx.invoked_subcommand is not None:
+            _refuse_options_before_subcommand(ctx)
             return
         if as_csv:
             check_output_format(output)
@@ -86,6 +87,15 @@ def add_audit_log(app: typer.Typer) -> None:
             _print_entries(output, entries, is_all=not (choice.has_options or kinds or maintenance))
 
     add_verification(noun)
+
+
+def _refuse_options_before_subcommand(ctx: typer.Context) -> None:
+    """Refuse options that the subcommand would not see: ignored, they might even select another service."""
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            msg = f"write it after '{ctx.invoked_subcommand}'"
+            raise typer.BadParameter(msg, param_hint=param.opts[0])
 
 
 def _parse_kinds(given: list[str] | None) -> list[str]:

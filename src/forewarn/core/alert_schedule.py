@@ -52,7 +52,7 @@ class AlertCheck:
     """One check of a maintenance.
 
     Attributes:
-        announced_at: Time of the announcement; read only by replicas of an earlier version.
+        announced_at: Time of the announcement.
         at: Time of the check.
     """
 

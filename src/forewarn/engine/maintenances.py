@@ -75,7 +75,7 @@ class MaintenanceCommands:
             request: Request for maintenances.
             actor: Actor named in the audit log.
             key: Idempotency key of the request; None for none.
-            owned: Scopes and VMs of the caller, for whom no other VMs exist; None for all.
+            owned: Scopes and VMs of the caller, others are treated as unknown; None for all.
         """
         request = self._apply_faults(request)
 

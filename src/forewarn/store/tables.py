@@ -466,7 +466,7 @@ subscription = sa.Table(
     _define_required_column("created_at", MomentType),
     _define_required_column("created_by", sa.String),
     sa.Column("failing_since", MomentType),
-    comment="Who is told of what happens; the cursor says up to which audit log entry.",
+    comment="Subscriptions to notifications; the cursor is the number of the last audit log entry handled.",
 )
 
 delivery = sa.Table(

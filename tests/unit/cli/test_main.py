@@ -179,3 +179,11 @@ def test_debug_shows_the_trace_before_the_line(capsys: pytest.CaptureFixture[str
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["version"]) == 0
     assert capsys.readouterr().out == f"forewarn {__version__}\n"
+
+
+@pytest.mark.parametrize("option", [["--json"], ["--control-url", "http://127.0.0.1:1"]])
+def test_an_option_before_a_subcommand_that_would_not_see_it_is_refused(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line(["audit-log", *option, "verify"]) == 2
+    assert f"{option[0]}: write it after 'verify'" in capsys.readouterr().err

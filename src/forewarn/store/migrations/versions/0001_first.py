@@ -290,7 +290,7 @@ def upgrade() -> None:
         sa.Column("failing_since", sa.BigInteger()),
         sa.PrimaryKeyConstraint("id", name="pk_subscription"),
         sa.UniqueConstraint("name", name="uq_subscription_name"),
-        comment="Who is told of what happens; the cursor says up to which audit log entry.",
+        comment="Subscriptions to notifications; the cursor is the number of the last audit log entry handled.",
     )
     op.create_table(
         "token",
