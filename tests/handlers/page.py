@@ -47,13 +47,19 @@ def planted_faults_page(faults: Iterable[PlantedFault] | None = None) -> str:
         mark = "\\*" if fault.finding in _NEEDS_STATE else ""
         by = f"finding `{fault.finding}`{mark}" if fault.finding else "failed step"
         says = fault.says if fault.finding else f"the handler {fault.step}"
-        lines.append(f"| {fault.what} | {_languages(fault)} | `{fault.scenario}` | {by} | {says} |")
+        lines.append(f"| {fault.what} | {_languages(fault)} | {_scenario(fault)} | {by} | {says} |")
     count = sum(len(fault.edits) for fault in found)
     foot = f"\n{len(found)} faults, {count} handlers.\n{_HARMLESS}"
     for fault in everything:
         if fault.is_harmless:
             foot += f"| {fault.what} | {_languages(fault)} | `{fault.scenario}` |\n"
     return _HEAD.format(names=", ".join(CORRECT)) + "\n".join(lines) + "\n" + foot
+
+
+def _scenario(fault: PlantedFault) -> str:
+    if fault.scenario_file == fault.scenario:
+        return f"`{fault.scenario}`"
+    return f"[`{fault.scenario}`](../../tests/handlers/{fault.name}/{fault.scenario})"
 
 
 def _languages(fault: PlantedFault) -> str:

@@ -1,6 +1,7 @@
 """Handlers with one planted fault each: what the fault is, and how `forewarn try` has to find it.
 
-A folder for each holds a ``fault.toml``: ``what`` it does wrong, in one sentence; the ``scenario`` that shows it;
+A folder for each holds a ``fault.toml``: ``what`` it does wrong, in one sentence; the ``scenario`` that shows it, by
+its name, or a file in the folder;
 the code of the ``finding`` that must be wrong, or the words of a ``step`` that must fail; what the text ``says``, at
 least; and for each language the ``edits`` that plant it in the correct handler of `examples/handlers`. Where the file
 is a ``harmless.toml``, the handler only does it in another way, and has to pass.
@@ -58,6 +59,12 @@ class PlantedFault(_Strict):
             msg = f"{self.name}: edits are for some of {', '.join(CORRECT)}"
             raise ValueError(msg)
         return self
+
+    @property
+    def scenario_file(self) -> str:
+        """The scenario as `load_scenario` takes it."""
+        own = FOLDER / self.name / self.scenario
+        return str(own) if own.is_file() else self.scenario
 
     def source(self, language: str) -> str:
         """The correct handler of that language, with this fault.

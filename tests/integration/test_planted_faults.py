@@ -26,11 +26,9 @@ ALONE = {
     "unrecovered",
     "time-out-short",
     "proxy",
+    "asks-too-rarely",
 }
-"""Codes of which some fault has no other; those that are not here come with a step that fails, and say why.
-
-`asks-too-rarely` is not here: it also recovers late, unless the event meets its sleep at the right moment.
-"""
+"""Codes of which some fault has no other; those that are not here come with a step that fails, and say why."""
 FAULTY, HARMLESS = ([p for p in PLANTED if p.fault and p.fault.is_harmless is wanted] for wanted in (False, True))
 
 

@@ -391,7 +391,7 @@ def test_a_good_handler_passes_every_scenario(tmp_path: Path, name: str) -> None
     drained = tmp_path / "drained"
     ran = subprocess.run(
         [
-            *(sys.executable, "-m", "forewarn", "try", "--scenario", name, "--json", "--patience", "60s"),
+            *(sys.executable, "-m", "forewarn", "try", "--scenario", name, "--json"),
             *("--prepared", f"test -e {drained}", "--recovered", f"test ! -e {drained}"),
             *("--", sys.executable, "-m", "forewarn", "agent", "run", "--config", str(config)),
         ],

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from forewarn.testing.lab import Lab
 from forewarn.testing.network_namespace import ADDRESS, NO_COMMAND, NO_NAMESPACE
+from forewarn.testing.reaction_time import ProcessorWait
 from forewarn.util.tasks import cancel_tasks
 
 __all__ = ["TrialHandler", "run_handler"]
@@ -51,12 +52,17 @@ class HandlerProcess:
         self.status: int | None = None
         self.was_killed = False
         self._process = process
+        self._processor_wait = ProcessorWait()
         self._tasks = [asyncio.ensure_future(self._read_output()), asyncio.ensure_future(self._wait_for_exit())]
 
     @property
     def is_running(self) -> bool:
         """True until it has ended."""
         return self.status is None
+
+    def measure_processor_wait(self) -> float:
+        """Return the seconds that it and its descendants have waited for a processor since the last call."""
+        return self._processor_wait.measure(self._process.pid)
 
     async def stop(self) -> None:
         """Send it SIGTERM, and kill it if it does not end within 5 s."""
@@ -173,6 +179,10 @@ class TrialHandler:
     def output_bytes(self) -> int:
         """Total size of its output."""
         return self._output_bytes + self._process.output_bytes
+
+    def measure_processor_wait(self) -> float:
+        """Return the seconds that its threads have waited for a processor since the last call; 0 if unknown."""
+        return self._process.measure_processor_wait() if self._process.is_running else 0.0
 
     async def start(self) -> None:
         """Start its process."""

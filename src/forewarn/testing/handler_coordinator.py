@@ -23,6 +23,7 @@ from forewarn.testing.finding import Findings
 from forewarn.testing.handler import TrialHandler
 from forewarn.testing.lab import Lab
 from forewarn.testing.preparation import PreparationMonitor
+from forewarn.testing.reaction_time import ReactionTimer
 from forewarn.testing.scenario_model import FaultStep
 from forewarn.wire.document import Event
 from forewarn.wire.exchange import Exchange
@@ -33,9 +34,8 @@ _SILENCE_S = 135.0
 """Maximum time-out of a handler if no answer comes: that for a first answer, which may take 120 s."""
 
 _LOOK_S = 0.02
-
-_COUNTED_MAX_S = 0.25
-"""Maximum part of one polling round that counts against the handler's patience; a round takes a tenth of that."""
+_COUNT_S = 0.05
+"""Seconds between two looks at how long the handler has waited for a processor, which costs some file reads."""
 _INCARNATION = re.compile(rb'"_?DocumentIncarnation"\s*:\s*(\d+)')
 _READABLE = frozenset(
     {
@@ -389,21 +389,20 @@ class HandlerCoordinator:
     async def _wait_until(self, is_satisfied: Callable[[], Awaitable[bool]], extra_s: float = 0.0) -> bool:
         """Wait until the condition holds, patience runs out, or the handler ends; return True if the condition holds.
 
-        Patience is measured in real seconds of a machine that has time for the handler: if this loop is delayed, so was
-        the handler, and the delay is not counted. It never lasts twice as long, or a handler that is really slow would
-        pass on a busy machine.
+        Patience is measured in time that the handler could use, see `ReactionTimer`.
         """
         loop = asyncio.get_running_loop()
-        left_s = self.patience_s + extra_s
-        looked_s = loop.time()
-        end_s = looked_s + 2 * left_s
+        timer = ReactionTimer(self.patience_s + extra_s)
+        self._handler.measure_processor_wait()  # what it has waited until now is not of this reaction
+        counted_s = loop.time()
         # Polled rather than notified: the conditions depend on a foreign process and on shell commands.
         while not await is_satisfied():
-            if left_s <= 0 or looked_s >= end_s or not self.is_running():
+            if timer.is_over or not self.is_running():
                 return await is_satisfied()
             await asyncio.sleep(_LOOK_S)
-            left_s -= min(loop.time() - looked_s, _COUNTED_MAX_S)
-            looked_s = loop.time()
+            if (round_s := loop.time() - counted_s) >= _COUNT_S:
+                counted_s += round_s
+                timer.count_round(round_s, self._handler.measure_processor_wait())
         return True
 
 
