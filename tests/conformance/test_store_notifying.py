@@ -132,7 +132,7 @@ def test_a_transaction_that_fails_changes_nothing(store: Store) -> None:
 
 
 def test_looks_are_saved_with_changes_and_come_when_they_are_due(store: Store) -> None:
-    looks = {f"m-{n}": AlertCheck(maintenance_id=f"m-{n}", announced_at=NOW, at=NOW + minutes(n)) for n in (3, 1, 2)}
+    looks = {f"m-{n}": AlertCheck(maintenance_id=f"m-{n}", at=NOW + minutes(n)) for n in (3, 1, 2)}
     with store.write() as tx:
         tx.save(ChangeSet(alert_checks=dict(looks)))
     with store.read() as reader:
@@ -149,7 +149,7 @@ def test_what_is_old_is_forgotten(store: Store) -> None:
     ended = maintenance(id="m-1", sequence=1, state=MaintenanceState.COMPLETED, ended_at=NOW)
     save(store, ended)
     with store.write() as tx:
-        tx.save_alert_checks({"m-1": AlertCheck(maintenance_id="m-1", announced_at=NOW, at=NOW)})
+        tx.save_alert_checks({"m-1": AlertCheck(maintenance_id="m-1", at=NOW)})
         tx.save_deliveries([a_delivery(1), a_delivery(2, at=NOW + minutes(5))])
         tx.prune_history(NOW + minutes(1), NOW, 10)
     with store.read() as reader:

@@ -52,12 +52,10 @@ class AlertCheck:
     """One check of a maintenance.
 
     Attributes:
-        announced_at: Time of the announcement.
         at: Time of the check.
     """
 
     maintenance_id: str
-    announced_at: datetime
     at: datetime
 
 
@@ -73,7 +71,7 @@ def get_next_check(maintenance: Maintenance, now: datetime, alert_thresholds: Al
     at = min((moment for moment in moments if moment is not None and moment > now), default=None)
     if at is None:
         return None
-    return AlertCheck(maintenance_id=maintenance.id, announced_at=get_announcement_time(maintenance), at=at)
+    return AlertCheck(maintenance_id=maintenance.id, at=at)
 
 
 def find_unseen_events(

@@ -126,7 +126,7 @@ class ChangeSet:
     def next_due_at(self) -> datetime | None:
         """Earliest time at which the scheduler must check one of the changed maintenances; None if there is none."""
         moments = [m.due_at for m in self.maintenances.values() if m.due_at is not None]
-        moments += [look.at for look in self.alert_checks.values() if look is not None]
+        moments += [check.at for check in self.alert_checks.values() if check is not None]
         return min(moments, default=None)
 
 
@@ -263,8 +263,8 @@ class Draft:
             if entry.kind in _MOVES and entry.maintenance_id is not None:
                 # Only the final state counts, however many steps of this decision led to it.
                 maintenance = self.maintenances[entry.maintenance_id]
-                look = get_next_check(maintenance, self.now, self.rules.alert_thresholds)
-                self._changes.alert_checks[maintenance.id] = look
+                check = get_next_check(maintenance, self.now, self.rules.alert_thresholds)
+                self._changes.alert_checks[maintenance.id] = check
 
     def _list_document_items(self, keys: set[str]) -> dict[str, list[tuple[Event, Maintenance]]]:
         """Return the listed events of each of those audiences, in order of creation."""

@@ -97,18 +97,18 @@ class DeadlineCommands:
 
         def work(tx: Transaction) -> TransactionResult[bool]:
             self._committer.leadership.ensure_leader_in(tx)
-            looks = tx.list_due_alert_checks(self._committer.read_now(tx), limit)
-            state = tx.load_maintenances(look.maintenance_id for look in looks)
+            checks = tx.list_due_alert_checks(self._committer.read_now(tx), limit)
+            state = tx.load_maintenances(check.maintenance_id for check in checks)
             asked = {
                 key: moment for key, a in state.audiences.items() if (moment := self._last_polled_at(a)) is not None
             }
             draft = self._committer.make_draft(tx, "forewarn", state)
-            following = {look.maintenance_id: run_alert_check(draft, look, asked) for look in looks}
+            following = {check.maintenance_id: run_alert_check(draft, check, asked) for check in checks}
             changes = draft.finish()
             # Last, since the draft plans checks from the state alone and does not know that one was just made.
             changes.alert_checks.update(following)
             tx.save(changes)
-            return TransactionResult(answer=len(looks) == limit, changes=[changes])
+            return TransactionResult(answer=len(checks) == limit, changes=[changes])
 
         return await self._committer.commit(work)
 

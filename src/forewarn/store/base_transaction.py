@@ -108,9 +108,9 @@ class BaseTransaction(WorkingSetLoader, Transaction):
         if keys:
             self._upsert_marks(keys, self.next_sequence())
 
-    def save_alert_checks(self, looks: Mapping[str, AlertCheck | None]) -> None:
-        self._delete_rows(AlertCheck, (key for key, look in looks.items() if look is None))
-        self._upsert_rows(AlertCheck, (look for look in looks.values() if look is not None))
+    def save_alert_checks(self, checks: Mapping[str, AlertCheck | None]) -> None:
+        self._delete_rows(AlertCheck, (key for key, check in checks.items() if check is None))
+        self._upsert_rows(AlertCheck, (check for check in checks.values() if check is not None))
 
     # Inventory
 

@@ -252,8 +252,8 @@ class Tables:
 
         self.revocations: Table[Revocation] = Table("revocation", self._log)
 
-        self.alert_checks_by_at: Index[AlertCheck] = Index(lambda look: (ALL, (look.at, look.maintenance_id)))
-        self.alert_checks: Table[AlertCheck] = Table("look", self._log, self.alert_checks_by_at)
+        self.alert_checks_by_at: Index[AlertCheck] = Index(lambda check: (ALL, (check.at, check.maintenance_id)))
+        self.alert_checks: Table[AlertCheck] = Table("alert_check", self._log, self.alert_checks_by_at)
         self.subscriptions: Table[Subscription] = Table("subscription", self._log)
         self.deliveries_by_state: Index[Delivery] = Index(lambda d: ((d.subscription_id, d.state), d.key))
         self.deliveries: Table[Delivery] = Table("delivery", self._log, self.deliveries_by_state)

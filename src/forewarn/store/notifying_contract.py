@@ -1,4 +1,4 @@
-"""The duties of a store for notifications: looks, subscriptions, deliveries. Part of `contract`."""
+"""The duties of a store for notifications: alert checks, subscriptions, deliveries. Part of `contract`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class NotifyingReader(Protocol):
         ...
 
     def next_alert_check_at(self) -> datetime | None:
-        """Return the moment of the earliest look."""
+        """Return the moment of the earliest check."""
         ...
 
     def list_due_alert_checks(self, now: datetime, limit: int) -> list[AlertCheck]:
-        """Return looks that are due by `now`, in order of their moment, then of their maintenance."""
+        """Return checks that are due by `now`, in order of their moment, then of their maintenance."""
         ...
 
     def list_subscriptions(self) -> list[Subscription]:
@@ -54,8 +54,8 @@ class NotifyingReader(Protocol):
 class NotifyingTransaction(NotifyingReader, Protocol):
     """Writing. Looks are saved with the changes that cause them."""
 
-    def save_alert_checks(self, looks: Mapping[str, AlertCheck | None]) -> None:
-        """Store the look of each of those maintenances; None: remove it."""
+    def save_alert_checks(self, checks: Mapping[str, AlertCheck | None]) -> None:
+        """Store the next check of each maintenance; None removes it."""
         ...
 
     def save_subscription(self, subscription: Subscription) -> None:

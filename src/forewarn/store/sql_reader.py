@@ -42,7 +42,7 @@ __all__ = ["TABLES", "SqlReader"]
 T = TypeVar("T")
 
 TABLES: dict[type[Any], sa.Table] = {
-    AlertCheck: t.look,
+    AlertCheck: t.alert_check,
     Audience: t.audience,
     Delivery: t.delivery,
     Event: t.event,
@@ -303,12 +303,14 @@ class SqlReader(BaseReader):
     # Looks and deliveries
 
     def next_alert_check_at(self) -> datetime | None:
-        column = t.look.c.at
+        column = t.alert_check.c.at
         return self._connection.execute(sa.select(column).order_by(column).limit(1)).scalar()
 
     def list_due_alert_checks(self, now: datetime, limit: int) -> list[AlertCheck]:
-        columns = t.look.c
-        query = sa.select(t.look).where(columns.at <= now).order_by(columns.at, columns.maintenance_id).limit(limit)
+        columns = t.alert_check.c
+        query = (
+            sa.select(t.alert_check).where(columns.at <= now).order_by(columns.at, columns.maintenance_id).limit(limit)
+        )
         return from_rows(AlertCheck, self._connection.execute(query))
 
     def list_deliveries(

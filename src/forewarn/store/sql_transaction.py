@@ -213,7 +213,12 @@ class SqlTransaction(SqlReader, BaseTransaction):
         return list(self._connection.execute(query).scalars())
 
     def _forget_maintenances(self, ids: Collection[str]) -> int:
-        columns = (t.event.c.maintenance_id, t.claim.c.maintenance_id, t.look.c.maintenance_id, t.maintenance.c.id)
+        columns = (
+            t.event.c.maintenance_id,
+            t.claim.c.maintenance_id,
+            t.alert_check.c.maintenance_id,
+            t.maintenance.c.id,
+        )
         for column in columns:
             self._delete_by_key(column, ids)
         of_them = t.audit_log.c.maintenance_id

@@ -34,6 +34,7 @@ __all__ = [
     "ENTRY_COLUMNS",
     "IS_AUDIT",
     "address",
+    "alert_check",
     "audience",
     "audit_log",
     "audit_log_forgotten",
@@ -44,7 +45,6 @@ __all__ = [
     "host",
     "idempotency",
     "lease",
-    "look",
     "maintenance",
     "meta",
     "metadata",
@@ -438,11 +438,10 @@ lease = sa.Table(
     comment="Which replica carries out what is due, for how long by the database's clock, and how often that changed.",
 )
 
-look = sa.Table(
-    "look",
+alert_check = sa.Table(
+    "alert_check",
     metadata,
     sa.Column("maintenance_id", sa.String, primary_key=True),
-    _define_required_column("announced_at", MomentType),
     _define_required_column("at", MomentType, index=True),
     comment="When to see whether a maintenance was seen by its VMs, and is not late.",
 )

@@ -143,7 +143,7 @@ entries = st.builds(
 
 looks = st.dictionaries(
     st.sampled_from(MAINTENANCES),
-    st.none() | moments.map(lambda at: AlertCheck(maintenance_id="", announced_at=NOW, at=at)),
+    st.none() | moments.map(lambda at: AlertCheck(maintenance_id="", at=at)),
 ).map(lambda drawn: {key: look and replace(look, maintenance_id=key) for key, look in drawn.items()})
 subscriptions = st.builds(
     Subscription,

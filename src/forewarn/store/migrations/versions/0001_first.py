@@ -11,6 +11,7 @@ down_revision = None
 
 _TABLES = (
     "address",
+    "alert_check",
     "audience",
     "audit_log",
     "audit_log_forgotten",
@@ -21,7 +22,6 @@ _TABLES = (
     "host",
     "idempotency",
     "lease",
-    "look",
     "maintenance",
     "meta",
     "revocation",
@@ -34,6 +34,7 @@ _TABLES = (
 
 _INDEXES = {
     "ix_address_vm": ("address", "vm"),
+    "ix_alert_check_at": ("alert_check", "at"),
     "ix_audience_active_until": ("audience", "active_until"),
     "ix_audit_log_actor_sequence": ("audit_log", "actor", "sequence"),
     "ix_audit_log_at": ("audit_log", "at"),
@@ -49,7 +50,6 @@ _INDEXES = {
     "ix_event_maintenance_id": ("event", "maintenance_id"),
     "ix_feed_sequence": ("feed", "sequence"),
     "ix_idempotency_at": ("idempotency", "at"),
-    "ix_look_at": ("look", "at"),
     "ix_maintenance_due_at": ("maintenance", "due_at"),
     "ix_maintenance_ended_at": ("maintenance", "ended_at"),
     "ix_maintenance_state_sequence": ("maintenance", "state", "sequence"),
@@ -191,11 +191,10 @@ def upgrade() -> None:
         comment="Which replica carries out what is due, for how long by the database's clock, and how often that changed.",
     )
     op.create_table(
-        "look",
+        "alert_check",
         sa.Column("maintenance_id", sa.String(), nullable=False),
-        sa.Column("announced_at", sa.BigInteger(), nullable=False),
         sa.Column("at", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("maintenance_id", name="pk_look"),
+        sa.PrimaryKeyConstraint("maintenance_id", name="pk_alert_check"),
         comment="When to see whether a maintenance was seen by its VMs, and is not late.",
     )
     op.create_table(
