@@ -8,7 +8,7 @@ ARGS ?=
 TEST_WORKERS ?= 3
 
 # Most slow tests spend most of their time waiting for processes: this many at once keep two cores busy.
-SLOW_WORKERS ?= 5
+SLOW_WORKERS ?= 6
 
 # Tests start hundreds of Python processes, which should not compile the same modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,7 +24,7 @@ help: ## Show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r target does; do \
 	printf '  make %-12s %s\n' "$$target" "$$does"; done
 
-libraries: .venv/.dev .venv/.libvirt .venv/.docs ## Install everything the other targets need; they also install it on demand
+libraries: .venv/.dev .venv/.libvirt .venv/.docs .venv/.release ## Install everything the other targets need; they also install it on demand
 
 demo: ## Show the main job from end to end, in under 30 s
 	@$(BIN)/forewarn demo $(ARGS)
@@ -33,7 +33,7 @@ test: .venv/.dev ## Run the quick tests, in random order
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal -m "not slow and not namespaces and not browser" $(ARGS)
 
 test-slow: .venv/.dev .venv/.libvirt ## Run the slow tests: kill -9, network namespaces, PostgreSQL, other handlers
-	@$(BIN)/python -m pytest -n $(SLOW_WORKERS) --dist loadfile -m "(slow or namespaces) and not guests and not browser" $(ARGS)
+	@$(BIN)/python -m pytest -n $(SLOW_WORKERS) --dist loadfile --no-loadscope-reorder -m "(slow or namespaces) and not guests and not browser" $(ARGS)
 
 test-guests: .venv/.dev .venv/.libvirt ## Run the tests with real guests under libvirt and QEMU; fetches a kernel for them
 	@$(BIN)/python -m tests.guests.kernel

@@ -83,3 +83,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Watch for skips where that was asked for, in the process that hears of all tests."""
     if _NO_SKIP and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_SkipWatch(), "forewarn-skip-watch")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take minutes; pytest-xdist hands out files in the order of their tests."""
+    items.sort(key=lambda item: item.get_closest_marker("begins_first") is None)

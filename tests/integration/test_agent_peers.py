@@ -31,6 +31,8 @@ from tests.support.peered import SECRET, AgentProcess, approvals, group_of, oper
 from tests.support.processes import Served, served, wait_for
 from tests.support.spans import GUARD_S
 
+pytestmark = pytest.mark.begins_first
+
 DEADLINE_S = 5.0
 STAGGER_S = 1.5
 SETTINGS = {"deadline": "5s", "stagger": "1500ms"}

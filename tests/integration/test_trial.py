@@ -12,8 +12,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from forewarn.testing.scenario_loader import load_scenario, shipped_scenarios
-from tests.support.documents import ROOT
 from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.slow  # whole processes, for seconds
@@ -91,73 +89,6 @@ def test_a_handler_that_does_well_passes(tmp_path: Path) -> None:
     assert [step["fault"] for step in report["steps"]] == [None] * 5
     suite = ET.parse(tmp_path / "report.xml").getroot()  # noqa: S314 - our own file
     assert (suite.get("tests"), suite.get("failures")) == ("5", "0")
-
-
-def whole_kit(folder: Path, handler: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """`forewarn try --all`, with the handler in a folder from which it is started."""
-    (folder / "handler.py").write_text(handler)
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "forewarn",
-            "try",
-            "--all",
-            "--shared-network",
-            *options,
-            "--",
-            sys.executable,
-            "handler.py",
-        ],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-
-
-def test_all_scenarios_are_tried_each_in_a_folder_of_its_own(tmp_path: Path) -> None:
-    """One table, one file for CI, one exit status; what is for playing only is left out."""
-    code = (ROOT / "examples/handlers/handler.py").read_text()
-    code = code.replace('"http://169.254.169.254/metadata/"', 'os.environ["FOREWARN_ENDPOINT"] + "/metadata/"')
-    probes = ["--prepared", "test -e drained", "--recovered", "test ! -e drained"]
-    ran = whole_kit(tmp_path, f"import os\n{code}", *probes, "--patience", "20s", "--junit", "j.xml", "--json")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    reports = json.loads(ran.stdout)["scenarios"]
-    wanted = [name for name in shipped_scenarios() if load_scenario(name).only != "play"]
-    assert [report["scenario"] for report in reports] == wanted
-    assert [finding for report in reports for finding in report["findings"] if finding["is_wrong"]] == []
-    suites = ET.parse(tmp_path / "j.xml").getroot()  # noqa: S314 - our own file
-    assert [suite.get("name") for suite in suites] == [f"forewarn try {name}" for name in wanted]
-    assert not (tmp_path / "drained").exists()
-
-
-@pytest.mark.namespaces
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("example", ["handler.py", "watch.py", "watch_async.py"])
-def test_the_examples_pass_all_scenarios(tmp_path: Path, example: str) -> None:
-    """With a long poll; with the library, whose pace is the usual one."""
-    command = [sys.executable, "-m", "forewarn", "try", "--all", "--patience", "20s", "--json"]
-    command += ["--prepared", "test -e drained", "--recovered", "test ! -e drained", "--"]
-    handler = [sys.executable, str(ROOT / "examples" / example)]
-    ran = subprocess.run([*command, *handler], capture_output=True, text=True, timeout=1200, check=False, cwd=tmp_path)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
-def test_what_failed_of_all_is_named_with_its_last_lines(tmp_path: Path) -> None:
-    probes = ["--prepared", f"test -e {tmp_path}/drained", "--jobs", "9"]
-    ran = whole_kit(tmp_path, "print('I am not ready'); raise SystemExit(7)", *probes)
-    assert ran.returncode == 1
-    assert "live-migration" in ran.stdout
-    assert ran.stdout.count("it exited with status 7") >= 20
-    assert "I am not ready" in ran.stdout
-    assert "failed 25 of 25 scenarios: a-bad-day" in ran.stderr
-
-
-def test_a_marker_that_all_would_share_is_not_used_by_several_at_a_time(tmp_path: Path) -> None:
-    ran = whole_kit(tmp_path, "raise SystemExit(7)", "--prepared", f"test -e {tmp_path}/drained")
-    assert ran.stderr.startswith(f"running one scenario at a time, because all would share {tmp_path}/drained: ")
 
 
 def test_how_many_at_a_time_is_for_all(tmp_path: Path) -> None:
@@ -369,42 +300,3 @@ def test_an_unmodified_handler_finds_the_endpoint_where_it_always_is(tmp_path: P
 def test_nothing_outlives_the_network_that_it_was_given(tmp_path: Path, code: str) -> None:
     tried(tmp_path, code, "--patience", "0.5s", network="", status=1)
     assert wait_for(lambda: not _running(str(tmp_path / "handler.py")))
-
-
-AGENT = """
-dry_run = false
-state_file = "{folder}/agent.json"
-listen = "127.0.0.1:0"
-
-[[rule]]
-name = "anything"
-handlers = [{{ use = "file", touch = "{folder}/drained" }}]
-"""
-
-
-@pytest.mark.namespaces
-@pytest.mark.parametrize("name", [name for name in shipped_scenarios() if load_scenario(name).only is None])
-def test_a_good_handler_passes_every_scenario(tmp_path: Path, name: str) -> None:
-    """Forewarn's own agent, which is the best handler that we know."""
-    config = tmp_path / "agent.toml"
-    config.write_text(AGENT.format(folder=tmp_path))
-    drained = tmp_path / "drained"
-    ran = subprocess.run(
-        [
-            *(sys.executable, "-m", "forewarn", "try", "--scenario", name, "--json"),
-            *("--prepared", f"test -e {drained}", "--recovered", f"test ! -e {drained}"),
-            *("--", sys.executable, "-m", "forewarn", "agent", "run", "--config", str(config)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    report = json.loads(ran.stdout)
-    assert [finding for finding in report["findings"] if finding["is_wrong"]] == []
-    wants_approval = any(
-        step.approve is not None and step.approve.by == load_scenario(name).handler
-        for step in load_scenario(name).steps
-    )
-    assert bool(report["approvals"]) >= wants_approval

@@ -14,6 +14,8 @@ from tests.support import namespaces
 from tests.support.documents import ROOT, files_in
 from tests.support.terminal import Block, blocks, terminal
 
+pytestmark = pytest.mark.begins_first
+
 PAGE = ROOT / "docs/tutorial/agent.md"
 FILES = ROOT / "examples/tutorial"
 PART_2 = {"without an agent", "what that cost"}

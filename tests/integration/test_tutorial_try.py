@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.documents import ROOT, files_in
 
+pytestmark = pytest.mark.begins_first
+
 TUTORIAL = ROOT / "docs/tutorial/test-your-handler.md"
 PREPARED = ("--prepared", "test -e drained")
 
@@ -60,7 +62,7 @@ def test_the_tutorial_finds_the_faults_of_the_handler_and_mends_them(folder: Pat
 def test_all_that_can_happen_finds_the_rest_and_the_last_handler_passes(folder: Path) -> None:
     """The page's own example is the one to be copied; of the one before it, it says what is found."""
     assert (folder / "whole.py").read_text() == (ROOT / "examples/handlers/handler.py").read_text()
-    options = ("--all", *PREPARED, "--recovered", "test ! -e drained", "--patience", "15s")
+    options = ("--all", *PREPARED, "--recovered", "test ! -e drained")
     whole = tried(folder, "whole.py", *options)
     assert whole.returncode == 0, whole.stdout + whole.stderr
     careful = tried(folder, "careful.py", *options)

@@ -24,7 +24,7 @@ from forewarn.testing.network_namespace import ADDRESS, NO_COMMAND, NO_NAMESPACE
 from forewarn.testing.reaction_time import ProcessorWait
 from forewarn.util.tasks import cancel_tasks
 
-__all__ = ["TrialHandler", "run_handler"]
+__all__ = ["TrialHandler"]
 
 _OUTPUT_BYTES_MAX = 256 << 10
 _READ_BYTES = 64 << 10
@@ -110,7 +110,7 @@ class HandlerProcess:
 
 
 class TrialHandler:
-    """A running handler: one process, or one after another if its VM is rebooted.
+    """The handler: one process while it is `running`, or one after another if its VM is rebooted.
 
     Args:
         lab: Running service with its endpoint.
@@ -132,9 +132,9 @@ class TrialHandler:
         vm: str,
         command: Sequence[str],
         *,
-        wants_own_network: bool,
-        environment: Mapping[str, str],
-        folder: Path | None,
+        wants_own_network: bool = True,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        folder: Path | None = None,
     ) -> None:
         self.leftover_processes = 0
         self.reboots = 0
@@ -184,8 +184,16 @@ class TrialHandler:
         """Return the seconds that its threads have waited for a processor since the last call; 0 if unknown."""
         return self._process.measure_processor_wait() if self._process.is_running else 0.0
 
-    async def start(self) -> None:
-        """Start its process."""
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start it; it and all its descendants have ended when the block has."""
+        await self._start()
+        try:
+            yield
+        finally:
+            await self._stop()
+
+    async def _start(self) -> None:
         process = await self._start_in_own_network() if self._wants_network else None
         self._process = process or await self._start_on_host_network()
 
@@ -202,10 +210,10 @@ class TrialHandler:
 
     async def power_on(self) -> None:
         """Start it again after `power_off`."""
-        await self.start()
+        await self._start()
         self._is_powered_off = False
 
-    async def stop(self) -> None:
+    async def _stop(self) -> None:
         """Send it SIGTERM, kill it if it does not end within 5 s, and then its descendants."""
         await self._process.stop()
         # After the handler's own end: processes that it takes down itself are not left behind.
@@ -271,36 +279,6 @@ class TrialHandler:
         endpoint = url if urlsplit(url).port else f"{url}:80"  # curl takes port 1080 for a proxy without a port
         said = {name: value.replace("{endpoint}", endpoint) for name, value in self._environment.items()}
         return os.environ | own | said
-
-
-@asynccontextmanager
-async def run_handler(  # noqa: PLR0913 - as for `TrialHandler`
-    lab: Lab,
-    vm: str,
-    command: Sequence[str],
-    *,
-    wants_own_network: bool = True,
-    environment: Mapping[str, str] = MappingProxyType({}),
-    folder: Path | None = None,
-) -> AsyncIterator[TrialHandler]:
-    """Start the handler of a VM; it and all its descendants have ended when the block has.
-
-    Args:
-        lab: Running service with its endpoint.
-        vm: Name of its VM.
-        command: Command with its arguments.
-        wants_own_network: True to give it its own network where possible.
-        environment: See `TrialHandler`.
-        folder: Working directory; None for that of this process.
-    """
-    handler = TrialHandler(
-        lab, vm, command, wants_own_network=wants_own_network, environment=environment, folder=folder
-    )
-    await handler.start()
-    try:
-        yield handler
-    finally:
-        await handler.stop()
 
 
 def _kill_marked(mark: str) -> int:

@@ -261,9 +261,9 @@ class ScenarioPlayer:
         return ""
 
     async def _inject_fault(self, fault: FaultStep) -> str:
-        companion = self._coordinator
+        coordinator = self._coordinator
         # Read before the fault is injected, or a request that it hits at once would be missed.
-        asked = 0 if companion is None else companion.last_request_number
+        asked = 0 if coordinator is None else coordinator.last_request_number
         await self._lab.inject_fault(
             fault.kind,
             vms=fault.vms or (),
@@ -273,7 +273,7 @@ class ScenarioPlayer:
             lasts=fault.lasts,
             delay=fault.delay,
         )
-        if companion is None or await companion.wait_for_fault(fault, asked):
+        if coordinator is None or await coordinator.wait_for_fault(fault, asked):
             return ""
         return f"the handler did not poll again after fault {fault.kind}: keep polling, whatever the answer"
 

@@ -15,7 +15,7 @@ from typing import Any
 from forewarn.clock import RealClock, VirtualClock
 from forewarn.errors import InvalidRequest
 from forewarn.testing.finding import Finding, Findings
-from forewarn.testing.handler import TrialHandler, run_handler
+from forewarn.testing.handler import TrialHandler
 from forewarn.testing.handler_coordinator import HandlerCoordinator, select_answered_gets
 from forewarn.testing.lab import Lab
 from forewarn.testing.player import ScenarioPlayer, StepOutcome, create_lab
@@ -76,27 +76,26 @@ async def try_handler(  # noqa: PLR0913 - the parts of a trial
         vm = scenario.handler
         times = _RequestTimes(lab, vm)
         preparation = PreparationMonitor(lab, vm, StateCommand(prepared, folder), findings)
+        handler = TrialHandler(
+            lab, vm, command, wants_own_network=is_alone, environment=scenario.environment, folder=folder
+        )
+        coordinator = HandlerCoordinator(
+            lab,
+            vm,
+            patience_s=patience_s,
+            handler=handler,
+            findings=findings,
+            preparation=preparation,
+            is_recovered=StateCommand(recovered, folder).is_satisfied,
+        )
         async with AsyncExitStack() as stack:
-            # Before the handler starts: its first check shows the VM without a handler.
+            # Before the handler starts: the first check shows the VM without a handler.
             await stack.enter_async_context(preparation.checking_repeatedly())
-            handler = await stack.enter_async_context(
-                run_handler(
-                    lab, vm, command, wants_own_network=is_alone, environment=scenario.environment, folder=folder
-                )
-            )
-            companion = HandlerCoordinator(
-                lab,
-                vm,
-                patience_s=patience_s,
-                handler=handler,
-                findings=findings,
-                preparation=preparation,
-                is_recovered=StateCommand(recovered, folder).is_satisfied,
-            )
+            await stack.enter_async_context(handler.running())
             if reboots or scenario.restarts_handler:
-                await stack.enter_async_context(companion.following_reboots())
+                await stack.enter_async_context(coordinator.following_reboots())
             report.outcomes = await ScenarioPlayer(
-                scenario, lab, on_step, on_wait=on_wait, coordinator=companion
+                scenario, lab, on_step, on_wait=on_wait, coordinator=coordinator
             ).play()
             report.status = handler.status
         _complete_report(report, lab, times, handler, findings)
