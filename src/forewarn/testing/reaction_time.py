@@ -1,7 +1,8 @@
 """Time limit for a handler's reaction, measured in time that the handler could use.
 
 On a busy machine, a correct handler may take several times as long as elsewhere, because it has to wait for a
-processor. Linux counts that time for each thread, so it can be distinguished from time in which a handler sleeps or works.
+processor. Linux counts that time for each thread, so it can be distinguished from time in which a handler sleeps or
+works.
 """
 
 from __future__ import annotations
