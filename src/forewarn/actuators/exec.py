@@ -144,7 +144,7 @@ class Exec:
         if state is CommandRunState.LOST and not self._may_repeat:
             raise ActuatorError(self._describe_lost_run(maintenance))
         # The mark is on a run that ended with `EXIT_RUN_AGAIN` and was reported as such: this call is the retry.
-        if state in {CommandRunState.LOST, CommandRunState.UNKNOWN} or run.is_marked("told"):
+        if state in {CommandRunState.LOST, CommandRunState.UNKNOWN} or run.is_marked("reported"):
             await self._begin_run(
                 run,
                 self._command,
@@ -152,7 +152,7 @@ class Exec:
                 self._limits.deadline,
                 # Decided again under the run's lock: another process may have begun a new run meanwhile.
                 may_replace=lambda: (
-                    run.read_state_without_keeper() is not CommandRunState.ENDED or run.is_marked("told")
+                    run.read_state_without_keeper() is not CommandRunState.ENDED or run.is_marked("reported")
                 ),
                 begin_before_s=BEGIN_BEFORE_S.get(),
             )
@@ -181,7 +181,7 @@ class Exec:
         if outcome.status != EXIT_RUN_AGAIN or outcome.is_late or outcome.is_stopped:
             raise ActuationFailed(reason)
         # Of several callers only the first raises, so that one run counts as one failed attempt.
-        if run.set_mark("told"):
+        if run.set_mark("reported"):
             raise ActuatorBusy(reason, tries=run.read_number())
         return None  # already reported as busy; it is executed again after a pause
 

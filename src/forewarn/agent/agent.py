@@ -368,8 +368,8 @@ class Agent:
         if seen.is_changed:
             count = len(seen.document.events)
             # Converted only for a log that shows it: a document may hold thousands of events.
-            told = {"document": msgspec.to_builtins(seen.document)} if _log.isEnabledFor(logging.DEBUG) else {}
-            _log.debug("document %s has %d events", seen.document.incarnation, count, extra=told)
+            extra = {"document": msgspec.to_builtins(seen.document)} if _log.isEnabledFor(logging.DEBUG) else {}
+            _log.debug("document %s has %d events", seen.document.incarnation, count, extra=extra)
             self._document = seen.document
             self._update_records()
 

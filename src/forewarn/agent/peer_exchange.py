@@ -346,8 +346,8 @@ class PeerExchange:
             if question.version != line.peer.version:
                 line.wake.set()
             # In a dry run nothing is prepared, so this VM must not report that it is.
-            told = {} if self._is_mute or self._states is None else self._states
-            standings = {event_id: told[event_id] for event_id in question.events if event_id in told}
+            states = {} if self._is_mute or self._states is None else self._states
+            standings = {event_id: states[event_id] for event_id in question.events if event_id in states}
         response = PeerResponse(nonce=question.nonce, version=self._version, standings=standings, refusal=refusal)
         body, signature = self._signer.sign_message(response)
         return ListenerReply(status=status, body=body, content_type="application/json", headers={SIGNATURE: signature})

@@ -117,20 +117,20 @@ class LiveStepExecutor:
         ]
         handled = list(zip(record.rule.handlers, occasions, strict=True))
         hooks = record.rule.get_hooks(step)
-        told = _HookInput(record, step, vm, reason)
+        hook_input = _HookInput(record, step, vm, reason)
         match step:
             case EventStep.PREPARE:
                 for handler, occasion in handled:
                     await _run_within_limit(handler, handler.prepare(occasion))
-                return await self._run_hooks(hooks, told)
+                return await self._run_hooks(hooks, hook_input)
             case EventStep.STARTED:
                 for handler, occasion in handled:
                     await _run_within_limit(handler, handler.react_to_start(occasion))
-                return await self._run_hooks(hooks, told)
+                return await self._run_hooks(hooks, hook_input)
             case EventStep.RECOVER | EventStep.CANCELED:
-                return await self._undo_all(handled, hooks, told)
+                return await self._undo_all(handled, hooks, hook_input)
             case _:
-                return await self._run_hooks(hooks, told)
+                return await self._run_hooks(hooks, hook_input)
 
     async def _undo_all(
         self, handled: Sequence[tuple[BuiltInHandler, _StepContext]], hooks: tuple[Hook, ...], hook_input: _HookInput
@@ -277,7 +277,7 @@ VARIABLES = {
 def build_environment(record: EventRecord, step: EventStep, vm: str, reason: str = "") -> dict[str, str]:
     """Return the variables for a hook's environment; very long values are cut, because systems limit their size."""
     event = record.event
-    told = {
+    variables = {
         "EVENT_ID": event.id,
         "EVENT_TYPE": event.type,
         "EVENT_STATUS": event.status,
@@ -293,7 +293,7 @@ def build_environment(record: EventRecord, step: EventStep, vm: str, reason: str
         "REASON": reason,
     }
     # A variable cannot hold a NUL, but a description from the endpoint can.
-    return {f"FOREWARN_{name}": value.replace("\0", "") for name, value in told.items()}
+    return {f"FOREWARN_{name}": value.replace("\0", "") for name, value in variables.items()}
 
 
 _HEADLINES = {

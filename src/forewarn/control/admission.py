@@ -124,13 +124,13 @@ class Admission:
 
     def log_limits(self, now_s: float) -> None:
         """Log the callers that have met limits, at most one line per minute."""
-        told = self._tally.take_line(now_s)
-        if told is not None:
+        line = self._tally.take_line(now_s)
+        if line is not None:
             _log.warning(
                 "callers reached limits of the control API: see 'forewarn limit list'",
-                count=told.count,
-                worst=told.worst,
-                worst_count=told.worst_count,
+                count=line.count,
+                worst=line.worst,
+                worst_count=line.worst_count,
             )
 
     def count_unknown(self, request: Request) -> None:

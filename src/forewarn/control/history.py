@@ -52,7 +52,7 @@ async def show_history(  # noqa: PLR0913 - a query parameter each
         # The store selects by creation, but `since` is about the end.
         taken = [m for m in page.items if _ended_after(m, since)]
         events = reader.find_events_of(m.id for m in taken)
-        told = [
+        episodes = [
             build_history_item(
                 name,
                 caller.redact_maintenance(m),
@@ -61,16 +61,16 @@ async def show_history(  # noqa: PLR0913 - a query parameter each
             )
             for m in taken
         ]
-        return told, page.next
+        return episodes, page.next
 
     found = await context.engine.read(read)
     if found is None:
         msg = f"vm {name!r} does not exist and has no history: see 'forewarn vm list'"
         raise NotFound(msg, vm=name)
-    told, following = found
+    episodes, following = found
     await context.refresh_endpoint_state()
     shown = [exchange for exchange in context.journal.list_exchanges(vm=name) if exchange.method == "GET"]
-    items = [EpisodeOut.from_model(each, _find_first_seen(each, shown)) for each in told]
+    items = [EpisodeOut.from_model(each, _find_first_seen(each, shown)) for each in episodes]
     return PageOut(items=items, next=None if following is None else str(following))
 
 
@@ -89,15 +89,15 @@ def _read_entries(reader: Reader, maintenance: Maintenance, caller: Principal) -
     return [caller.redact_entry(entry) for entry in found]
 
 
-def _find_first_seen(told: VmHistoryItem, exchanges: list[Exchange]) -> Seen | None:
+def _find_first_seen(item: VmHistoryItem, exchanges: list[Exchange]) -> Seen | None:
     """Return the earliest known time at which the VM had seen its event, from a logged request or its own approval."""
-    event, approved = told.event, told.approved
+    event, approved = item.event, item.approved
     if event is None:
         return None
     word = event.id.encode()
     first = next((exchange for exchange in exchanges if word in exchange.answer), None)
     # An operator's approval does not show that the VM has seen the event.
-    is_own = approved is not None and approved.by == f"vm:{told.claim.vm}"
+    is_own = approved is not None and approved.by == f"vm:{item.claim.vm}"
     # The earlier of the two: the log keeps only recent requests, so it may have lost the one before the approval.
     if first is not None and not (is_own and approved is not None and approved.at < first.at):
         return first.at, "request"

@@ -335,20 +335,20 @@ class ControlServer(uvicorn.Server):
         """Log frequent conditions, at most one line per minute each."""
         if _has_no_descriptor():
             self._exhausted.count_occurrence("no file descriptors left")
-        told = self._exhausted.take_line(now_s)
-        if told is not None:
+        line = self._exhausted.take_line(now_s)
+        if line is not None:
             _log.error(
                 "cannot accept connections: raise the limit of open files (LimitNOFILE, ulimit -n)",
-                reason=told.worst,
-                count=told.count,
+                reason=line.worst,
+                count=line.count,
             )
-        told = self._refused.take_line(now_s)
-        if told is not None:
+        line = self._refused.take_line(now_s)
+        if line is not None:
             _log.warning(
                 "too many connections to the control address: some were refused",
-                count=told.count,
-                worst_address=told.worst,
-                worst_count=told.worst_count,
+                count=line.count,
+                worst_address=line.worst,
+                worst_count=line.worst_count,
             )
         for tell in self.log_callbacks:
             tell(now_s)

@@ -58,9 +58,9 @@ class RefusalLog:
             source_address=source_address(request) or None,
             reason=_to_printable_ascii(f"{request.method} {path}: {error.message}")[:_REASON_LENGTH_MAX],
         )
-        told = self._refusals.filter_entry(entry, uptime_s())
-        if told is not None:
-            self._waiting.append(told)
+        kept = self._refusals.filter_entry(entry, uptime_s())
+        if kept is not None:
+            self._waiting.append(kept)
         self._wake.set()
         if (self._task is None or self._task.done()) and not self._is_stopping:
             # In an empty context: the task outlives the request that starts it, and is not part of its trace.

@@ -213,9 +213,9 @@ def filter_board(caller: Principal, reader: Reader, board: Board, get_last_poll:
 
 def _filter_item(caller: Principal, item: BoardItem, known: set[str]) -> BoardItem:
     events = tuple(caller.redact_events(item.maintenance, item.events))
-    told = outlooks.restrict_forecast(item.forecast, {event.id for event in events}, known)
+    forecast = outlooks.restrict_forecast(item.forecast, {event.id for event in events}, known)
     behind = tuple(caller.redact_maintenance(other) for other in item.blocked_by if other.id in known)
-    return BoardItem(caller.redact_maintenance(item.maintenance), events, told, behind)
+    return BoardItem(caller.redact_maintenance(item.maintenance), events, forecast, behind)
 
 
 def read_item(  # noqa: PLR0913 - the subject and the viewer

@@ -422,9 +422,12 @@ class MetadataProcess:
         # inventory.
         before, after = delta.before, delta.after
         vms, scopes = self._sent_inventory
-        for told, names in ((vms, [vm.name for vm in before.vms]), (scopes, [scope.name for scope in before.scopes])):
+        for current, names in (
+            (vms, [vm.name for vm in before.vms]),
+            (scopes, [scope.name for scope in before.scopes]),
+        ):
             for name in names:
-                told.pop(name, None)
+                current.pop(name, None)
         vms.update({vm.name: vm for vm in after.vms})
         scopes.update({scope.name: scope for scope in after.scopes})
         message = messages.InventoryPart(

@@ -53,9 +53,9 @@ def run_endpoint(  # noqa: PLR0913 - the options of the command
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         async with service.running():
-            told = f", health and metrics at {service.url}" if service.url else ""
+            health = f", health and metrics at {service.url}" if service.url else ""
             where = ", ".join(service.metadata_urls) or f"{len(service.listeners.open_addresses)} listeners"
-            print(f"forewarn endpoint of {host} is ready: metadata {where}{told}", flush=True)  # noqa: T201 - output of the command
+            print(f"forewarn endpoint of {host} is ready: metadata {where}{health}", flush=True)  # noqa: T201 - output of the command
             await stop.wait()
 
     uvloop.run(run())

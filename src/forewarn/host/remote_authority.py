@@ -135,15 +135,15 @@ class RemoteAuthority:
             await asyncio.sleep(self._control_plane.compute_pause_s(attempt))
 
     def _receive_line(self, line: bytes) -> None:
-        told = parse_line(line)
+        update = parse_line(line)
         if self.age_s is None or self.age_s > _ENABLED_S * 4:
             _log.info("following the control plane", replica=self._control_plane.url)
         self._last_line_s = uptime_s()
-        if isinstance(told, HostFeedState) and told.host != self._control_plane.host:
-            msg = f"received the state of another host, {told.host!r}"
+        if isinstance(update, HostFeedState) and update.host != self._control_plane.host:
+            msg = f"received the state of another host, {update.host!r}"
             raise BadFeedLine(msg)
-        if told is not None:
-            self._pending_updates.append(told)
+        if update is not None:
+            self._pending_updates.append(update)
             self._is_changed.set()
 
     def _apply_state(self, state: HostFeedState) -> None:
@@ -192,15 +192,17 @@ class RemoteAuthority:
             await self._is_changed.wait()
             self._is_changed.clear()
             # Updates that arrive during the write are left for the next round; they set the event again.
-            told, self._pending_updates = self._pending_updates, []
+            updates, self._pending_updates = self._pending_updates, []
             if self._file is not None:
                 try:
-                    await asyncio.to_thread(_write_atomically, self._file, encode_state_line(self._merge_updates(told)))
+                    await asyncio.to_thread(
+                        _write_atomically, self._file, encode_state_line(self._merge_updates(updates))
+                    )
                 except OSError as error:
                     # Go on without a copy: it is better to serve new events than to be able to serve them after a
                     # crash.
                     _log.warning("cannot write the state file", file=str(self._file), error=error.strerror)
-            for each in told:
+            for each in updates:
                 if isinstance(each, HostFeedState):
                     self._apply_state(each)
                 else:
@@ -248,7 +250,7 @@ def read_state(file: Path, host: str) -> HostFeedState | None:
     """
     try:
         restrict_to_owner(file)
-        told = parse_line(file.read_bytes())
+        state = parse_line(file.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -257,12 +259,12 @@ def read_state(file: Path, host: str) -> HostFeedState | None:
     except BadFeedLine as error:
         _log.warning("the state file is damaged, ignoring it", file=str(file), error=str(error))
         return None
-    if not isinstance(told, HostFeedState):
+    if not isinstance(state, HostFeedState):
         return None
-    if told.host != host:
-        msg = f"{file} belongs to host {told.host!r}: choose another file with --state-file, or remove it"
+    if state.host != host:
+        msg = f"{file} belongs to host {state.host!r}: choose another file with --state-file, or remove it"
         raise ConfigError(msg)
-    return told
+    return state
 
 
 def build_empty_state(host: str) -> HostFeedState:

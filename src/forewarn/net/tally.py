@@ -51,7 +51,7 @@ class Tally:
         if not self._count or now_s - self._last_line_s < self._every_s:
             return None
         worst, worst_count = self._names.most_common(1)[0]
-        told = TallyLine(count=self._count, worst=worst, worst_count=worst_count)
+        line = TallyLine(count=self._count, worst=worst, worst_count=worst_count)
         self._last_line_s, self._count = now_s, 0
         self._names.clear()
-        return told
+        return line

@@ -170,14 +170,14 @@ class _UnitState:
     @classmethod
     def parse(cls, block: str) -> _UnitState:
         """Parse the lines ``Name=value``."""
-        told = dict.fromkeys(_PROPERTIES, "") | dict(line.partition("=")[::2] for line in block.splitlines())
+        values = dict.fromkeys(_PROPERTIES, "") | dict(line.partition("=")[::2] for line in block.splitlines())
         return cls(
-            name=told["Id"],
-            load=told["LoadState"],
-            state=told["ActiveState"],
-            can_start=told["CanStart"] == "yes",
-            triggered_by=tuple(told["TriggeredBy"].split()),
-            stops=tuple(name for key in _STOPS for name in told[key].split()),
+            name=values["Id"],
+            load=values["LoadState"],
+            state=values["ActiveState"],
+            can_start=values["CanStart"] == "yes",
+            triggered_by=tuple(values["TriggeredBy"].split()),
+            stops=tuple(name for key in _STOPS for name in values[key].split()),
         )
 
     @property

@@ -44,7 +44,7 @@ def make_vm_page(reader: Reader, view: PageView) -> PageModel:
         # Without an enabled scope there are no replies.
         for version, reply in zip(feed.versions, channel.replies, strict=False)
     ]
-    told = find_advice_for_all(view.context.journal.list_exchanges(vm=name), _REQUESTS)
+    advised = find_advice_for_all(view.context.journal.list_exchanges(vm=name), _REQUESTS)
     values = {
         "vm": one,
         "scope": declared,
@@ -52,7 +52,7 @@ def make_vm_page(reader: Reader, view: PageView) -> PageModel:
         "incarnation": channel.incarnation,
         "asked_at": channel.last_polled_at,
         "documents": documents[::-1],
-        "requests": told[::-1],
+        "requests": advised[::-1],
         "items": [i for i in (*view.visible_board.items, *view.visible_board.ended) if name in i.maintenance.vms],
     }
     return PageModel(template="vm.html", title=f"VM {name}", values=values)

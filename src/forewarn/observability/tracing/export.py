@@ -58,9 +58,9 @@ class ExportPipeline:
         url = build_traces_url(endpoint)
         self._sdk_log.secrets = _find_secrets(url)
         try:
-            told = _FailureReportingExporter(OTLPSpanExporter(endpoint=url), _redact_url(url), self._sdk_log, log)
-            self._sdk_log.on_full = told.report_dropped
-            provider.add_span_processor(BatchSpanProcessor(told))
+            exporter = _FailureReportingExporter(OTLPSpanExporter(endpoint=url), _redact_url(url), self._sdk_log, log)
+            self._sdk_log.on_full = exporter.report_dropped
+            provider.add_span_processor(BatchSpanProcessor(exporter))
         except ValueError:  # an invalid variable of the SDK
             self._restore_logging()
             raise
