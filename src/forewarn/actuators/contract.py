@@ -5,8 +5,8 @@ another machine. So before it calls `execute`, it finds out if the maintenance w
 
 - An observable actuator inspects its target. `observe` returns None while nothing was begun, and only then `execute` is
   called.
-- For any other (a command, a webhook), `execute` is called only once: the call is committed before, in
-  `Maintenance.begun_at`. After that the actuator is observed; for an unknown id it raises `ActuatorError`.
+- For any other, such as a command that cannot be observed, `execute` is called only once: the call is committed before,
+  in `Maintenance.begun_at`. After that the actuator is observed; for an unknown id it raises `ActuatorError`.
 
 An actuator keeps no timers. `tests/conformance/test_actuator.py` runs the same suite over every implementation.
 """

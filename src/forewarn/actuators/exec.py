@@ -158,6 +158,7 @@ class Exec:
             )
         if run.read_state() is CommandRunState.ENDED and _is_success(outcome := run.read_outcome()):
             return _make_completed_progress(outcome)
+        # A failure is left to `observe`, which is called at once: an error here would mean that nothing was begun.
         return Progress(check_at=now if run.read_state() is CommandRunState.ENDED else now + self._limits.check_every)
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress | None:
@@ -178,6 +179,7 @@ class Exec:
         if _is_success(outcome):
             return _make_completed_progress(outcome)
         reason = outcome.explain_failure(self._command[0], self._limits.deadline.total_seconds())
+        # A command that was ended from outside may have done a part of its work, whatever its exit status is.
         if outcome.status != EXIT_RUN_AGAIN or outcome.is_late or outcome.is_stopped:
             raise ActuationFailed(reason)
         # Of several callers only the first raises, so that one run counts as one failed attempt.

@@ -119,6 +119,7 @@ class Keeper:
     def _write_result(self, status: int) -> None:
         result = {
             "status": status,
+            # Rounded up, so that it is never reported as too short.
             "took_s": math.ceil(self._took_s * 1000) / 1000,
             "is_late": self._is_late,
             "is_stopped": self._is_stopped,
@@ -165,6 +166,7 @@ def main(folder: str, deadline_s: str, output_size_bytes_max: str, begin_before_
     if os.fork():
         os._exit(0)  # the keeper becomes an orphan, so the service need not wait for it
     keeper = Keeper(folder, float(deadline_s), int(output_size_bytes_max))
+    # Before the command: if this process dies from now on, the run counts as lost, and not as never begun.
     write_atomically(folder, "keeper", str(os.getpid()))
     # The service reads the same clock, which goes on while the machine is suspended.
     if time.clock_gettime(time.CLOCK_BOOTTIME) >= float(begin_before_s):

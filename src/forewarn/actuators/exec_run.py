@@ -132,6 +132,7 @@ class CommandRun:
         try:
             refusal = _start_keeper(arguments, environment, lock)
         finally:
+            # The keeper has inherited the same lock, so it stays held until the keeper ends.
             os.close(lock)
         if refusal:
             # Deleted, since nothing was begun: the folder would otherwise show a run that was lost.

@@ -56,6 +56,7 @@ T = TypeVar("T")
 _Decide = Callable[[DomainEntry | None, DomainState], DomainDecision]
 
 _ANY_HOST = "*"
+# One is enough, unless the VM is defined at home again meanwhile.
 _MOVES_MAX = 4
 _REASONS_MAX = 100
 _NOT_YET = frozenset(
@@ -96,6 +97,7 @@ def read_destinations(text: str) -> dict[str, Destination]:
     read: dict[str, Destination] = {}
     for word in text.split():
         before, separator, after = word.partition("=")
+        # A URI may contain = as well, but only in its query, after a slash.
         is_named = bool(separator) and "/" not in before
         host, where = (before, after) if is_named else (_ANY_HOST, word)
         uri, _, data_uri = where.partition("|")
@@ -142,6 +144,7 @@ class Libvirt:
         connections_per_host: int = 4,
         clock: Clock | None = None,
     ) -> None:
+        # A missing library fails the start of the service, and not its first maintenance.
         load_libvirt()
         self._uri = uri
         self._destinations = dict(destinations or {})
@@ -150,6 +153,7 @@ class Libvirt:
         self._connections_per_host = connections_per_host
         self._clock = clock or RealClock()
         self._connections: dict[tuple[str, int], LibvirtConnection] = {}
+        # After a restart this is empty, and libvirt's own job shows whether a migration runs.
         self._migrations: dict[tuple[str, str], asyncio.Task[str]] = {}
 
     def plan(self, maintenance: Maintenance) -> tuple[str, ...]:
@@ -170,6 +174,7 @@ class Libvirt:
         """Connect to every libvirt whose URI follows from the settings."""
         uris = {self._get_home_uri(host) for host in self._destinations if host != _ANY_HOST}
         uris |= {destination.uri for destination in self._destinations.values()}
+        # A URI with `{host}` cannot be tried: the names of the other hosts are not known here.
         if self._get_home_uri("") == self._uri:
             uris.add(self._uri)
         for uri in sorted(uris):
@@ -191,10 +196,12 @@ class Libvirt:
         for claim, one in zip(maintenance.claims, seen, strict=True):
             if one is None:
                 self._handle_absence(maintenance, claim, is_wanted=False)
+        # Only a Preempt or Terminate is left here, whose VMs are gone as intended: others have raised an error.
         if not found:
             return Progress(is_impacted=True, is_complete=True)
         if maintenance.impacted_at is None:
             return None
+        # To begin anew would suspend or restart a second time the VMs that have felt the impact.
         msg = f"forewarn's record is gone from the metadata of {', '.join(maintenance.vms)}: check them by hand"
         raise ActuatorError(msg)
 
@@ -246,6 +253,7 @@ class Libvirt:
         for _ in range(_MOVES_MAX):
             found = await self._perform_steps(maintenance, claim, next_step)
             if found is None or found.has_vanished:
+                # A transient domain vanishes when it stops, which is the purpose of a Preempt or Terminate.
                 return self._handle_absence(maintenance, claim, is_wanted=way is Procedure.STOP and found is not None)
             match found.action:
                 case DomainAction.MOVE:
@@ -314,7 +322,9 @@ class Libvirt:
             raise ActuatorError(msg)
         home = self._get_connection(self._get_home_uri(claim.host), claim.vm)
         xml = await home.run_job(partial(_export_definition, name=claim.vm))
+        # None means that an earlier call has undefined it here already.
         if xml is not None:
+            # In this order, so that a crash in between leaves the VM defined at both places and not at none.
             await self._get_connection(away.uri, claim.vm).run_job(partial(define_domain, xml=xml))
             await home.run_job(partial(undefine_copy, name=claim.vm))
 
@@ -330,6 +340,7 @@ class Libvirt:
 
     async def _run_migration(self, home_uri: str, vm: str, destination: Destination) -> str:
         """Migrate on a separate line, since the call blocks; return the reason of a failure, else ``""``."""
+        # No deadline, because a migration may take long; at `migration_timeout` another connection aborts its job.
         line = LibvirtConnection(home_uri, None)
         try:
             await line.run_job(
@@ -354,6 +365,7 @@ class Libvirt:
 
     def _find_destination(self, host: str) -> Destination | None:
         away = self._destinations.get(host) or self._destinations.get(_ANY_HOST)
+        # A host that is the destination of all other hosts has none for its own VMs.
         return None if away is None or away.uri == self._get_home_uri(host) else away
 
     def _list_uris(self, host: str) -> list[str]:
@@ -430,5 +442,6 @@ def _raise_first_error(results: list[T | BaseException]) -> None:
     first = errors[0]
     if len(errors) > 1 and isinstance(first, ActuatorError):
         msg = f"{first.message} (and {len(errors) - 1} more)"
+        # Of the same class: the scheduler gives up on an ActuationFailed, and repeats the call after other errors.
         raise type(first)(msg) from first
     raise first

@@ -67,6 +67,7 @@ def observe_domain(session: LibvirtSession, domain: Domain, *, is_moved: bool) -
     """Return the observable state of the domain."""
     library = session.library
     state = domain.state()[0]
+    # Every other state counts as running, also a shutdown that has not ended: the VM is not off yet.
     power = DomainPower.RUNNING
     if state == library.VIR_DOMAIN_SHUTOFF:
         power = DomainPower.OFF
@@ -143,6 +144,7 @@ def perform_steps(  # noqa: PLR0913 - the target, and three inputs of the decisi
             after = replace(decision.after, since=now()) if is_suspended else decision.after
             session.ensure_wanted()
             _write_entry(session, domain, after)
+            # The next round would begin the migration again, although its time is over.
             if decision.action is DomainAction.GIVE_UP:
                 return DomainResult(action=DomainAction.FAIL, entry=after)
     msg = f"vm {domain.name()} keeps changing"
@@ -234,8 +236,10 @@ def migrate_domain(session: LibvirtSession, name: str, destination: str, data_ur
     domain = session.find_domain(name)
     if domain is None:
         return
+    # Peer to peer, the daemons go on without us. Auto-converge slows a guest that writes its memory too fast to copy.
     flags = library.VIR_MIGRATE_LIVE | library.VIR_MIGRATE_PEER2PEER | library.VIR_MIGRATE_AUTO_CONVERGE
     if domain.isPersistent():
+        # Otherwise the VM would be transient at its destination, and stay defined at its home.
         flags |= library.VIR_MIGRATE_PERSIST_DEST | library.VIR_MIGRATE_UNDEFINE_SOURCE
     parameters = {library.VIR_MIGRATE_PARAM_URI: data_uri} if data_uri else {}
     domain.migrateToURI3(destination, parameters, flags)

@@ -57,6 +57,7 @@ class DomainEvent:
 
 _EVENTS = ("defined", "undefined", "started", "suspended", "resumed", "stopped", "shutdown", "pmsuspended", "crashed")
 _RUNS_AFTER = frozenset({"started", "resumed"})
+# A running VM may be defined anew, which does not affect its run state.
 _LEAVES_AS_IT_IS = frozenset({"defined"})
 
 
@@ -114,6 +115,7 @@ async def keep_declared(  # noqa: PLR0913 - three of them are pauses
     hearing = asyncio.ensure_future(follow_domains(uri, lambda _news: has_news.set(), retry_s))
     try:
         while not hearing.done():
+            # Cleared before the read, so that an event during it causes another one.
             has_news.clear()
             try:
                 await declare(*await asyncio.to_thread(read_host, uri, host_name))
@@ -165,6 +167,7 @@ class _EventRegistration:
         """Register for events, and return the existing domains."""
         library, self._connect = session.library, session.connect
         kind = library.VIR_DOMAIN_EVENT_ID_LIFECYCLE
+        # Before the list is read, so that a change in between is reported twice and not missed.
         self._number = session.connect.domainEventRegisterAny(None, kind, self._queue_event, None)
         domains = session.connect.listAllDomains()
         running = library.VIR_DOMAIN_RUNNING

@@ -119,6 +119,7 @@ def _declare_vm(vm: str, xml: str, host: str, scopes: dict[str, ScopeIn]) -> VmI
         "addresses": addresses,
     }
     known = {name: value for name, value in known.items() if value}
+    # The metadata wins, because an operator may have named a size.
     return _validate_model(VmIn, f"domain {vm}", **(known | members), name=vm, host=host)
 
 

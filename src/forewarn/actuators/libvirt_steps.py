@@ -135,12 +135,14 @@ def decide_step(  # noqa: PLR0913 - all inputs of the decision
         timings: Durations and time limits.
     """
     if entry is None:
+        # INTERRUPTED is a placeholder, which every path of `_begin_procedure` replaces.
         entry = DomainEntry(
             id=id, procedure=procedure, step=DomainStep.INTERRUPTED, since=now, instance=observed.instance
         )
         return _begin_procedure(entry, observed, timings)
     if entry.step.is_over:
         return DomainDecision(action=DomainAction.NOTHING)
+    # The recorded procedure is finished, even if the settings would choose another one by now.
     return _NEXT[entry.procedure](entry, observed, now, timings)
 
 
@@ -167,6 +169,7 @@ def _begin_procedure(entry: DomainEntry, observed: DomainState, timings: Libvirt
             )
         case Procedure.MOVE if is_off:
             return DomainDecision(action=DomainAction.MOVE, before=replace(entry, step=DomainStep.MOVING))
+        # It runs at the destination already, so only the restart is left.
         case Procedure.MOVE if observed.is_moved:
             return _request_shutdown(replace(entry, procedure=Procedure.CYCLE))
         case _:
@@ -211,6 +214,7 @@ def _next_of_suspended(
 def _next_of_migrated(
     entry: DomainEntry, observed: DomainState, now: datetime, timings: LibvirtTimings
 ) -> DomainDecision:
+    # A VM that was stopped meanwhile has no memory left to migrate.
     if observed.is_moved or observed.power is DomainPower.OFF:
         return _finish_procedure(entry, None)
     if entry.step is DomainStep.INTERRUPTED and entry.tries >= timings.migrations_max:
@@ -241,13 +245,16 @@ def _next_of_stopped(
     if observed.power is DomainPower.OFF:
         return _next_of_off(entry, observed)
     # libvirt numbers every start, so another number proves that the VM was off since the record was written.
+    # After a move another libvirt counts, whose number may be the same by chance, so the step counts too.
     is_new = observed.instance != entry.instance or entry.step is DomainStep.STARTING
     if is_new and (entry.procedure is Procedure.CYCLE or observed.is_moved):
         return _finish_procedure(entry, took_s)
     if is_new and entry.procedure is Procedure.MOVE:
         return _request_shutdown(replace(entry, since=now, instance=observed.instance))  # it was started at home again
+    # Here only STOP can be new: the VM was off and started again, so it is not asked a second time.
     if is_new or now >= entry.since + timings.shutdown_timeout:
         return DomainDecision(action=DomainAction.DESTROY)
+    # The record does not show whether the request has reached the guest, so it is sent again.
     if entry.step is DomainStep.ASKING:
         return _request_shutdown(entry)
     return DomainDecision(
@@ -257,6 +264,7 @@ def _next_of_stopped(
 
 def _next_of_off(entry: DomainEntry, observed: DomainState) -> DomainDecision:
     if entry.procedure is Procedure.STOP or (
+        # A VM that was off before its move stays off.
         entry.procedure is Procedure.MOVE and observed.is_moved and entry.instance < 0
     ):
         return _finish_procedure(entry, None)

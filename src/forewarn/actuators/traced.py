@@ -58,6 +58,7 @@ class TracedActuator:
             return progress
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress | None:
+        # The trace of the maintenance and not a span of this call, because most observations get none.
         with _use_traceparent(self._tracing.traceparent(maintenance.id)):
             try:
                 progress = await self._actuator.observe(maintenance, now)

@@ -53,6 +53,7 @@ _ROUNDS_MAX = 16
 """Maximum number of consecutive actions on one event in one round of judging."""
 
 _NAME_RETRY_S = 5.0
+# An endpoint that refuses the name may never give it, so later tries are rare.
 _NAME_RETRY_LATER_S = 60.0
 _NAME_TRIES_BEFORE_FALLBACK = 3
 _SKEW_MIN = timedelta(seconds=3)
@@ -130,6 +131,7 @@ class Agent:
             is_dry_run=configuration.dry_run,
         )
         self._wait_reasons: dict[str, str] = {}
+        self._saved_states: dict[str, PeerState] = {}
         self._wake_event = asyncio.Event()
 
     # State
@@ -172,15 +174,19 @@ class Agent:
         return self._clock.now() + self._clock_skew
 
     def get_reported_states(self) -> dict[str, PeerState]:
-        """Return the state reported to peers, by event: events not yet started that name this VM and others."""
-        return {
-            record.event.key: get_reported_state(record)
-            for record in self.records
-            if record.gone_at is None
-            and record.started_at is None
-            and len(record.event.resources) > 1
-            and record.event.affects(self.vm)
-        }
+        """Return the states to report to peers, as last saved: of events not started that name this VM and others."""
+        # Peers must not learn of a state that a crash would undo, so what a full disk has refused is not reported.
+        if not self._registry.is_dirty:
+            self._saved_states = {
+                record.event.key: get_reported_state(record)
+                for record in self.records
+                if record.gone_at is None
+                # Once it has started, no approval is needed, and peers have nothing left to ask.
+                and record.started_at is None
+                and len(record.event.resources) > 1
+                and record.event.affects(self.vm)
+            }
+        return self._saved_states
 
     def _match_rule(self, event: Event, now: datetime) -> Rule:
         return find_first_match(self._rules, event, self.vm, to_local(now, self._zone))
@@ -199,6 +205,7 @@ class Agent:
         ids = [
             record.event.id
             for record in self._find_records(event_id)
+            # An approval that is still being sent may be refused, so it does not count as approved.
             if record.gone_at is None and record.started_at is None and record.approval is not ApprovalState.ACCEPTED
         ]
         if not ids:
@@ -260,6 +267,7 @@ class Agent:
         for record in records:
             steps = find_retryable_steps(record, self.now(), self.configuration.margin)
             if steps:
+                # A faulty hook may have been fixed by a reload since, so a newer rule with the same undoing is used.
                 rule = next((rule for rule in self._rules if record.can_retry_with(rule)), record.rule)
                 self._registry.update_record(record.event.id, rule=rule)
                 for step in steps:
@@ -308,6 +316,7 @@ class Agent:
         Raises:
             ConfigError: The state cannot be read.
         """
+        # Before the first poll: an event that ended while the agent was away shows only as missing from the document.
         self._registry.load(self.now())
         async with asyncio.TaskGroup() as group:
             self._executor.open(group)
@@ -356,6 +365,7 @@ class Agent:
 
     def _record_answer(self, seen: PollAnswered) -> None:
         self.last_answer_at = self._clock.now()
+        # Kept on the loop's clock as well, because `is_ready` measures a span, and the wall clock may be set in it.
         self._last_answer_s = asyncio.get_running_loop().time()
         self.metrics.count_answer(self.last_answer_at)
         if self.last_error:
@@ -392,6 +402,7 @@ class Agent:
             # Clear before judging, so that a wake-up in between is not lost.
             self._wake_event.clear()
             look_again_at = self._judge_all()
+            # After the save in `_judge_all`, because peers must not learn of a state that a crash would undo.
             for listener in self.listeners:
                 listener()
             timeout_s = None
@@ -413,6 +424,7 @@ class Agent:
             self._save_records()
         if self._registry.is_dirty:
             looks.append(self.now() + timedelta(seconds=_LOOK_AGAIN_MAX_S))  # retry the save
+        # Carried out even if the save failed: a full disk must not leave this VM unprepared.
         for effect in effects:
             effect()
         return min((look for look in looks if look is not None), default=None)
@@ -428,6 +440,7 @@ class Agent:
         for _ in range(_ROUNDS_MAX):
             if event_id not in self._registry:
                 return None
+            # Judged with the current records, because another event may have begun a step in this same round.
             judgement = judge_record(
                 self._registry[event_id], now, self.configuration.margin, self._check_agreement, self.records
             )
@@ -467,6 +480,7 @@ class Agent:
                 )
                 effect = partial(self._executor.start_approval, event_id)
             case ReportUnprepared():
+                # Without this mark the judgement would ask for the report again, and so would an agent that restarts.
                 self._registry.update_record(event_id, is_reported_unprepared=True)
                 self.metrics.count_unprepared_event(record.event.type)
                 _log.warning("event %s started before this VM was prepared", event_id, extra=build_log_fields(record))

@@ -27,6 +27,7 @@ __all__ = ["UNASKED", "ApprovalVerdict", "PeerReport", "PeerState", "TogetherSet
 
 
 _SPAN_MAX = Duration(days=1)
+# Each agent asks every other one each second, so the number of messages grows with the square of this.
 _PEERS_MAX = 50
 
 
@@ -154,9 +155,11 @@ def may_approve(  # noqa: PLR0913 - each is a separate fact
         cutoff: Time after which waiting is useless, because NotBefore is near; None if there is no NotBefore.
     """
     event = record.event
+    # In every mode, because no other VM has to prepare for it.
     if event.resources == (vm,):
         return ApprovalVerdict(may_approve=True, reason="the event affects only this VM")
     match together.mode:
+        # One approval counts for all VMs (R50), and a second one does no harm (R49).
         case "each" | "primary":
             return ApprovalVerdict(may_approve=True, reason="this VM approves for all")
         case "secondary":
@@ -176,6 +179,7 @@ def _judge_secondary(record: EventRecord, together: TogetherSettings, now: datet
         return ApprovalVerdict(
             may_approve=False, reason=f"a secondary leaves events of source {record.event.source} to the primary"
         )
+    # `prepared_at` is None if the preparation failed and the rule approves anyway.
     at = (record.prepared_at or record.seen_at) + together.secondary_after
     return ApprovalVerdict(may_approve=now >= at, ask_again_at=at, reason="waiting for the primary to approve first")
 
@@ -196,6 +200,7 @@ def _judge_all_prepared(  # noqa: PLR0913 - as above
     if unasked:
         return ApprovalVerdict(may_approve=False, reason=f"asking {', '.join(unasked)}")
     held = [name for name in others if name in reports and reports[name].state is PeerState.HELD]
+    # Neither the deadline nor the cutoff overrides a VM that wants the event held: it starts at NotBefore.
     if held:
         return ApprovalVerdict(may_approve=False, reason=f"held by {', '.join(held)}")
     missing = [name for name in others if name not in reports or reports[name].state is not PeerState.PREPARED]

@@ -12,6 +12,7 @@ from forewarn.agent.rule import EventStep, Hook
 
 __all__ = ["find_broken_commands"]
 
+# As much as Linux reads to find the interpreter (BINPRM_BUF_SIZE).
 _BEGINNING_BYTES = 256
 
 

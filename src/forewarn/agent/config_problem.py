@@ -51,6 +51,7 @@ def describe_problem(error: msgspec.ValidationError, content: dict[str, Any], ex
         said = f"{missing[1]} is missing: expected {_describe_type(kind)}"
     elif unknown := _UNKNOWN.fullmatch(said):
         names = _list_keys(_narrow_union(_find_type(content, expected_type, keys), _look_up_value(content, keys)))
+        # For a key at the top itself, the advice to move it there would make no sense.
         said = _describe_unknown_key(unknown[1], names, _list_keys(inspect.type_info(expected_type)) if keys else ())
         keys.append(unknown[1])
     place = _format_path(keys)
@@ -81,6 +82,7 @@ def _describe_unknown_key(name: str, names: Sequence[str], names_at_top: Sequenc
     close = get_close_matches(name, names, n=1)
     if close:
         return f"unknown key; did you mean {close[0]}?"
+    # In TOML, a key after the first table belongs to that table, which is a common mistake.
     if name in names_at_top:
         return "unknown key here: it belongs at the top of the file, before the first table"
     return f"unknown key: expected {_join_alternatives(sorted(names))}"

@@ -46,6 +46,7 @@ _RULES_MAX = 200
 _POLL_INTERVALS = Duration(milliseconds=100), Duration(hours=1)
 # TOML integers have no limit, so messages do not repeat larger ones.
 _NUMBER_SHOWN_MAX = 10**18
+# The protocol's extension holds a request for at most 300 s (X1).
 _WAITS = Duration(0), Duration(seconds=300)
 _MARGINS = Duration(0), Duration(days=1)
 

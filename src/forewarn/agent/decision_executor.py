@@ -22,6 +22,7 @@ __all__ = ["DecisionExecutor"]
 
 _log = logging.getLogger("forewarn.agent")
 
+# As short as `Pace.retry_max_s`, because the notice of a Preempt is 30 s (R71).
 _APPROVE_RETRY_S_MAX = 8.0
 _OUTPUT_KEPT = 4096
 
@@ -88,15 +89,19 @@ class DecisionExecutor:
         """Start the task of a step, whose run is on disk."""
         event_id = record.event.id
         task = self._step_tasks[event_key(event_id)] = self._get_group().create_task(self._run_step(record, step))
-        # A task that is cancelled before its first turn never enters `_run_step`, so the callback records its failure.
-        task.add_done_callback(lambda _: self._fail_unstarted_step(event_id, step))
+        task.add_done_callback(partial(self._forget_step, event_id, step))
 
     def cancel_step(self, event_id: str) -> None:
         """Cancel the step of an event that is under way; it then counts as failed."""
-        self._step_tasks[event_key(event_id)].cancel()
+        if task := self._step_tasks.get(event_key(event_id)):
+            task.cancel()
 
-    def _fail_unstarted_step(self, event_id: str, step: EventStep) -> None:
-        """Mark a step as failed that was stopped before its task first ran."""
+    def _forget_step(self, event_id: str, step: EventStep, task: asyncio.Task[None]) -> None:
+        """Forget the task of a step that has ended; if it never ran, mark the step as failed."""
+        # The step's end may have begun the next one, whose task is kept.
+        if self._step_tasks.get(event_key(event_id)) is task:
+            del self._step_tasks[event_key(event_id)]
+        # A task that is cancelled before its first turn never enters `_run_step`, which would record the failure.
         run = self._registry[event_id].get_run(step) if event_id in self._registry else None
         if run is not None and run.state is StepRunState.STOPPING and not self._is_closed:
             self._registry.update_run(event_id, step, state=StepRunState.FAILED, ended_at=self._now())
@@ -119,6 +124,7 @@ class DecisionExecutor:
             output = str(details.get("output", ""))
         except asyncio.CancelledError:
             run = self._registry[event_id].runs[step]
+            # A stop is recorded before the task is cancelled, so the state shows who has cancelled it.
             if run.state is not StepRunState.STOPPING:
                 raise  # The agent is ending; the step resumes at its next start.
             state, reason = StepRunState.FAILED, run.reason
@@ -153,6 +159,7 @@ class DecisionExecutor:
         self._registry.update_record(event_id, memory=self._registry[event_id].memory | {place: memory})
         # Saved immediately, because the handler acts as soon as this returns.
         self._save()
+        # A handler that acted without a saved memory could not restore the original state after a crash.
         if self._registry.is_dirty:
             msg = "cannot write the state file"
             raise HookFailed(msg)
@@ -161,6 +168,7 @@ class DecisionExecutor:
         """Report a failed step in the log, and through the rule's alert hooks."""
         record = self._registry[event_id]
         _log.error("event %s: step %s failed: %s", event_id, step, reason, extra=build_log_fields(record))
+        # A separate task, because an alert that is slow or fails must delay neither the approval nor the recovery.
         if record.rule.alert:
             self._start_background_task(self._run_alert_hooks(record, f"step {step} failed: {reason}"))
 
@@ -181,6 +189,7 @@ class DecisionExecutor:
         failure = ""
         try:
             if not self._is_dry_run:
+                # One attempt: the judgement decides about the next, since the event may be gone or held by then.
                 await self._client.approve_once([event_id])
         except EndpointError as error:
             failure = error.message

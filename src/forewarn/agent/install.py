@@ -173,6 +173,7 @@ def render_unit(python: str, config: Path, user: str | None) -> str:
     Raises:
         ConfigError: An argument cannot be written in a unit.
     """
+    # systemd expands nothing in the path of the program, so an escaped $$ would stay as it is there.
     if not Path(python).is_absolute() or "$" in python:
         msg = f"cannot use the interpreter {python!r} in a unit: expected an absolute path without $"
         raise ConfigError(msg)
@@ -230,6 +231,7 @@ def install_service(  # noqa: PLR0913 - one for each option of the command, and 
     """
     config = config.absolute()
     text = render_unit(python, config, user)
+    # Before anything is written, because without systemd the unit would be of no use.
     _check_systemd(run, shlex.join([python, "-m", "forewarn.agent", "--config", str(config)]))
     group = _find_group_id(user)
     said = [_write_example(config, group)]
@@ -306,6 +308,7 @@ def _run_systemctl(run: Run, *arguments: str) -> None:
     """
     ran = run(["systemctl", *arguments])
     if ran.status:
+        # `systemctl enable` reports the links that it makes on stderr, where they are no errors.
         lines = [line for line in ran.errors.splitlines() if line.strip() and not line.startswith("Created symlink")]
         said = f": {lines[0].strip()}" if lines else ""
         hint = f"; see `journalctl -u {UNIT} -n 20`" if UNIT in arguments else ""
@@ -383,6 +386,7 @@ def _write_unit(unit: Path, text: str) -> None:
                 file.write(text.encode())
                 file.flush()
                 os.fsync(file.fileno())
+            # The umask may have removed permissions from the mode given to `open`.
             new.chmod(_UNIT_MODE)
             new.replace(unit)
         finally:

@@ -97,6 +97,7 @@ class Judgement:
 
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
+# More than the longest pause of `DecisionExecutor`, 8 s, so that only a clock that was set gives a later time.
 _RETRY_MAX = timedelta(seconds=10)
 """Maximum delay before an approval that was not accepted is sent again."""
 
@@ -152,6 +153,7 @@ def _find_conflicting_record(
     record: EventRecord, step: EventStep, records: Iterable[EventRecord]
 ) -> EventRecord | None:
     """Return the event for which a handler is currently doing the opposite of that step; None if there is none."""
+    # Two preparations may overlap: the registry's order of looks determines which of them saw the original state.
     opposites = _UNDOING if step is EventStep.PREPARE else {EventStep.PREPARE} if step in _UNDOING else frozenset()
     return next(
         (
@@ -159,6 +161,7 @@ def _find_conflicting_record(
             for other in records
             if other is not record
             and other.running_step in opposites
+            # Hooks are not compared, because their settings do not show which resource they change.
             and any(handler in other.rule.handlers for handler in record.rule.handlers)
         ),
         None,
@@ -181,6 +184,7 @@ def find_retryable_steps(record: EventRecord, now: datetime, margin: timedelta) 
         cutoff = _compute_cutoff(record.event.not_before, margin)
         is_late = cutoff is not None and now >= cutoff
         is_approved = record.approval is ApprovalState.ACCEPTED
+        # Once the approval is accepted, the hooks before it have lost their purpose.
         in_time = (
             () if is_late else (EventStep.PREPARE,) if is_approved else (EventStep.PREPARE, EventStep.BEFORE_APPROVAL)
         )
@@ -195,11 +199,10 @@ def get_reported_state(record: EventRecord) -> PeerState:
     if record.by_hand_at is not None:
         return PeerState.PREPARING if is_preparing else PeerState.PREPARED
     has_failed = record.has_failed(EventStep.PREPARE) or record.has_failed(EventStep.BEFORE_APPROVAL)
-    if rule.approve == "never" or (has_failed and rule.on_failure == "hold"):
+    # An operator decides, however long preparation takes: peers must not take a late VM for one that has failed.
+    if rule.approve in {"never", "by-hand"} or (has_failed and rule.on_failure == "hold"):
         return PeerState.HELD
-    if is_preparing:
-        return PeerState.PREPARING
-    return PeerState.HELD if rule.approve == "by-hand" else PeerState.PREPARED
+    return PeerState.PREPARING if is_preparing else PeerState.PREPARED
 
 
 def _compute_cutoff(not_before: datetime | None, margin: timedelta) -> datetime | None:
@@ -226,6 +229,7 @@ def _judge_preparation(record: EventRecord, now: datetime, cutoff: datetime | No
     if not record.rule.has_preparation or record.is_done(EventStep.PREPARE) or record.has_failed(EventStep.PREPARE):
         return None
     if is_late:
+        # Recorded as failed, so that alert hooks report it, and `on_failure` decides about the approval.
         return _decide_action(GiveUpStep(EventStep.PREPARE, "NotBefore is near"), "no time is left to prepare")
     return _decide_action(BeginStep(EventStep.PREPARE), "it is announced")
 
@@ -241,6 +245,7 @@ def _judge_approval(  # noqa: PLR0911 - one return for each reason to wait
         objection = _find_objection(record, cutoff, check_agreement)
         if objection is not None:
             return objection
+    # Only when all objections are settled, because these hooks do what is to happen as late as possible.
     if record.rule.before_approval and not record.is_done(EventStep.BEFORE_APPROVAL):
         has_failed = record.has_failed(EventStep.BEFORE_APPROVAL)
         if not has_failed and (cutoff is None or now < cutoff):
@@ -249,6 +254,7 @@ def _judge_approval(  # noqa: PLR0911 - one return for each reason to wait
             what = "a before-approval hook failed" if has_failed else "no time is left for before-approval hooks"
             retry = "; fix it, then run `forewarn agent retry`" if has_failed else ""
             return _decide_wait(f"held: {what}{retry}; it starts at NotBefore")
+    # No time limit is needed: the request has one, and its task then records ACCEPTED or NONE.
     if record.approval is ApprovalState.SENDING:
         return _decide_wait("sending the approval")
     # A time further ahead comes from a clock that has been set back since.
@@ -281,6 +287,7 @@ def _judge_started(record: EventRecord) -> Judgement:
         return _decide_action(ReportUnprepared(), "it started before this VM was prepared")
     if record.running_step is not None:
         return _decide_wait(f"started; step {record.running_step} is running")
+    # The impact may still come, and others may follow (R80), so a late drain is better than none.
     if _can_still_prepare(record):
         return _decide_action(BeginStep(EventStep.PREPARE), "it started before this VM was prepared")
     run = record.get_run(EventStep.STARTED)
@@ -307,6 +314,7 @@ def _judge_gone(record: EventRecord) -> Judgement:
             if may_go_on
             else _decide_action(StopStep(running, "the event is gone"), "it is over")
         )
+    # A final step once begun is kept: an answer to an approval may arrive later, and would change the choice.
     ended = next((step for step in (EventStep.RECOVER, EventStep.CANCELED) if step in record.runs), None)
     if ended is None:
         step = choose_final_step(record)
@@ -318,6 +326,7 @@ def _judge_gone(record: EventRecord) -> Judgement:
         return _decide_action(BeginStep(step) if _requires_step(record, step) else ForgetEvent(), "it is gone")
     if record.is_done(ended):
         return _decide_action(ForgetEvent(), "all steps are done")
+    # The record stays, and keeps a drained VM out of service on /drainz, because nothing has put it back yet.
     if record.has_failed(ended):
         return _decide_wait(f"step {ended} failed; fix it, then run `forewarn agent retry`")
     return _decide_action(BeginStep(ended), "it was interrupted")
@@ -332,6 +341,7 @@ def choose_final_step(record: EventRecord) -> EventStep:
     is_over = (
         record.started_at is not None
         or record.approval is ApprovalState.ACCEPTED
+        # At NotBefore it starts without an approval (R76), and may have ended before the next poll.
         or (not_before is not None and record.gone_at is not None and record.gone_at >= not_before)
     )
     return EventStep.RECOVER if is_over else EventStep.CANCELED

@@ -61,6 +61,7 @@ class Peer:
 
     def forget_all_but(self, event_ids: Collection[str]) -> None:
         """Forget everything but these events."""
+        # An id that comes back is UNASKED again, because a report on the earlier event must not count.
         self._rounds_by_event = {
             event_id: number for event_id, number in self._rounds_by_event.items() if event_id in event_ids
         }

@@ -44,6 +44,7 @@ _ASK_EVERY_S = 1.0
 _ASK_GAP_S = 0.05
 """Minimum pause between two questions to the same peer, however often it announces news."""
 
+# These two limits are together 2 s, the maximum age of an answer that is believed (ADR 11).
 _CONNECT_S = 1.0
 _ANSWER_S = 1.0
 _REFUSAL_S = 0.2
@@ -145,6 +146,7 @@ class PeerExchange:
         *,
         is_mute: bool = False,
         connect: Callable[[str], AsyncTransport] = lambda url: AsyncHttpTransport(url, connect_timeout_s=_CONNECT_S),
+        # 128 random bits never repeat, not even after a restart, so no recorded answer fits a later query (ADR 11).
         make_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
         self.refused_count = 0
@@ -207,6 +209,7 @@ class PeerExchange:
         self._warn_of_unknown_vms()
         for line in self._connections.values():
             line.peer.forget_all_but(standings)
+            # A query also announces news: it carries our version, and a peer that sees a new one asks back.
             line.wake.set()
 
     @property
@@ -297,6 +300,7 @@ class PeerExchange:
             # The rest of the message calls the peer a metadata endpoint.
             raise _NoAnswer(error.message.rpartition("does not answer: ")[2]) from error
         try:
+            # Whatever the status is: refusals are signed too, and an unsigned answer says nothing about the peer.
             response = self._signer.verify_message(answer.body, answer.headers.get(SIGNATURE.lower(), ""), PeerResponse)
         except InvalidMessage as error:
             msg = f"it answered {answer.status}, but {error}; check that both use the same secret_file"
@@ -310,6 +314,7 @@ class PeerExchange:
         return response
 
     def _record_silence(self, connection: _PeerConnection, reason: str) -> None:
+        # The peer's latest report stays valid: silence is not a change of mind (ADR 11).
         connection.failures += 1
         if connection.failures & (connection.failures - 1) == 0:  # the first, second, fourth, eighth ... in a row
             _log.warning("no state from peer %s: %s (%d in a row)", connection.peer.name, reason, connection.failures)
@@ -343,6 +348,7 @@ class PeerExchange:
         if not refusal:
             line = self._connections[question.sender]
             # A new version means that the sender has news: ask it back at once.
+            # A query that was recorded and sent again can cause no more than this, at most every `_ASK_GAP_S`.
             if question.version != line.peer.version:
                 line.wake.set()
             # In a dry run nothing is prepared, so this VM must not report that it is.
@@ -356,6 +362,7 @@ class PeerExchange:
         """Return the status and the reason why a question is refused; the reason is empty if it is answered."""
         if not self._vm or self._states is None:
             return HTTPStatus.SERVICE_UNAVAILABLE, "it has only just started"
+        # The query may have been redirected, and another VM's state must not pass for the state of the VM asked.
         if question.receiver != self._vm:
             return HTTPStatus.MISDIRECTED_REQUEST, f"it is {self._vm}, not {question.receiver}; check together.peers"
         if question.sender not in self._connections:

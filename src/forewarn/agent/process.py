@@ -147,6 +147,7 @@ async def _start_process(
         transport, _ = await loop.subprocess_exec(
             lambda: watcher, program, *command[1:], env=environment, **_build_group_options()
         )
+    # A ValueError means that an argument or a variable contains a NUL.
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         msg = f"cannot run {label}: {reason}"
@@ -244,6 +245,7 @@ async def _wait_for_exit(watcher: _ProcessWatcher) -> None:
 def _has_survivors(group: int) -> bool:
     """Return True if any process of the group is left. Its number is not reused until then."""
     if sys.platform != "win32":
+        # A PermissionError means that all survivors belong to another user, so this agent cannot end them.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, 0)
             return True

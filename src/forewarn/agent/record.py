@@ -84,6 +84,7 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: datetime
     started_at: datetime | None = None
     gone_at: datetime | None = None
+    # msgspec gives each struct its own empty dict, so the defaults here are not shared.
     runs: dict[EventStep, StepRun] = {}
     approval: ApprovalState = ApprovalState.NONE
     approved_at: datetime | None = None

@@ -52,6 +52,8 @@ class EventRegistry:
         self._match_rule = match_rule
         self._records_max = records_max
         self._history_max = history_max
+        # By `event_key`, since ids are equal in any case (R53); the events keep their ids as shown, for endpoints that
+        # compare approvals letter by letter.
         self._records: dict[str, EventRecord] = {}
         self._document: Document | None = None
         self._ignored_keys: set[str] = set()
@@ -136,6 +138,7 @@ class EventRegistry:
                 _log.error("event %s is ignored: %d events are tracked (events_max)", event.id, self._records_max)
             return
         rule = self._match_rule(event, now)
+        # An event may appear as Started after a hardware failure (R73, R78), or if its notice passed unseen.
         record = EventRecord(event=event, rule=rule, seen_at=now, started_at=now if event.is_started else None)
         self._records[event.key] = record
         self.is_dirty = True
@@ -204,9 +207,11 @@ class EventRegistry:
             sharers = [
                 (look, other, theirs)
                 for other in self.records
+                # An event whose undoing has begun is about to put the resource back, so it cannot be the heir.
                 if other.event.key != record.event.key and not _has_begun_undoing(other)
                 for theirs in (str(at) for at, each in enumerate(other.rule.handlers) if each == handler)
                 # A prepared event may have found nothing worth remembering.
+                # With 0, an event that has not looked yet is left out: it is going to see the restored state.
                 if (look := other.looks.get(theirs, sys.maxsize if other.is_done(EventStep.PREPARE) else 0))
             ]
             # Only an event that looked later can have taken our change for the original state. The earliest of these
@@ -248,6 +253,7 @@ class EventRegistry:
         finished = FinishedEvent(
             event=record.event,
             rule=record.rule.name,
+            # Compared by value, because a rule that was loaded from the state file is another object.
             outcome="observed" if record.rule == LOG_ONLY else "canceled" if is_canceled else "recovered",
             seen_at=record.seen_at,
             approved_at=record.approved_at,

@@ -225,6 +225,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 msg = f"not a valid regular expression: {error}"
                 raise InvalidValue(msg, "description") from error
         for place, handler in enumerate(self.handlers):
+            # Checked here, because each handler's `__post_init__` would have to repeat it.
             _check_timeout(handler.timeout, "handlers", place, "timeout")
         for step in EventStep:
             self._check_commands(step)
@@ -274,6 +275,7 @@ def _convert_to_hook(configured: tuple[str, ...] | Hook) -> Hook:
     return configured if isinstance(configured, Hook) else Hook(command=configured)
 
 
+# With `never`, this VM asks its peers to hold an event for which it has no rule.
 LOG_ONLY = Rule(name="none", affects="any", approve="never")
 """Rule for events that no other rule matches."""
 

@@ -53,6 +53,7 @@ def run_agent(config: Path, *, is_dry_run: bool = False) -> int:
 
     def read() -> Configuration:
         configuration = load_configuration(config)
+        # Also at each reload; otherwise `--dry-run` would be reported as a setting that waits for a restart.
         return msgspec.structs.replace(configuration, dry_run=True) if is_dry_run else configuration
 
     try:
@@ -100,6 +101,7 @@ async def _run_until_stopped(
     _install_signal_handlers(stop.set, hangup.set)
     async with AsyncExitStack() as stack:
         # First of all, lock the state, so that a second agent never asks the endpoint or approves anything.
+        # It is unlocked last, because the stack unwinds in reverse order.
         memory = _open_storage(configuration, stack)
         # Discovery may take minutes, and a stop must not wait for it.
         url = await _run_unless_stopped(stop, _find_endpoint(configuration))
@@ -125,6 +127,7 @@ async def _run_until_stopped(
             stack.push_async_callback(listener.close)
             _log.info("status, metrics and health at %s", listener.url)
         if peers is not None:
+            # Pushed before `open`, so that the connections are closed even if the address is in use.
             stack.push_async_callback(peers.close)
             await peers.open(agent)
             _log.info("answering peers at %s", peers.url)
@@ -162,6 +165,7 @@ def _create_peer_exchange(configuration: Configuration) -> PeerExchange | None:
     together = configuration.together
     if together.mode != "all-prepared":
         return None
+    # Imported only for this mode: an agent without peers saves the memory (ADR 9).
     from forewarn.agent.peer_exchange import PeerExchange, read_secret
 
     return PeerExchange(together, read_secret(Path(together.secret_file)), is_mute=configuration.dry_run)

@@ -80,6 +80,7 @@ class StateFile:
             make_private_folder(self._path.parent)
             # The lock needs its own file, because saving replaces the state file.
             lock = open(self._build_sibling_path(".lock"), "a", opener=open_private)  # noqa: SIM115 - open until `release`
+            # An existing file may be open to other users, and it holds the output of hooks.
             restrict_to_owner(self._path)
         except OSError as error:
             reason = "its directory is a file" if isinstance(error, FileExistsError) else error.strerror
@@ -132,6 +133,7 @@ class StateFile:
             with os.fdopen(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
                 file.write(encode_json(state))
                 file.flush()
+                # Before the rename, which could reach the disk first and leave an empty file after a power cut.
                 os.fsync(file.fileno())
             new.replace(self._path)
         except BaseException:

@@ -73,7 +73,7 @@ class StepExecutor(Protocol):
 
 
 class DryRunExecutor:
-    """`StepExecutor` that only log what they would do."""
+    """`StepExecutor` that only logs what it would do."""
 
     async def run(self, record: EventRecord, step: EventStep, vm: str, save_memory: Remember, reason: str = "") -> str:
         """Log it."""
@@ -90,7 +90,7 @@ class DryRunExecutor:
 
 
 class LiveStepExecutor:
-    """`StepExecutor` that run handlers and hooks.
+    """`StepExecutor` that runs handlers and hooks.
 
     Args:
         output_size_bytes_max: Maximum size of a hook's output that is kept.
@@ -162,6 +162,7 @@ class LiveStepExecutor:
 
     def _join_and_truncate(self, outputs: Iterable[str]) -> str:
         together = "".join(outputs)
+        # Not [-max:], which would keep everything if the limit is 0.
         return together[max(len(together) - self._output_size_bytes_max, 0) :]
 
     async def _run_hook(self, hook: Hook, hook_input: _HookInput) -> str:
@@ -230,6 +231,7 @@ async def _post_webhook(hook: Hook, body: bytes, timeout_s: float) -> None:
         msg = f"webhook {parts.netloc} took longer than {timeout_s:g} s"
         raise HookFailed(msg, has_timed_out=True) from error
     except ForewarnError as error:
+        # The rest of the message calls the webhook a metadata endpoint.
         msg = f"webhook {parts.netloc} does not answer: {error.message.rpartition(': ')[2]}"
         raise HookFailed(msg) from error
     finally:
@@ -257,7 +259,7 @@ def _signal_name(number: int) -> str:
 # Input of hooks
 
 VARIABLES = {
-    "FOREWARN_STEP": "the step: `prepare`, `before-approval`, `react_to_start`, `recover`, `canceled` or `alert`",
+    "FOREWARN_STEP": "the step: `prepare`, `before-approval`, `started`, `recover`, `canceled` or `alert`",
     "FOREWARN_VM": "this VM's name",
     "FOREWARN_RULE": "name of the rule",
     "FOREWARN_PREPARED": "`true` if preparation is done or the rule has none, else `false`",

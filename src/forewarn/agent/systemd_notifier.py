@@ -62,6 +62,7 @@ class SystemdNotifier:
         """
         is_taken = False
         if sys.platform != "win32" and self._address:
+            # In NOTIFY_SOCKET, a leading @ means the NUL of an abstract socket.
             address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
                 # With 0 it does not block: a full queue must not stop the event loop for a status.

@@ -163,6 +163,7 @@ def fill_body(name: str, body: str, values: Mapping[str, str]) -> bytes | None:
     """
     ready = READY[name]
     content = msgspec.json.decode(body) if body else ready.body
+    # A configured body of `null` is JSON as well, and is sent as such.
     if content is None and not body:
         return None
     escaped = {key: ready.escape(value) for key, value in values.items()}

@@ -70,5 +70,6 @@ def _parse_days(text: str | None) -> frozenset[int] | None:
         if dash and last not in _DAYS:
             return None
         begin, end = _DAYS.index(first), _DAYS.index(last or first)
+        # A range may pass the end of the week, such as Fri-Mon.
         days.update(day % len(_DAYS) for day in range(begin, end + 1 + (len(_DAYS) if end < begin else 0)))
     return frozenset(days)

@@ -91,6 +91,7 @@ class Issuer:
         if len(token) > _TOKEN_LENGTH_MAX:
             msg = f"token rejected: it is longer than {_TOKEN_LENGTH_MAX} characters"
             raise Unauthorized(msg)
+        # From the settings, never from the token, whose header could name `none` or a shared secret (ADR 16).
         algorithms = list(self.settings.algorithms)
         try:
             try:
@@ -134,6 +135,7 @@ class Issuer:
         role = matching[0].role
         same = [grant for grant in matching if grant.role is role]
         return Principal(
+            # No other token can have a name with this prefix, so the audit log is unambiguous (ADR 16).
             actor=f"{role}:oidc/{name}",
             role=role,
             scopes=frozenset(n for g in same for n in (*g.scopes, *_list_names(claims, g.scopes_claim))),
@@ -175,6 +177,7 @@ class Issuer:
             IssuerUnreachable: The issuer does not answer with a JSON object.
         """
         headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
+        # OAuth reports errors as JSON with status 400 or 401 (RFC 6749, section 5.2).
         return await self._request_json(
             "POST", url, {_OK, _REFUSED, _UNKNOWN}, content=body, headers=headers, auth=auth
         )

@@ -39,6 +39,7 @@ class TokenSigner:
             until: Time from which the token is refused.
         """
         # The expiry is part of the content: that of itsdangerous follows the machine's clock, but ours may be virtual.
+        # The nonce identifies the token, so that a used link or an ended session can be recorded.
         return str(self._serializer.dumps({**content, "until": until.timestamp(), "nonce": new_token()}))
 
     def verify(self, token: str, now: datetime) -> dict[str, Any] | None:
@@ -80,6 +81,7 @@ async def decode_caller(
     if "token" in content:
         token = await find_token(content["token"])
         return token.to_principal() if token is not None and token.is_valid(now) else None
+    # For the file operator, `encode_caller` stores nothing. The content is signed, so no one can remove an actor.
     if "actor" not in content:
         return FILE_OPERATOR
     scopes, vms = frozenset(content["scopes"]), frozenset(content["vms"])

@@ -72,7 +72,8 @@ def add_try(app: typer.Typer) -> None:
 
         The handler finds the endpoint at 169.254.169.254 port 80, in a separate network, if that can be created;
         otherwise at the address in the variable FOREWARN_ENDPOINT. Time is virtual: it advances once the handler has
-        reacted. With --all, each scenario has its own empty folder, in which the handler and the commands run.
+        reacted. With --all, each scenario has its own empty folder, in which the handler and the commands of --prepared
+        and --recovered run.
         """
         how = {
             "patience_s": as_span_s(patience, "--patience") or 0.0,

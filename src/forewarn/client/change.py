@@ -73,6 +73,7 @@ def diff(previous: Document | None, current: Document) -> tuple[Change, ...]:
         for event in current.events
         if (kind := _classify_change(before.get(event.key), event)) is not None
     ]
+    # The reverse order would put a VM back into service that has just prepared for a new event.
     return (*ended, *present)
 
 

@@ -31,6 +31,7 @@ class Deadline(threading.local):
     """
 
     at_s = math.inf
+    # A plain function in a class is called with the object, so it needs the decorator.
     is_cancelled: Callable[[], bool] = staticmethod(never_cancelled)
 
     def limit_timeout(self, timeout_s: float | None) -> float:

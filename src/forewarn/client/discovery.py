@@ -23,6 +23,7 @@ __all__ = ["VARIABLE", "decode_offer", "discover", "discover_async", "encode_dis
 VARIABLE = "SCHEDULEDEVENTSIP"
 """Environment variable in which other programs leave the address that they discovered (R96)."""
 
+# The waits and the time limit of Microsoft's sample (R94).
 WAITS_S = (0.0, 10.0, 30.0, 60.0, 60.0)
 """Pause before each try."""
 
@@ -32,6 +33,7 @@ TIMEOUT_S = 10.0
 _CLIENT = ("0.0.0.0", 68)  # noqa: S104 - the address of a client that has none yet
 _SERVERS = ("255.255.255.255", 67)
 _PACKET_SIZE_BYTES_MAX = 4096
+# The layout of a BOOTP packet (RFC 951); the options of DHCP begin after the cookie (RFC 2131).
 _XID_SIZE_BYTES = 4
 _XID_AT = 4
 _MAC_SIZE_BYTES = 6

@@ -34,6 +34,7 @@ API_VERSIONS = ("2020-07-01", "2019-08-01", "2019-04-01", "2019-01-01", "2017-11
 """Every api-version of the protocol, newest first (R16)."""
 
 _PATH = "/metadata/scheduledevents"
+# The instance document has its own api-versions (R24), and a single field needs `format=text` (R111).
 _NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 _METADATA = {"Metadata": "true"}
 _NAME_LENGTH_MAX = 256
@@ -165,6 +166,7 @@ class Conversation:
             conditions = rhythm.build_conditional_headers(None if failures else known)
             try:
                 answer, version = yield from self._get_answer(conditions)
+                # A 304 counts only as the answer to our own conditions; otherwise it is refused like any other status.
                 if conditions and known is not None and answer.status == HTTPStatus.NOT_MODIFIED:
                     document = known
                 else:
@@ -175,6 +177,7 @@ class Conversation:
                 pause_s = self._compute_pause_s(failures, error)
                 yield PollFailed(error=error, failures=failures, retry_in_s=pause_s)
             else:
+                # More than R101 asks for, because the incarnation may be missing, or return to an old number (R46).
                 is_changed = document != known
                 known, failures = document, 0
                 pause_s = rhythm.record_answer(answer, is_changed=is_changed)
@@ -273,6 +276,7 @@ class Conversation:
                 return answer, version
 
     def _post_approval(self, body: bytes) -> Flow[None]:
+        # An empty list would be answered 200 without any effect (R56).
         if b"EventId" not in body:
             return
         while True:
@@ -298,6 +302,7 @@ class Conversation:
         if answer.status not in {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND}:
             return False
         content = _parse_json_object(answer.body)
+        # R64 gives the current text; an older one is "Not found. Invalid version requested" (C11).
         text = str(content.get("error", "")).lower()
         if "api-version" not in text and "invalid version" not in text:
             return False

@@ -52,8 +52,7 @@ def scale_set_hostname(name: str, prefix: str) -> str:
         ValueError: It is not the name of an instance, its number does not fit, or `prefix` is empty.
     """
     match = _NAME.fullmatch(name)
-    # The length is checked first: `int` takes long for thousands of digits, and refuses even more with an error of its
-    # own.
+    # The length is checked first: `int` takes long for thousands of digits, and refuses even more with another error.
     number = int(match["number"]) if match is not None and len(match["number"]) <= len(str(_BASE**_SIZE)) else None
     if number is None or number >= _BASE**_SIZE or not prefix:
         msg = (

@@ -59,6 +59,7 @@ class PollTiming:
     def record_failure(self, error: EndpointError) -> None:
         """Record that the last request failed."""
         if self._is_held:
+            # One cut may be a restart of the endpoint; a refusal or a time-out shows that long polls do not work.
             is_broken = isinstance(error, EndpointUnreachable) and not error.details.get("timed_out", False)
             self._broken_polls += 1 if is_broken else _BREAKS_MAX
 
@@ -68,6 +69,7 @@ class PollTiming:
         if self._is_held and not is_changed:
             # An answer without a change that came at once was not held: the endpoint ignores `Prefer`.
             held_s = min(interval_s, _HELD_INTERVAL_S)
+            # RFC 7240 makes `Preference-Applied` optional, so the duration alone may show that the request was held.
             if answer.headers.get("preference-applied", "").startswith("wait") or answer.elapsed_s >= held_s:
                 interval_s = held_s
                 self._broken_polls = 0

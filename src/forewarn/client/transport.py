@@ -191,6 +191,7 @@ class AsyncHttpTransport:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
+            # httpcore limits each step and not the whole, so an answer that trickles in would never end.
             async with asyncio.timeout(request.timeout_s + self._connect_timeout_s):
                 response = await self._pool.handle_async_request(
                     _encode_request(self._url, request, self._connect_timeout_s)

@@ -39,6 +39,7 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     # Maintenance, events and the audit log
     "GET /v1/maintenance": _TENANT_READS,
     "POST /v1/maintenance": _OPERATOR,
+    # A plan changes nothing.
     "POST /v1/maintenance/plan": _READS,
     "GET /v1/maintenance/{maintenance_id}": _TENANT_READS,
     "POST /v1/maintenance/{maintenance_id}/cancel": _TENANT,
@@ -102,6 +103,7 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     "PUT /v1/inventory": _OPERATOR,
     "POST /v1/inventory/diff": _READS,
     "GET /v1/limits": _READS,
+    # Without the time of the service, NotBefore means nothing to a tenant (ADR 16).
     "GET /v1/clock": _TENANT_READS,
     "POST /v1/clock/advance": _OPERATOR,
     "POST /v1/clock/confirm": _OPERATOR,

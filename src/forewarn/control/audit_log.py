@@ -25,6 +25,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1", tags=["audit-log"])
 
 _BATCH = 500
+# The CLI gives up a watch after three of these intervals without a line.
 _HEARTBEAT_S = 15.0
 _CHECK_S = 15.0
 """Maximum time between two checks of the token that a stream was opened with; a revocation is noticed at once."""

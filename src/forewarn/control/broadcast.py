@@ -147,6 +147,7 @@ class EntryBroadcast:
             self.revocation_count += entry.kind in _REVOKING
         while len(self._recent) > _KEPT_ENTRIES_MAX:
             self._recent_from = self._recent.popleft().entry.sequence
+        # Maintenances and events are numbered by the same counter, so the newest number may belong to no entry.
         self.position = max(newest, since) if is_all else entries[-1].sequence
         return is_all
 

@@ -36,6 +36,7 @@ async def approve_events(context: Context, caller: Principal, event_ids: Iterabl
     if owned is not None:  # events of other tenants are answered exactly like events that never existed
         known = await context.engine.read(lambda reader: reader.find_owned_events(wanted, owned))
         outcomes = dict.fromkeys((i for i in wanted if i not in known), "unknown")
+    # This ends: each round rejects at least one id, or accepts all that are left.
     while len(outcomes) < len(wanted):
         left = [i for i in wanted if i not in outcomes]
         result = await context.engine.authority.approve(left, Approver(actor=caller.actor))

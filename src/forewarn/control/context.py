@@ -258,6 +258,7 @@ async def _read_idempotency_key(
         raise InvalidRequest(msg)
     # Starlette caches the body, so the route can read it again.
     asked = f"{actor}\n{request.method}\n{request.url.path}\n".encode() + await request.body()
+    # With the actor in front, because two callers may choose the same key.
     return IdempotencyKey(key=f"{actor}/{idempotency_key}", fingerprint=hashlib.sha256(asked).hexdigest())
 
 

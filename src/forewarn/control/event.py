@@ -23,6 +23,7 @@ router = APIRouter(prefix="/v1/events", tags=["event"])
 
 _MULTI_STATUS = 207
 _STATES = {status: [state for state, shown in EVENT_STATUS.items() if shown is status] for status in EventStatus} | {
+    # The maintenance of a withdrawn event goes on (R70).
     EventStatus.WITHDRAWN: [MaintenanceState.SCHEDULED, MaintenanceState.STARTED]
 }
 """States that a maintenance may be in if its events have that status."""

@@ -97,6 +97,7 @@ class RequestGate:
         # Worth reading more for a known caller, so that a large upload gets its error instead of a reset.
         exchange.drained_bytes_max = _DRAINED_BYTES_MAX
         use = classify_request(scope["method"], scope["path"])
+        # Before the body is read: bodies of callers over their limits must not fill the memory.
         account = admission.charge_request(
             request, caller, UseKind.WATCHES if use is UseKind.WATCHES else UseKind.REQUESTS
         )

@@ -54,5 +54,6 @@ async def metrics(context: ContextOf) -> Response:
         context.metrics.deliveries = reader.count_deliveries()
 
     await context.engine.read(read)
+    # The requests of VMs are counted in the process that answers them (ADR 25).
     await context.refresh_endpoint_state()
     return Response(context.metrics.render_text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -105,6 +105,7 @@ async def fail(
     The host is marked as failed until `recover`; until then, rollouts skip it.
     """
     reason = None if body is None else body.reason
+    # Nothing is forced here: `force_reason` is the reason that the audit log and the mark of the host record.
     request = MaintenanceRequest(cause="hardware-failure", hosts=(name,), force_reason=reason)
     return PageOut(
         items=await read_maintenances_out(

@@ -26,6 +26,7 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/hosts/{name}", tags=["host"])
 
+# The endpoint on a host connects again after 15 s of silence, so a line may be late without harm.
 _ALIVE_S = 5.0
 _LOOK_S = 60.0
 """Interval between checks of a watcher's token."""
@@ -113,6 +114,7 @@ class _WatchResponse(Response):
 
     def __init__(self, context: Context, watch: HostWatch, caller: Principal) -> None:
         super().__init__()
+        # Starlette has declared an empty body, but a stream has no length.
         del self.headers["content-length"]
         self._context = context
         self._watch = watch
@@ -167,6 +169,7 @@ async def approve(context: ContextOf, _actor: HostActor, name: str, body: HostAp
     vm = _find_vm(context, name, body.vm)
     approver = Approver(
         actor=f"vm:{vm.name}",
+        # From the inventory, so that a host can approve for the audiences of VMs that it runs only (invariant 8).
         audience=context.engine.identity.get_audience_key(vm.name),
         vm=vm.name,
         source_address=body.source_address or None,

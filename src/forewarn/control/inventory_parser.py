@@ -91,6 +91,7 @@ async def _parse_in_process(text: bytes) -> Inventory:
         msg = "the inventory parser exited early or timed out: see the log of the service"
         raise ServerError(msg) from error
     finally:
+        # Also when the caller was cancelled: the process would wait for ever to write what is no longer read.
         if process.returncode is None:
             process.kill()
         await process.wait()

@@ -29,5 +29,6 @@ async def create(context: ContextOf, caller: Caller, request: Request) -> LoginL
     # `encode_caller` leaves the expiry out, but a session that begins with the link must end with the token.
     if caller.expires_at is not None:
         content["expires_at"] = caller.expires_at.timestamp()
+    # Signed for this purpose, so that a link cannot serve as a session, nor a session as a link.
     word = TokenSigner(context.authenticator.operator_token, PURPOSE).sign(content, until)
     return LoginLinkOut(url=f"{str(request.base_url).rstrip('/')}/login/link/{word}", expires_at=until)

@@ -168,6 +168,7 @@ async def impact(
 async def _make_maintenance_out(
     context: Context, maintenance: Maintenance, caller: Principal = FILE_OPERATOR
 ) -> MaintenanceOut:
+    # The default caller is for routes that only operators may call, who see everything.
     return (await read_maintenances_out(context, [maintenance], caller))[0]
 
 

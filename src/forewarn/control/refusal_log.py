@@ -42,6 +42,7 @@ class RefusalLog:
         self._engine = engine
         self._refusals = refusals
         self._clock = clock
+        # When it is full the oldest entry is dropped: a flood of refused calls must not fill the memory.
         self._waiting: deque[AuditEntry] = deque(maxlen=_WAITING_MAX)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

@@ -43,6 +43,7 @@ async def plan(context: ContextOf, _actor: Actor, body: RolloutIn) -> RolloutPla
 async def start(context: ContextOf, actor: Actor, key: IdempotencyHeader, body: RolloutIn) -> RolloutOut:
     """Plan a rollout and start it."""
     spec = body.to_spec()
+    # The command would run on this machine as the user of the service, so the setting has to allow it.
     if spec.health is not None and not context.may_run_commands:
         msg = "this service runs no health commands: allow them with the setting health_commands"
         raise Forbidden(msg, setting="health_commands")

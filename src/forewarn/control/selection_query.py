@@ -14,6 +14,7 @@ from forewarn.wire.control import Moment
 
 __all__ = ["SelectionOf"]
 
+# PostgreSQL refuses this character in a text.
 _NO_NUL = r"^[^\x00]*$"
 
 

@@ -35,6 +35,7 @@ router = APIRouter(prefix="/v1/subscriptions", tags=["subscription"])
 @router.post("", status_code=201)
 async def create(context: ContextOf, actor: Actor, body: SubscriptionIn) -> SubscriptionOut:
     """Create a subscription that posts events from now on to a URL; the signing secret is shown only this once."""
+    # The name is not resolved here: its address may change, so each delivery checks the one that it uses (ADR 18).
     check_receiver_url(body.url)
     made = await context.engine.subscriptions.create(
         body.name, body.url, scopes=body.scopes, vms=body.vms, kinds=body.kinds, actor=actor

@@ -208,6 +208,7 @@ def _make_event(
         audience=key,
         update_domain=update_domain,
         resources=tuple(vm.name for vm in vms),
+        # Role instances of a cloud service have no underscore in 2017-03-01 (R20).
         is_iaas=scope is None or scope.kind is not ScopeKind.CLOUD_SERVICE,
         approved_at=draft.now if is_approved else None,
         approved_by=POLICY if is_approved else None,

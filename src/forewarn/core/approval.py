@@ -80,6 +80,7 @@ def _can_be_approved(draft: Draft, event_id: str) -> bool:
 def _is_reserved(draft: Draft, event_id: str, approver: Approver) -> bool:
     """Return True if the tenant's policy reserves the approval for others. A settled event is never refused."""
     event = draft.events[event_id]
+    # An approval that changes nothing gets its 200 (R49), even if the policy reserves the event by now.
     if not _can_be_approved(draft, event_id):
         return False
     _, policy = get_tenant(draft, event, draft.maintenances[event.maintenance_id])

@@ -92,6 +92,7 @@ _ROWS = (
         name="host-maintenance",
         type=EventType.FREEZE,
         source=EventSource.PLATFORM,
+        # Captures show 6, 9 and 30 seconds (1.12).
         duration_s=9,
         description="Host server is undergoing maintenance.",
         is_routine=True,
@@ -111,7 +112,9 @@ _ROWS = (
         source=EventSource.PLATFORM,
         duration_s=-1,
         description="Virtual machine has encountered a failure.",
+        # If a user redeploys one VM early, only the event of that VM goes away (R72).
         is_per_vm=True,
+        # A Freeze where the VMs are migrated live (A15).
         types=frozenset({EventType.FREEZE}),
         notice=timedelta(days=7),
         is_fixed=True,
@@ -149,6 +152,7 @@ _ROWS = (
         description="",
         is_per_vm=True,
         is_fixed=True,
+        # Needed, because its source is the platform; for user operations, the source is enough (R70a).
         is_at_once_unwarned=True,
     ),
     Cause(
@@ -163,6 +167,7 @@ _ROWS = (
     ),
     Cause(
         name="os-upgrade",
+        # No source names the type; a notice of 15 minutes and the loss of state fit a Reboot (A18).
         type=EventType.REBOOT,
         source=EventSource.PLATFORM,
         duration_s=-1,

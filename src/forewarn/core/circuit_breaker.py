@@ -59,6 +59,7 @@ class CircuitBreaker:
             # A receiver that names a pause means all requests, so there is no need to wait for more failures.
             self.failures = max(self.failures, _OPEN_AFTER)
         if self.is_open:
+            # Counted from the failure that opened the circuit, so that the first pause is the shortest.
             pause = min(self.backoff.compute_pause(self.failures - _OPEN_AFTER + 1, jitter), _OPEN_MAX)
             if retry_after is not None:
                 pause = max(pause, min(retry_after, self.backoff.pause_max))

@@ -199,6 +199,7 @@ class Draft:
         """Store the new value of one object."""
         if isinstance(item, Maintenance):
             if item.id not in self.maintenances:
+                # Claims never change afterwards, so an existing maintenance is not indexed again.
                 self._index_holders(item)
                 self._changes.created.add(item.id)
             self.maintenances[item.id] = self._changes.maintenances[item.id] = item

@@ -22,8 +22,10 @@ def enable_audience(draft: Draft, audience: Audience) -> Audience:
     enabled = replace(
         audience,
         enabled_at=draft.now,
+        # Incarnations start over (R46); the epoch distinguishes the new document from an old one with the same number.
         epoch=audience.epoch + 1,
         incarnation=draft.rules.initial_incarnation,
+        # The GET that enables the service counts as a request (R69).
         active_until=draft.now,
     )
     draft.put(enabled)

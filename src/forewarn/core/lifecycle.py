@@ -79,6 +79,7 @@ TRANSITIONS: dict[tuple[MaintenanceState | None, Trigger], MaintenanceState] = {
     (_S.QUEUED, Trigger.CANCEL): _S.CANCELED,
     (_S.SCHEDULED, Trigger.START): _S.STARTED,
     (_S.SCHEDULED, Trigger.CANCEL): _S.CANCELED,
+    # There is no cancel from here: the impact may have happened already (R82).
     (_S.STARTED, Trigger.COMPLETE): _S.COMPLETED,
     (_S.STARTED, Trigger.FAIL): _S.FAILED,
 }

@@ -209,6 +209,7 @@ def audience_key(vm: VirtualMachine, scope: Scope | None) -> str:
     """
     if scope is None or scope.kind is ScopeKind.STANDALONE:
         return f"vm:{vm.name}"
+    # Azure's GPU sizes are those of family N.
     is_gpu = vm.size_series.startswith("N")
     if scope.kind is ScopeKind.SCALE_SET and scope.fault_domain_count == 1 and is_gpu:
         return f"vm:{vm.name}"

@@ -39,6 +39,7 @@ def choose_notice(
     """
     least = get_minimum_notice(cause, event_type, vms)
     asked = _get_requested_notice(request, draft.now)
+    # Unforced, the notice is kept: a VM that asks before a queued operation has its turn gets all of it (ADR 23).
     if request.is_now and request.force_reason is not None:
         return timedelta(0)
     if asked is None:

@@ -214,6 +214,7 @@ def _refuse_over_limit(draft: Draft, maintenance: Maintenance) -> None:
     limit = draft.rules.user_operations_max
     if limit is None or maintenance.source is not EventSource.USER:
         return
+    # R88 limits the operations that are scheduled at once, so one that has started no longer counts.
     pending = [
         m
         for m in draft.find_neighbours(maintenance)

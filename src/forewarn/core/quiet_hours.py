@@ -34,6 +34,7 @@ def find_free_start(
     # An interval without length would overlap nothing, so a single moment counts as the shortest one.
     length = min(max(duration, _INSTANT), _LASTS_MAX)
     moment = at
+    # This ends: each round moves on to a later end of quiet hours, and `until` bounds it.
     while True:
         free_from = max((end for each in distinct for end in _find_ends(each, moment, moment + length)), default=moment)
         if free_from == moment:

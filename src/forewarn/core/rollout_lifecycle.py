@@ -93,6 +93,7 @@ _H = RolloutHostState
 HOST_TRANSITIONS: dict[tuple[RolloutHostState | None, HostTrigger], RolloutHostState] = {
     (None, HostTrigger.CREATE): _H.PENDING,
     (_H.PENDING, HostTrigger.SCHEDULE): _H.WAITING,
+    # Its maintenance was refused, so the host never waited.
     (_H.PENDING, HostTrigger.FAIL): _H.FAILED,
     (_H.PENDING, HostTrigger.SKIP): _H.SKIPPED,
     (_H.WAITING, HostTrigger.START): _H.STARTED,
@@ -101,6 +102,7 @@ HOST_TRANSITIONS: dict[tuple[RolloutHostState | None, HostTrigger], RolloutHostS
     (_H.WAITING, HostTrigger.SKIP): _H.SKIPPED,
     (_H.STARTED, HostTrigger.FINISH): _H.DONE,
     (_H.STARTED, HostTrigger.FAIL): _H.FAILED,
+    # Possible with several maintenances: one has started, and another one was canceled.
     (_H.STARTED, HostTrigger.SKIP): _H.SKIPPED,
 }
 """Next state of a host by state and trigger."""

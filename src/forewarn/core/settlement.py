@@ -103,8 +103,10 @@ def _get_due_time(draft: Draft, maintenance: Maintenance) -> datetime | None:
     coupled = {name for name, scope in draft.scopes.items() if scope.couples_deletes}
     others = find_coupled_deletes(maintenance, neighbours, coupled)
     at = max(get_ready_time(draft, m) for m in (maintenance, *others))
+    # Coupled deletes may hold back an approved start, but not past its own NotBefore (R76, R92).
     at = min(at, maintenance.not_before or at)
     if at <= draft.now and is_held(maintenance, neighbours):
+        # Without a due time the scheduler leaves it alone; the end of the other one settles it, as a neighbour.
         return None
     return at
 
@@ -123,4 +125,5 @@ def force_start(draft: Draft, maintenance: Maintenance, *, reason: str) -> Maint
     if maintenance.state is MaintenanceState.SCHEDULED and is_held(maintenance, draft.find_neighbours(maintenance)):
         msg = f"maintenance {maintenance.id} cannot start: another one is in progress on one of its VMs; wait for it"
         raise Conflict(msg, id=maintenance.id)
+    # Even while the clock is not trusted: an operator's command depends on no deadline (ADR 29).
     return start_maintenance(draft, maintenance, reason=reason)

@@ -52,6 +52,7 @@ def split_into_groups(
         At least one group; a single empty one if there is no VM.
     """
     if not vms:
+        # A host without running VMs still gets its maintenance.
         return [[]]
     if cause.is_per_vm:
         return [[vm] for vm in vms]

@@ -96,6 +96,7 @@ class MetadataApp:
         self._enabling: dict[str, asyncio.Task[None]] = {}
         self._unknown_ids: dict[tuple[str, int, int, str], None] = {}
         self._turns = FairGate(
+            # Weights are bytes here, not event ids as in the defaults. The quotas have bounded these bytes already.
             QueueLimits(weight_max=traffic.limits.body_bytes_max, owner_weight_max=traffic.limits.body_bytes_max)
         )
         self._dialect = authority.feed.dialect
@@ -127,6 +128,7 @@ class MetadataApp:
             response_or_none = await self._send_faulty_response(request, response, fault)
         else:
             response_or_none = response
+        # An ordinary response is recorded before it is sent: a client that has received it finds the request here.
         if self._traffic.journal is not None:
             # The journal must not claim an answer that the client could not receive.
             is_whole = response_or_none is not None or (fault is not None and fault.kind.name in faulty_responses.WHOLE)
@@ -149,8 +151,10 @@ class MetadataApp:
 
     async def _route_request(self, request: Request) -> Response:
         connection: VmConnection = request.scope["state"]["connection"]
+        # Before the checks of R62: an unknown caller gets 404 for every path, and is counted.
         caller = self._require_caller(connection)
         path: str = request.scope["path"].removesuffix("/")
+        # Microsoft's C# library asks for `/metadata/scheduledEvents` (R3).
         route = path.lower()
         if route == _EVENTS or (route == _LEGACY and self._dialect.legacy_latest):
             if self.before_answer is not None:
@@ -186,6 +190,7 @@ class MetadataApp:
 
     async def _apply_fault(self, request: Request, connection: VmConnection, caller: Caller) -> None:
         """Apply a fault to this request if one matches (R66)."""
+        # A POST would use up a fault of the document without showing it: its response has no document by default (A13).
         places = {FaultPoint.STATUS, FaultPoint.TIME, FaultPoint.BYTES} | (
             {FaultPoint.DOCUMENT} if request.method == "GET" else set()
         )
@@ -249,6 +254,7 @@ class MetadataApp:
     def _require_caller(self, connection: VmConnection) -> Caller:
         """Return the caller; call again after each wait, since the inventory may have changed meanwhile."""
         caller = connection.current_caller()
+        # Before the first inventory, any caller may be a VM: 503 makes it retry, where 404 might make it give up.
         if caller is None and not self._authority.identity.is_known:
             raise RequestRefused(_build_unavailable_response())
         if caller is None:
@@ -265,11 +271,13 @@ class MetadataApp:
         version = check_events_request(
             request,
             self._versions,
+            # The legacy path names no version, and is answered in the shape of the first one (A4).
             version_name="2017-03-01" if is_legacy else None,
             host_names=limits.host_names,
             is_local=not peer,
         )
         index = self._indexes[version.name]
+        # After the checks above and before the body (R62), so a request that they refuse does not count.
         self._check_rate(caller)
         if request.method == "POST":
             return await self._answer_post(request, connection, caller, index)
@@ -285,6 +293,7 @@ class MetadataApp:
             wait_s = self._parse_wait_s(request)
             if wait_s > 0:
                 headers = {"preference-applied": "wait"}
+            # The incarnation alone is not enough: it starts anew after disabling (R46), and audiences count separately.
             seen = (channel.key, channel.epoch, channel.incarnation)
             await self._hold_request(connection, channel, wait_s)
             # During the wait the VM may have moved to another scope, or left the inventory.
@@ -292,8 +301,10 @@ class MetadataApp:
             if (channel.key, channel.epoch, channel.incarnation) == seen:
                 headers["etag"] = f'"{channel.incarnation}"'
                 return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+        # The audience may have been disabled while the request was held. The retry enables it anew (R70).
         if not channel.replies:
             return _build_unavailable_response()
+        # A request that a fault strikes may be remembered: the memo holds no response, and faults switch it off.
         if self.before_answer is None and _NOT_PLAIN.isdisjoint(request.headers.keys()):
             connection.remember_request(index)
         response = encode_json_response(
@@ -337,9 +348,11 @@ class MetadataApp:
             if not over.is_read:
                 await self._discard_body(request, response)
         except LimitExceeded as error:
+            # The authority was asked only after the body had been read, so there is nothing to discard.
             budgets.count_refusal(find_exceeded_limit(error), vm)
             response = _build_too_many_response()
         # The delay makes a client that retries at once cheap.
+        # `count_approval` has ended by now, so a refusal that waits does not count as an approval at work.
         await self._delay_response(connection, _REFUSAL_DELAY_S)
         raise RequestRefused(response)
 
@@ -358,9 +371,10 @@ class MetadataApp:
     async def _approve_events(self, event_ids: tuple[str, ...], connection: VmConnection, index: int) -> Response:
         caller = self._require_caller(connection)
         channel = caller.channel
-        # A repeated approval needs no further decision.
+        # A repeated approval needs no further decision, and neither does an empty list (R56).
         if not channel.settled.issuperset(event_ids):
             await self._commit_approval(event_ids, connection, caller, index)
+        # An approval keeps an audience enabled (R69), but only a GET enables it (R67).
         if channel.is_enabled:
             channel.last_polled_at = self._traffic.now
         if self._dialect.post_body == "document" and channel.replies:
@@ -414,6 +428,7 @@ class MetadataApp:
             # This dialect accepts unknown ids and ignores them (A11), so the other ids are still to be approved.
             known = [i for i in event_ids if i not in set(approval.unknown)]
             approval = await self._authority.approve(known, approver)
+        # 400, since the protocol documents no other refusal of an approval (A10).
         if approval.refused:
             raise RequestRefused(
                 encode_error_response(HTTPStatus.BAD_REQUEST, "Bad request: . This VM may not approve this event")
@@ -440,6 +455,7 @@ class MetadataApp:
         limit = self._traffic.limits.body_size_bytes_max
         body = bytearray()
         over: OverLimit | None = None
+        # The parser refuses a request in which this is no number.
         size_bytes = int(request.headers.get("content-length", 0))
         is_refused = size_bytes > limit and "expect" in request.headers  # client awaits 100 Continue
         if not is_refused:
@@ -462,6 +478,7 @@ class MetadataApp:
         if over is not None:
             over.is_read = True
             raise over
+        # For the journal: the stream can be read only once.
         request.scope["state"]["body"] = bytes(body)
         return bytes(body)
 

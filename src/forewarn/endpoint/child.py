@@ -45,6 +45,7 @@ _GC_THRESHOLDS = (50_000, 20, 50)
 _ANSWER_S = 30.0
 """Time limit for the service's answer; the VM then gets an error, although the request may have been carried out."""
 
+# Bounds what waits while the service does not read; one more call gets 503 (ADR 25).
 _UNSENT_BYTES_MAX = 8 << 20
 # Each of these bounds the work between two chances to answer VMs.
 _TOLD_AT_ONCE = 100
@@ -83,6 +84,7 @@ class PipeAuthority:
             ControlUnreachable: Too many calls are pending, or there is no answer.
             ForewarnError: The service reported an error.
         """
+        # The app shares calls, too, but only until `_ANSWER_S`; a later retry joins the call that is still pending.
         call = self._enabling.get(key)
         if call is None:
             number, call = self._register_call()
@@ -176,6 +178,7 @@ class ChildEndpoint:
         self._authority = PipeAuthority(pipe, settings)
         self._feed, self._identity = self._authority.feed, self._authority.identity
         self._journal = RequestJournal(clock.now, settings.requests_kept, settings.requests_before)
+        # The registry stays empty: if faults may be injected, the service answers VMs in its own process (ADR 25).
         self._traffic = Traffic(settings.limits, len(self._feed.versions), FaultRegistry(clock), self._journal or None)
         app = MetadataApp(self._authority, clock, self._traffic, settings.first_answer_delay_s)
         self._server = MetadataServer(app, self._traffic, self._identity, clock)
@@ -225,8 +228,10 @@ class ChildEndpoint:
                     await self._start_listening()
                 self._pipe.send(messages.encode(messages.SyncReply(message.number)))
             case messages.CounterRequest():
+                # In a task, since it waits for the service to read, and documents must not wait behind it.
                 self._start_task(self._send_counters(message))
             case messages.StopRequest():
+                # In a task, since requests under way may still need answers of the service.
                 self._start_task(self._stop_server(message.grace_s))
             case EndpointSettings():
                 pass  # applied at start
@@ -320,6 +325,7 @@ class ChildEndpoint:
             self._pipe.send(messages.encode(messages.JournalEntries(requests[start : start + _TOLD_AT_ONCE])))
             await asyncio.sleep(0)
         traffic = self._traffic
+        # Last, because its arrival ends the wait of the service, which also expects the entries above.
         counted = messages.CounterReport(
             number=request.number,
             fast=traffic.fast_path_counts,

@@ -46,6 +46,7 @@ def fit_descriptors(settings: Settings, descriptors: int) -> Settings:
     wanted = settings.connections_max + settings.control_connections_max + _SPARE
     if descriptors < 0 or descriptors >= wanted:
         return settings
+    # With very few descriptors, the whole spare would leave none for callers.
     free = max(descriptors - min(_SPARE, descriptors // 4), 2)
     control_max = min(settings.control_connections_max, max(free - settings.connections_max, free // 2))
     is_asked_for = bool(settings.model_fields_set & {"connections_max", "control_connections_max"})
@@ -60,6 +61,7 @@ def fit_descriptors(settings: Settings, descriptors: int) -> Settings:
     return settings.model_copy(
         update={
             "control_connections_max": control_max,
+            # At least a quarter stays for callers who have presented a token.
             "control_unknown_connections_max": min(
                 settings.control_unknown_connections_max, max(control_max * 3 // 4, 1)
             ),

@@ -34,6 +34,8 @@ __all__ = ["HttpProtocol", "VmConnection"]
 # A poll has a few hundred bytes. Larger requests are rare, and remembering them would let VMs fill the memory with memo
 # entries.
 _CANDIDATE_BYTES_MAX = 2048
+# With a fixed limit of 256 connections for each VM, 64 VMs could take all of them. A share of the free ones leaves room
+# for others (ADR 27).
 _SHARES = 32
 _SHARE_MIN = 16
 """A VM may hold 1/`_SHARES` of the free connections, and at least `_SHARE_MIN` while any are free."""
@@ -54,12 +56,15 @@ def _encode_refusal(status: HTTPStatus, text: str, more: str = "") -> _Refusal:
 
 
 # Encoded once, at import: a flood of connections must be refused at the lowest possible cost.
+# The odd "Bad request: ." is how Azure's texts begin (R63, R65).
 _MALFORMED = _encode_refusal(HTTPStatus.BAD_REQUEST, "Bad request: . Malformed HTTP request")
 _TOO_LARGE = _encode_refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "Request header fields too large")
 _TOO_SLOW = _encode_refusal(HTTPStatus.REQUEST_TIMEOUT, "Request timeout")
+# Unlike with the others, the same request may succeed a second later.
 _BUSY = _encode_refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections", "retry-after: 1\r\n")
 
 
+# `TOO_OFTEN` is missing: only the control listener overrides `is_throttled`, which leads to it.
 _REFUSALS = {
     RefusalReason.MALFORMED: _MALFORMED,
     RefusalReason.TOO_LARGE: _TOO_LARGE,
@@ -77,6 +82,7 @@ class HttpProtocol(GuardedProtocol):
 
     def on_headers_complete(self) -> None:
         # The ASGI scope keeps only the path. The journal records the target as sent, which may be an absolute URL.
+        # uvicorn copies the state for each request, so pipelined requests do not overwrite each other's target.
         self.scope["state"]["target"] = self.url
         super().on_headers_complete()
 
@@ -139,6 +145,7 @@ class VmConnection(asyncio.Protocol):
         self.is_lost = False
         self.listening: object = None
         self.held: asyncio.Future[None] | None = None
+        # Idle from the first moment, so that a client that connects and never sends anything is closed, too.
         self.active_s = traffic.monotonic_s
         self.receiving_s: float | None = None
         self.receiving_request = 0
@@ -179,6 +186,7 @@ class VmConnection(asyncio.Protocol):
                 return
         # The parser must be idle: known bytes may also be part of a body, and responses must keep the request order.
         elif caller is not None and (inner is None or inner.is_idle):
+            # A request that arrives in pieces, or together with another, is not found here and goes to the parser.
             known = self._traffic.memo.get(data)
             # A caller that an inventory change has retired has no replies, so the slow path resolves it again.
             replies = caller.channel.replies
@@ -193,6 +201,7 @@ class VmConnection(asyncio.Protocol):
                 if traffic.journal is not None:
                     traffic.journal.record_fast_request(caller.vm.name, self.peer, data, replies[version].body)
                 # One write for head and body, since each write is a system call and may become a packet.
+                # The write buffer needs no check: while it is full, `pause_writing` has stopped reading.
                 if closes:
                     self._transport.write(traffic.fast_response_prefix + replies[version].closing_bytes)
                     self._transport.close()
@@ -209,6 +218,7 @@ class VmConnection(asyncio.Protocol):
         inner = self._inner
         if inner is None or not inner.has_complete_request:
             return False
+        # uvicorn's `cycle` is the newest request, so of several responses only the last one closes the connection.
         inner.cycle.keep_alive = False
         self._release_held_request()
         return True  # otherwise asyncio would close the transport before the response is written
@@ -246,6 +256,7 @@ class VmConnection(asyncio.Protocol):
         caller, inner = self.caller, self._inner
         # More bytes that arrived meanwhile have cleared the candidate, so it belongs to this request.
         if self._candidate is not None and caller is not None and inner is not None:
+            # Not `cycle.keep_alive`: it is also cleared when this client ends its side, whatever the bytes say.
             self._traffic.remember_request(self._candidate, version, closes=not inner.stays_open, vm=caller.vm.name)
 
     def current_caller(self) -> Caller | None:
@@ -278,6 +289,7 @@ class VmConnection(asyncio.Protocol):
     async def wait_until_lost(self) -> None:
         """Wait until the connection has ended."""
         if not self.is_lost:
+            # `connection_lost` completes it, as it completes the wait of a long poll.
             self.held = self._loop.create_future()
             await self.held
 
@@ -309,6 +321,7 @@ class VmConnection(asyncio.Protocol):
 
     def send_refusal(self, refusal: _Refusal) -> None:
         """Send this refusal and close."""
+        # The app counts its own responses. This one bypasses it, often before a method or version is known.
         self._traffic.outcomes["other", "other", refusal.status] += 1
         self._record_in_journal(refusal.status)
         self._transport.write(refusal.status_line + self._traffic.common_header_lines + refusal.headers_and_body)
@@ -322,10 +335,12 @@ class VmConnection(asyncio.Protocol):
             self.stuck_s = monotonic_s  # a closing transport lives on until the client has taken the last bytes
         # The checks run once a second, so a limit may be exceeded by a tick or two.
         if self.stuck_s is not None and monotonic_s - self.stuck_s > limits.request_timeout_s:
+            # `close` would first wait for the client to take the rest, and that is what it does not do.
             self._transport.abort()
         elif inner is not None and inner.is_receiving:
             # Measured from the first check that sees the request arriving, so that requests need no timers of their
             # own.
+            # The number is compared, since a busy connection may have another half-received request at each check.
             if self.receiving_s is None or self.receiving_request != inner.requests_begun:
                 self.receiving_s, self.receiving_request = monotonic_s, inner.requests_begun
             elif monotonic_s - self.receiving_s > limits.request_timeout_s:

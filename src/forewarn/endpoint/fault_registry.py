@@ -128,6 +128,7 @@ class FaultRegistry:
         for fault in self.in_force.values():
             # Draw a number only for a partial rate, so that other faults do not change the sequence of a seed.
             if fault.applies_to(vm, method, places) and (fault.rate >= 1.0 or self._rng.random() < fault.rate):
+                # This may change `in_force`, which is safe because the iteration ends here.
                 self._count_strike(fault)
                 return fault
         return None

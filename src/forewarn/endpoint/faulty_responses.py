@@ -140,6 +140,7 @@ async def send_malformed(connection: VmConnection, fault: InjectedFault, answer:
         answer: Correct response.
         stamp: Header lines with the date and the server.
     """
+    # Written past uvicorn, which sends no malformed response; as its state no longer fits, the connection has to end.
     phrase = HTTPStatus(answer.status).phrase
     lines = [f"{name}: {value}" for name, value in answer.headers.items()]
     lines += [f"content-length: {len(answer.body)}", "connection: close"]

@@ -94,6 +94,7 @@ class InventoryPart(_Message):
         is_last: True for the last part.
     """
 
+    # msgspec copies an empty default for each message, so the lists are not shared.
     vms: list[VirtualMachine] = []
     scopes: list[Scope] = []
     removed_vms: list[str] = []

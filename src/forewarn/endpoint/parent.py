@@ -186,6 +186,7 @@ class MetadataProcess:
                 raise ServerError(msg)
             yield
         finally:
+            # First, or the end of the process would count as a crash and cause a restart.
             self._is_ending = True
             # While any process holds a socket open, the kernel goes on to queue connections that no one will accept.
             for sock in self._sockets:
@@ -198,6 +199,7 @@ class MetadataProcess:
 
     def _spawn_process(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()
+        # Our copy must be closed: while it is open, the pipe does not end with the process.
         with theirs:
             numbers = [theirs.fileno(), *(sock.fileno() for sock in self._sockets)]
             process = subprocess.Popen(  # noqa: S603 - this same program
@@ -215,6 +217,7 @@ class MetadataProcess:
         """Make sure that the process has ended, and return its exit status."""
         # First, so that a failure here cannot make `start_process` end the same process again.
         self._started = None
+        # A process that works ends when its pipe closes; one that hangs is killed below.
         ours.close()
         try:
             return await asyncio.to_thread(process.wait, timeout_s)
@@ -257,6 +260,7 @@ class MetadataProcess:
     async def _exchange_messages(self, ours: socket.socket, ready: asyncio.Future[bool]) -> None:
         """Send a process the full state, then the changes, and handle its messages until it is gone."""
         pipe = await Pipe.from_socket(ours)
+        # Nothing is awaited from here until all of it is queued, so no update gets in front of the snapshot.
         self._pipe = pipe
         self._sent_inventory = ({}, {})
         self._queue.clear()
@@ -292,6 +296,7 @@ class MetadataProcess:
         await asyncio.wait({first}, timeout=_START_S)
         failures = 0
         while failures < _CHECKS:
+            # Any message is a sign of life, so this answer needs no future that waits for it.
             before = self._batches_received
             # Bypass the queue, so that a process still receiving a large inventory can answer in between.
             pipe.send(messages.encode(messages.SyncRequest(next(self._numbers))))
@@ -323,6 +328,7 @@ class MetadataProcess:
                 question.set_result(False)
         self.connection_count = 0
         self._is_behind = False
+        # The next process counts from 0, so the sums so far become its base.
         self._earlier_totals = _EarlierTotals(self._traffic)
 
     # Updates
@@ -460,6 +466,7 @@ class MetadataProcess:
                 self._complete_question(message.number)
 
     def _start_call(self, work: Coroutine[Any, Any, None]) -> None:
+        # The process limits its pending calls (`calls_max`), and with them these tasks.
         task = asyncio.create_task(work)
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
@@ -501,6 +508,7 @@ class MetadataProcess:
         question = self._questions.pop(number, None)
         if question is None:
             return
+        # Also for a late answer: the process has applied everything before the question.
         self._is_behind = False
         if not question.done():
             question.set_result(True)
@@ -537,6 +545,7 @@ class MetadataProcess:
         if self._pipe is None:
             return False
         question = self._queue_question(make_message)
+        # `wait` leaves the question pending after the time-out; its late answer ends `_is_behind`.
         done, _ = await asyncio.wait({question}, timeout=_SYNC_S)
         if not done:
             self._is_behind = True

@@ -57,6 +57,7 @@ class OverLimit(Exception):
 def find_exceeded_limit(error: ForewarnError) -> str:
     """Return the limit that an error names as exceeded; empty if the error is about something else."""
     limit = error.details.get("limit")
+    # Some errors give the number of the limit here, not its name.
     if isinstance(limit, str):
         return limit
     return error.code if isinstance(error, LimitExceeded) else ""
@@ -98,6 +99,7 @@ class HeldBody:
 
     def release(self) -> None:
         """Release the bytes that were kept."""
+        # Called twice for a body that was refused while it arrived; the second call must release nothing.
         kept_bytes, self._kept_bytes = self._kept_bytes, 0
         self._budgets.add_body_bytes(self._vm, -kept_bytes)
 
@@ -143,6 +145,7 @@ class VmQuotas:
         """
         # Checked before the body is read: the request that crosses the limit is still accepted, the next one is not.
         if self._sent_bytes[vm] >= self._limits.approval_bytes_per_vm_minute_max:
+            # At least a second: `Retry-After: 0` would invite a retry at once.
             raise OverLimit(_A_MINUTE, max(1, round(self._minute_ends_s - self._monotonic_s)))
         use = self._pending.setdefault(vm, _PendingWork())
         if use.requests >= self._limits.approvals_at_work_per_vm_max:

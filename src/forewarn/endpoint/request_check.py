@@ -88,6 +88,7 @@ def check_sender(request: Request, host_names: frozenset[str] = frozenset(), *, 
     Raises:
         RequestRefused: A header shows another sender or another destination.
     """
+    # HTTP/1.1 requires exactly one (RFC 9112, section 3.2); HTTP/1.0 does not know the header.
     hosts = request.headers.getlist("host")
     is_old = request.scope["http_version"] == "1.0"
     is_ours = len(hosts) == 1 and is_own_host(hosts[0], host_names)
@@ -96,6 +97,7 @@ def check_sender(request: Request, host_names: frozenset[str] = frozenset(), *, 
         raise RequestRefused(encode_json_response(HTTPStatus.BAD_REQUEST, imds.HOST_REFUSED))
     if "x-forwarded-for" in request.headers:
         raise RequestRefused(encode_json_response(HTTPStatus.BAD_REQUEST, imds.FORWARDED))
+    # No client of the protocol sends one. A browser does with every request that may change something.
     if "origin" in request.headers:
         raise RequestRefused(encode_json_response(HTTPStatus.BAD_REQUEST, imds.ORIGIN_REFUSED))
 

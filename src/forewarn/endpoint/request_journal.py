@@ -30,6 +30,7 @@ class _FastPathEntry(NamedTuple):
         # These bytes have passed the HTTP parser before, so they are split without any checks.
         head, _, _ = self.request.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
+        # Padded: in a request that begins with empty lines, `head` is empty, and unpacking would fail.
         method, target, *_ = f"{first}  ".split(" ")
         headers = tuple((name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines))
         return Exchange(
@@ -125,6 +126,7 @@ class RequestJournal:
 
     def add_entries(self, entries: Iterable[JournalEntry]) -> None:
         """Add requests recorded by another process, except those already known."""
+        # Two reports may overlap: a late one, and one that was requested before it arrived.
         newest = self.newest_number
         self._entries.extend(each for each in entries if each.number > newest)
 

@@ -17,6 +17,7 @@ from forewarn.publishing.identity import Identity
 
 __all__ = ["ListeningSockets", "MetadataServer"]
 
+# The default of net.core.somaxconn since Linux 5.4. Half of the clients open a connection for each poll (W8).
 _BACKLOG = 4096
 _SEND_BUFFER_BYTES = 128 << 10
 
@@ -39,6 +40,7 @@ class ListeningSockets:
             server.close()
         for connection in self._connections():
             if connection.listening is self:
+                # Not finished, since the interface may belong to another VM by now.
                 connection.abort()
 
 
@@ -70,6 +72,7 @@ class MetadataServer:
             access_log=False,
             proxy_headers=False,  # no header may replace the address that identifies the VM (R2)
         )
+        # Otherwise the first request of a VM waits for it: the protocol loads a configuration that is not loaded yet.
         self._config.load()
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
@@ -96,6 +99,7 @@ class MetadataServer:
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Start the tick and accept on sockets that are already bound."""
+        # First, or the first responses would have no Date header (R8).
         self._tick()
         await self.listen(sockets)
 
@@ -126,6 +130,7 @@ class MetadataServer:
 
     async def stop(self, grace_s: float = 2.0) -> None:
         """Stop accepting, answer held requests, give pending responses `grace_s` seconds, and close."""
+        # First, so that no request is held from here on.
         self._traffic.is_stopping = True
         for server in self._servers:
             server.close()

@@ -49,6 +49,7 @@ class ClockCommands:
                 draft.record(EntryKind.CLOCK_JUMPED, reason=describe_jump(jump))
 
         await self._committer.record(change, actor="forewarn")
+        # Only after the commit: if it fails, the next round of the scheduler tries to store the jump again.
         guard.is_stored = True
 
     @trace_command("confirm clock")
@@ -61,6 +62,7 @@ class ClockCommands:
 
         def work(tx: Transaction) -> TransactionResult[None]:
             draft = self._committer.make_draft(tx, actor)
+            # The stored jump may be another replica's, and the one detected here may not be stored yet.
             jump = tx.get_clock_jump() or self.guard.jump
             if jump is None:
                 msg = "nothing to confirm: the clock has not jumped since it was last confirmed"

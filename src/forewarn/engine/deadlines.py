@@ -70,6 +70,7 @@ class DeadlineCommands:
             tx.extend_active_until(heard)
             gone = [a for a in silent if a.key not in heard]
             if not (waiting or gone):
+                # Audiences that have asked since took up part of the limit, so silent ones may remain.
                 return TransactionResult(answer=DueWork(jobs=jobs, has_more=bool(heard)))
             changes = self._start_due(tx, waiting, [a.key for a in gone])
             after = [changes.maintenances.get(m.id, m) for m in waiting]
@@ -107,6 +108,7 @@ class DeadlineCommands:
             changes = draft.finish()
             # Last, since the draft plans checks from the state alone and does not know that one was just made.
             changes.alert_checks.update(following)
+            # Not `save_draft`, which skips empty decisions: even a check that finds nothing has a successor.
             tx.save(changes)
             return TransactionResult(answer=len(checks) == limit, changes=[changes])
 
@@ -121,6 +123,7 @@ class DeadlineCommands:
         state.maintenances.update((m.id, m) for m in due)  # read earlier in this transaction
         state = tx.load_maintenances({*(m.id for m in due), *state.focus}, into=state)
         draft = self._committer.make_draft(tx, "forewarn", state)
+        # Before settling: without the vote of a silent audience, all votes may be in, and the start due (R86).
         for key in audience_keys:
             enablement.disable_audience(draft, draft.audiences[key])
         settlement.settle_maintenances(draft)
@@ -168,6 +171,7 @@ class DeadlineCommands:
         is_held = self._committer.clock_guard.jump is not None
 
         def read(reader: Reader) -> datetime | None:
+            # Those in flight are due already: with them the scheduler would never sleep. The end of each call wakes it.
             moments = [reader.next_due_at(skipped, only_started=is_held)]
             if self._committer.rules.alert_thresholds.is_on:
                 self._alerts_due_at = reader.next_alert_check_at()

@@ -93,6 +93,7 @@ class Engine:
         """Fill the feed and the identity from the store; silence while the service was down does not count."""
         committer, guard = self.committer, self.clock.guard
         rules = committer.rules
+        # No VM can ask while the service is down, so no audience counts as silent before the grace is over (R69).
         threshold = committer.clock.now() - rules.disable_after + rules.restart_grace
 
         def extend(tx: Transaction) -> None:
@@ -113,6 +114,7 @@ class Engine:
 
     async def drain(self) -> None:
         """Wait for the commands under way; used when the service stops."""
+        # First, because approvals that wait here become commands of the committer.
         await self.authority.drain()
         await self.committer.drain()
 

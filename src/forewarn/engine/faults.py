@@ -46,6 +46,7 @@ class FaultCommands:
         Raises:
             NotFound: A VM does not exist.
         """
+        # Looked up first: an unknown VM must be refused before the fault is in force.
         keys = {
             self._committer.identity.get_audience_key(name)
             for name in vms or [vm.name for vm in self._committer.identity.vms]

@@ -20,6 +20,7 @@ __all__ = ["Follower"]
 
 _log = structlog.get_logger("forewarn.engine.follower")
 
+# A lost notification delays a change by a second at most (ADR 14).
 _POLL_S = 1.0
 _RETRY_S = 0.5
 

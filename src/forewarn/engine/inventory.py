@@ -189,6 +189,7 @@ class InventoryCommands:
                 )
             except _OutdatedError:
                 continue
+        # Hosts that keep declaring themselves may outdate every plan, so the last one is made in the transaction.
         return await self._apply_declaration(plan, fingerprint, actor=actor, key=key)
 
     @trace_command("apply host")
@@ -242,6 +243,7 @@ class InventoryCommands:
             merged, change = apply_inventory(part, after, active)
             less, more = extract_changes(part, merged)
             # Only the surroundings of this host were read; all other VMs are unchanged.
+            # The count of this replica may lag behind the rows just read, hence the lower bound.
             elsewhere = max(self._committer.identity.vm_count - len(part.vms), 0)
             scopes = _index_by_name(part.scopes), _index_by_name(merged.scopes)
             change = replace(change, unchanged=change.unchanged + elsewhere)
@@ -264,6 +266,7 @@ class InventoryCommands:
         def read(reader: Reader) -> tuple[InventoryDifference, Conflict | None]:
             before = reader.get_inventory()
             refusal: Conflict | None = None
+            # Without the active maintenances, so that an inventory that is refused still shows its differences.
             merged, _ = apply_inventory(before, inventory, [])
             try:
                 if removals is not None and reader.get_inventory_fingerprint() != SAMPLE_FINGERPRINT:
@@ -325,12 +328,14 @@ class InventoryCommands:
             known = recall_outcome(tx, key)
             if known is not None:
                 return TransactionResult(answer=InventoryChange(**known))
+            # First: later in this transaction, its own marks would count as missed changes too.
             missed = self._committer.read_missed_documents(tx)
             draft = self._committer.make_draft(tx, actor)
             declaration = plan(tx)
             if declaration is None:
                 return TransactionResult(answer=InventoryChange(unchanged=self._committer.identity.vm_count))
             change = declaration.change
+            # Thousands of hosts may repeat their declaration each minute, and unchanged ones write nothing (ADR 15).
             if fingerprint is None and declaration.is_empty:
                 return TransactionResult(answer=change)
             # A declaration of one host was compared with the active maintenances in this transaction already.

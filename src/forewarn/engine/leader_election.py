@@ -184,6 +184,7 @@ class LeasedLeadership:
             try:
                 await self._renew_or_take_lease()
             except ForewarnError as error:
+                # No reason to step down yet: the lease lasts until its end, and the next attempt may still renew it.
                 _log.warning("cannot renew the lease; retrying", error=error.message)
             except Exception:  # noqa: BLE001 - the loop must survive a bug; the log has the trace
                 _log.exception("cannot renew the lease; retrying")
@@ -207,6 +208,7 @@ class LeasedLeadership:
                     self._term = None
                 return
 
+        # Also after a renewal that came too late: if no other replica holds the lease, it is taken under a new term.
         def take() -> Lease | None:
             with self._store.write() as tx:
                 if is_wrong:

@@ -76,6 +76,7 @@ class LocalAuthority:
             StoreUnavailable: Nothing was approved, as far as is known; or too many approvals wait already.
             LimitExceeded: Too many approvals of this VM or operator wait already.
         """
+        # A repeated id counts once (R52), also against the caller's share of the queue.
         ids = tuple(dict.fromkeys(event_ids))
         owner, weight = approver.vm or approver.actor, max(1, len(ids))
         if approver.audience is not None:

@@ -151,6 +151,7 @@ class MaintenanceCommands:
         if fault is None:
             return request
         reason = request.force_reason or f"fault {fault.kind.name}"
+        # Forced, because it undercuts the minimum; and a notice cannot be combined with the other two.
         return replace(request, notice=fault.delay, not_before=None, is_now=False, force_reason=reason)
 
     @trace_command("cancel")
@@ -245,6 +246,7 @@ class MaintenanceCommands:
             ids = decide(draft)
             settlement.settle_maintenances(draft)
             changes = save_draft(tx, draft)
+            # In the transaction of the changes, so that a repetition after a crash finds both or neither.
             save_outcome(tx, key, {"maintenances": ids}, draft.now)
             return TransactionResult(answer=[draft.maintenances[i] for i in ids], changes=[changes])
 
@@ -259,6 +261,7 @@ class MaintenanceCommands:
         key: IdempotencyKey | None,
     ) -> Maintenance:
         def load(tx: Transaction) -> WorkingSet:
+            # The end of this one may free its neighbours, which are then announced or started in the same transaction.
             return tx.load_maintenances([maintenance_id], with_neighbours=True)
 
         def decide(draft: Draft) -> list[str]:

@@ -32,6 +32,7 @@ def check_owned(reader: Reader, scopes: Iterable[str], vms: Iterable[str]) -> No
         if not found:
             msg = f"vm {name!r} does not exist: see 'forewarn vm list'"
             raise NotFound(msg, vm=name)
+        # A VM sees all events of its scope (R58), so its owner has to own the whole scope (ADR 16).
         if not _is_standalone(found[0], reader.find_scopes([found[0].scope or ""])):
             msg = f"vm {name!r} is in scope {found[0].scope!r} and sees all its events: name the scope"
             raise InvalidRequest(msg, vm=name)

@@ -39,6 +39,7 @@ class RetentionCommands:
         """
         if self._committer.clock_guard.jump is not None:
             return PruneResult()  # by a clock that has jumped, anything may look old
+        # Read once: what grows old during a long deletion is left to the next one, so the loop below ends.
         now = self._committer.clock.now()
         before, why = now - history, f"older than {format_duration(history)} (history_retention)"
         excess = await self._committer.read(lambda reader: reader.get_newest_excess_at(entries_max))

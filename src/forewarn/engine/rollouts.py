@@ -62,6 +62,7 @@ class RolloutCommands:
     """
 
     def __init__(self, *, committer: Committer) -> None:
+        # Assumed at the start: the database may hold rollouts from before a restart.
         self.may_be_active = True
         self._changes_noted = 0
         self._committer = committer
@@ -297,6 +298,7 @@ class _RolloutTurn:
         self._decide_and_save(state, decide)
 
     def _decide_and_save(self, state: WorkingSet, decide: Callable[[Draft], list[Maintenance]]) -> list[Maintenance]:
+        # A draft for each step, saved before the next one, whose working set must include what this one changes.
         draft = self._committer.make_draft(self._tx, f"rollout:{self._rollout.id}", state)
         made = decide(draft)
         settlement.settle_maintenances(draft)

@@ -193,6 +193,7 @@ class TokenCommands:
         changes = ChangeSet(entries=list(entries))
 
         def work(tx: Transaction) -> TransactionResult[None]:
+            # Without a draft: the entries already carry the times and callers of the refused calls.
             tx.save(changes)
             return TransactionResult(answer=None, changes=[changes])
 

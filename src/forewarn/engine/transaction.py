@@ -96,6 +96,7 @@ class Snapshot:
         return cls(
             position=reader.get_position(),
             index=InventoryIndex.of(reader.get_inventory()),
+            # A list: the generator goes on reading, and the view of the database is closed before the result is used.
             documents=list(reader.iter_documents()),
         )
 
@@ -223,8 +224,10 @@ class Committer:
         self._read = read
         self._read_long = read_long or read
         self._waiting_max = waiting_max
+        # asyncio's lock is fair: commands that wait for it run in the order in which they were issued.
         self._lock = asyncio.Lock()
         self._commands: set[asyncio.Task[Any]] = set()
+        # Only `commit` uses this, on the writer's thread and in one transaction at a time, so it needs no lock.
         self._is_in_doubt = False
         self._position = 0
 
@@ -252,6 +255,7 @@ class Committer:
         def work(tx: Transaction) -> TransactionResult[T]:
             draft = self.make_draft(tx, actor, load(tx))
             answer = decide(draft)
+            # In the same transaction: a queued maintenance has no due time, so after a crash nothing would announce it.
             settlement.settle_maintenances(draft)
             return TransactionResult(answer=answer, changes=[save_draft(tx, draft)])
 
@@ -278,6 +282,7 @@ class Committer:
             StoreUnavailable: Too many changes wait for the database; or the store takes none. Then the commit may have
                 succeeded all the same.
         """
+        # Taken here: `run_in_executor` does not pass context variables on to the writer's thread.
         origin = self.tracing.current_span()
 
         def transact() -> TransactionResult[T]:
@@ -288,6 +293,7 @@ class Committer:
                 result = work(tx)
                 # The commit happens at the end of this block; if it raises, it may have succeeded all the same.
                 self._is_in_doubt = True
+            # A refused command does not get here, so an earlier doubt remains until a commit has succeeded.
             self._is_in_doubt = False
             return replace(result, snapshot=snapshot)
 
@@ -300,6 +306,7 @@ class Committer:
 
         if self.is_inline:
             return self._publish_result(transact())  # nothing runs in between, and the caller cannot be cancelled here
+        # Refused, not queued: while the database is away, clients that retry would fill the memory (invariant 10).
         if len(self._commands) >= self._waiting_max:
             msg = f"{len(self._commands)} changes are waiting for the database already (commands_max)"
             raise StoreUnavailable(msg, limit="commands_max")
@@ -320,6 +327,7 @@ class Committer:
 
         def work() -> T:
             try:
+                # A write transaction, since planning takes numbers of the counter; the rollback frees them again.
                 with self.store.write() as tx:
                     run(tx)
             except _RollbackError as undone:
@@ -327,11 +335,13 @@ class Committer:
                 return answer
 
         async with self._lock:
+            # Not shielded: nothing is committed, so a caller that is cancelled leaves nothing to publish.
             result: T = await self._write(work)
             return result
 
     async def drain(self) -> None:
         """Wait for the commands under way; used when the service stops."""
+        # Each error goes to the caller of its command, and must not end the wait for the others.
         await asyncio.gather(*self._commands, return_exceptions=True)
 
     async def probe_store(self) -> None:
@@ -360,6 +370,7 @@ class Committer:
         return Draft(
             state or WorkingSet(),
             now=now,
+            # After `read_now` above, which may have found a jump in this very reading.
             may_start=self.clock_guard.jump is None,
             rules=self.rules,
             new_id=self._new_id,
@@ -372,6 +383,7 @@ class Committer:
 
         Each reading is compared with a monotonic clock before anything is decided by it.
         """
+        # The time of PostgreSQL means nothing on a virtual clock, on which there are no replicas.
         shared = None if self.clock.is_virtual else tx.now()
         if shared is not None:
             self.clock_guard.observe(shared, uptime_s())
@@ -391,6 +403,7 @@ class Committer:
     def _publish_result(self, result: TransactionResult[T]) -> T:
         if result.snapshot is not None:
             self._publish_snapshot(result.snapshot)  # only now: a refused command publishes nothing
+        # Only after the commit: a confirmation that was not stored must not let anything start.
         if result.confirms_clock:
             self.clock_guard.trust_again()
         if result.inventory is not None:
@@ -417,6 +430,7 @@ class Committer:
 
     def _publish_news(self, documents: Sequence[AudienceDocument]) -> None:
         """Publish documents of other replicas, unless they are published already."""
+        # They include this replica's own commits, which do not move the position.
         self.feed.publish_documents(document for document in documents if self.feed.is_new(document))
 
     def _publish_snapshot(self, snapshot: Snapshot) -> None:
@@ -426,6 +440,7 @@ class Committer:
 
     async def load_snapshot(self) -> None:
         """Publish the complete state of the store."""
+        # Locked: a commit that is published during the read would be replaced by this older state.
         async with self._lock:
             # In a read, not in a write transaction: reading a million VMs takes half a minute.
             self._publish_snapshot(await self.read(Snapshot.read))
@@ -443,6 +458,7 @@ class Committer:
             elif news.hosts:
                 self.identity.replace_hosts(news.hosts)
             self._publish_news(news.documents)
+        # Outside of the lock: listeners read the database, and commands must not wait for that.
         if has_changed:
             for listener in self.remote_listeners:
                 await listener()
@@ -463,6 +479,7 @@ class Committer:
         found = self.identity.find_declared(vm)
         if found is None:
             return False
+        # Not `channel`, which would create one: reads call this on their threads.
         audience = self.feed.find_audience(audience_key(*found))
         return is_announcing(audience, self.clock.now(), self.rules.announce_delay) and makes_event(cause, *found)
 

@@ -76,6 +76,7 @@ class ControlPlaneClient:
 
     def compute_pause_s(self, attempt: int) -> float:
         """Return the pause before an attempt, counted from 1: exponential up to 10 s, with jitter."""
+        # The exponent is capped, or the power would overflow after hours without an answer.
         return self._rng.uniform(0.5, 1.0) * min(0.2 * 2.0 ** min(attempt, 10), 10.0)
 
     @asynccontextmanager

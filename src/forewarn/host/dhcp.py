@@ -187,12 +187,14 @@ def decide_answer(
         server: Address of this server.
     """
     if question.kind is DhcpMessageType.INFORM:
+        # The answer to a DHCPINFORM carries no lease (RFC 2131, section 4.3.5).
         return DhcpMessageType.ACK, None
     if question.kind is DhcpMessageType.DISCOVER:
         return None if lease is None and not question.is_bare else (DhcpMessageType.OFFER, lease)
     # A request that names another server accepts that server's offer, and is not ours to answer.
     if question.kind is not DhcpMessageType.REQUEST or lease is None or int(question.server) not in {0, int(server)}:
         return None
+    # A client that renews its lease names the address in the header, not in the option (RFC 2131, section 4.3.2).
     wanted = question.requested_address if int(question.requested_address) else question.address
     return (DhcpMessageType.ACK, lease) if wanted == lease.address else (DhcpMessageType.NAK, None)
 
@@ -277,6 +279,7 @@ class DhcpResponder:
         """
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
+            # Without it, a DHCP server on this host could not use the port at the same time.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
             sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
@@ -330,6 +333,7 @@ class DhcpResponder:
         decision = decide_answer(question, self._lease(name, mac), self._server)
         # A guest without an address can be reached by broadcast only.
         to = str(question.address) if question.kind is DhcpMessageType.INFORM else _NOBODY
+        # The packet names the address, so a forged one must not direct the answer to a group or to this host.
         if decision is None or (to != _NOBODY and not _is_unicast(question.address)):
             return False
         answer = encode_answer(question, *decision, endpoint=self._endpoint, server=self._server)

@@ -175,6 +175,7 @@ class Listeners:
             else:
                 problems += more
                 wanted += [
+                    # With the index, an interface that was made again under the same name counts as another address.
                     ListenAddress(vm=vm, host=host, port=port, interface=interface.name, index=interface.index)
                     for interface, vm in owners.items()
                     for host, port in ways.addresses

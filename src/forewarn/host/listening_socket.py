@@ -63,6 +63,7 @@ def _open_tcp(place: ListenAddress) -> socket.socket:
         sock.setblocking(False)  # noqa: FBT003 - the signature is the socket's
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if is_v6:
+            # Otherwise `[::]` would take the port of an IPv4 listener as well.
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         if place.interface:
             # Before `bind`, which would fail for the second VM: all of them use the same address and port.
@@ -70,6 +71,7 @@ def _open_tcp(place: ListenAddress) -> socket.socket:
             # The name may have passed to another interface since the interfaces were listed.
             if _find_index(place.interface) != place.index:
                 raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))  # noqa: TRY301 - closed as after any other
+        # A link-local IPv6 address may exist on every interface; the index selects one of them.
         sock.bind((place.host, place.port, 0, place.index) if is_v6 else (place.host, place.port))
         sock.listen()
     except BaseException:

@@ -55,6 +55,7 @@ def list_interfaces(*, with_macs: bool = False) -> list[NetworkInterface]:
 def _read_mac(control: socket.socket, name: str) -> str:
     with suppress(OSError):  # it has just disappeared
         answer = fcntl.ioctl(control, _SIOCGIFHWADDR, struct.pack("256s", os.fsencode(name)))
+        # In `struct ifreq`, 16 bytes of name and 2 bytes of address family come first.
         return answer[18:24].hex()
     return ""
 

@@ -65,6 +65,7 @@ class RemoteAuthority:
         self._reported_times: dict[str, datetime] = {}
         self._slots = FairSemaphore(_APPROVALS_MAX, QueueLimits())
         self._apply_state(state)
+        # After `_apply_state`, which sets it: without a state file, nothing is known yet.
         self.identity.is_known = state != build_empty_state(state.host)
 
     @property
@@ -86,6 +87,7 @@ class RemoteAuthority:
         # The VM has just been removed, so its request will be refused anyway.
         if name is None:
             return
+        # The control plane enables an audience when the first request of one of its VMs is reported.
         await self._control_plane.report_requests({name: self._clock.now()})
         waiter = channel.add_waiter()
         try:
@@ -151,6 +153,7 @@ class RemoteAuthority:
             _log.warning("the control plane's protocol settings have changed: restart this endpoint to apply them")
         if state.position < self._state.position:
             # This replica lags behind: documents that it does not list may still exist, so none are removed.
+            # A database restored from a backup looks the same; then the state file has to be removed (ADR 14).
             _log.debug("a replica is behind", replica=self._control_plane.url)
             self.feed.publish_documents(state.documents)
             return

@@ -54,6 +54,7 @@ class Acceptor:
         self._sock = sock
         self._pool = pool
         self._make_protocol = make_protocol
+        # During a TLS handshake, plain text would only look like a broken record.
         self._refusal = b"" if tls is not None else refusal
         self._tls = tls
         self._handshake_timeout_s = handshake_timeout_s

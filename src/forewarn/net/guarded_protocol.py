@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["GuardedProtocol", "RefusalReason"]
 
+# uvicorn stops reading while a request waits, but a single read may hold thousands of short ones.
 _PIPELINE_MAX = 64
+# So far below zero that no body raises the count of unparsed bytes above its limit.
 _IN_BODY = -(1 << 62)
 
 
@@ -103,6 +105,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unparsed_bytes += len(data)
         self._bodiless_bytes += len(data)
         super().data_received(data)
+        # The parser reports a header only when it is complete, so `on_header` never sees one that does not end.
         has_too_much = max(self._unparsed_bytes, self._bodiless_bytes) > self.header_size_bytes_max
         if self.is_receiving and has_too_much and not self.transport.is_closing():
             self._refusal_reason = RefusalReason.TOO_LARGE
@@ -188,6 +191,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.send_refusal(self._refusal_reason)
         elif not self.is_in_body:
             self.cycle.keep_alive = False
+            # Nothing more is parsed; a request that still counted as arriving would time out and cut off that response.
             self.is_receiving = False
         else:
             self.transport.close()

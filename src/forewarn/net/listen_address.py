@@ -115,6 +115,7 @@ def bind_listener(host: str, port: int) -> Iterator[socket.socket]:
         sock.setblocking(False)  # noqa: FBT003 - the signature is the socket's
         try:
             sock.bind((host, port))
+            # Clients that connect while the service still loads wait in this queue instead of being refused.
             sock.listen(4096)
         except OSError as error:
             msg = f"cannot listen on {host}:{port}: {error.strerror}; choose another address, or free this one"

@@ -50,6 +50,7 @@ _WORDS_MAX = 300
 _DRAIN_S = 1.0
 """Time limit for reading the rest of a response after its status."""
 
+# Azure's wire server, Alibaba Cloud, Oracle Cloud Classic, AWS, Google Cloud, Scaleway.
 _METADATA = frozenset(
     ipaddress.ip_address(a)
     for a in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254", "fd00:42::42")
@@ -174,6 +175,7 @@ class OutboundClient:
             words = next((refusal for refusal in refusals if refusal), "it has no address")
             msg = f"requests to {url.host} are not allowed: {words}"
             raise _NoAllowedAddress(msg)
+        # httpx would take the header from the URL below, which has an address in place of the name.
         own = dict(headers) | {"Host": url.netloc.decode("ascii")}
         name = url.raw_host.decode("ascii")
         allowed = allowed[:_ADDRESSES_MAX]
@@ -182,6 +184,7 @@ class OutboundClient:
             try:
                 return await self._send_request(url.copy_with(host=str(address)), body, own, deadline, patience, name)
             except _NOT_CONNECTED:
+                # Only now is another address tried: once connected, the receiver may have got the request.
                 if number == len(allowed):
                     raise
         raise AssertionError  # the last one returns or raises
@@ -226,6 +229,7 @@ class OutboundClient:
             # Identity encoding: a compressed response could expand beyond the size limit.
             self._client = httpx.AsyncClient(
                 trust_env=False,
+                # A redirect could lead to an address that was not checked.
                 follow_redirects=False,
                 proxy=self._options.proxy or None,
                 headers={"Accept-Encoding": "identity", "User-Agent": "forewarn"},

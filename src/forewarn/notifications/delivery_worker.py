@@ -43,6 +43,7 @@ __all__ = ["DeliveryPolicy", "DeliveryWorker", "ReceiverClient"]
 
 _log = structlog.get_logger("forewarn.notifications.notifier")
 
+# A receiver that fails for a second costs no row: only what fails three times in quick succession is stored (ADR 18).
 _QUICK_PAUSES_S = (0.2, 1.0)
 """Pauses between the first attempts, in seconds."""
 
@@ -51,6 +52,7 @@ _PROBES = 2
 
 _STORE_RETRY = timedelta(seconds=1)
 
+# Bounds what a restart, or the next leader, has to read again.
 _UNKEPT_MAX = 1000
 """Number of irrelevant audit log entries after which the cursor is stored even without a delivery."""
 
@@ -136,6 +138,7 @@ class DeliveryWorker:
         self._client = client
         self._count = count
         self._woken = asyncio.Event()
+        # May run ahead of the stored cursor, which moves only when there is something to record.
         self._position = subscription.cursor
         self._sent: set[tuple[int, str]] = set()
         self._breaker = CircuitBreaker(backoff=delivery_policy.backoff)
@@ -147,6 +150,7 @@ class DeliveryWorker:
 
     def retry_now(self) -> None:
         """Try now, even if the breaker is open: an operator has changed a subscription."""
+        # The failures stay counted, so the next round is a probe and not a burst.
         self._breaker.open_until = None
         self._woken.set()
 
@@ -165,6 +169,7 @@ class DeliveryWorker:
                         return
                 except ForewarnError as error:
                     # `_sent` remembers what was delivered, so it is not sent again once the store works.
+                    # A lost lease ends up here, too; the next round notices it and returns.
                     _log.warning("cannot record deliveries; retrying", error=error.message)
                     until = self._clock.now() + _STORE_RETRY
                 except Exception:  # noqa: BLE001 - a worker must survive a bug; the log has the trace
@@ -226,6 +231,7 @@ class DeliveryWorker:
 
     async def _drain_queues(self, queues: deque[list[Notification]], done: _DeliveryRound) -> None:
         while queues and self._may_continue(done):
+            # A queue is one subject: after a failure its rest waits, so that an event's notifications keep their order.
             for notification in queues.popleft():
                 if notification.key in self._sent:
                     done.delivered.add(notification.key)
@@ -233,6 +239,7 @@ class DeliveryWorker:
                     break
 
     def _may_continue(self, done: _DeliveryRound) -> bool:
+        # Checked before each request: a replica that was suspended must not send a whole round beside the new leader.
         if done.pause_reason is not None or not self._engine.leadership.is_held:
             return False
         return not self._breaker.is_open or done.failures < _PROBES
@@ -241,6 +248,7 @@ class DeliveryWorker:
         """Post one; return whether the next one of its subject may follow."""
         subscription = done.outbox.subscription
         known = done.known.get(notification.key)
+        # Quick retries only while nothing fails: a receiver that is down should get one request, not three.
         answer = await self._post_with_retries(
             notification, subscription, is_first=known is None and not self._breaker.failures
         )
@@ -276,9 +284,11 @@ class DeliveryWorker:
         from forewarn.wire.notification import encode_notification  # noqa: PLC0415 - unused by most services
 
         body = encode_notification(notification, self._delivery_policy.source)
+        # These pauses are real time, on which nothing may depend with a virtual clock.
         pauses = [*(_QUICK_PAUSES_S if is_first and not self._clock.is_virtual else ()), None]
         for pause_s in pauses:
             now = self._clock.now()
+            # Signed again for each attempt: receivers refuse a signature that is minutes old.
             headers = build_headers(subscription, notification.id, body, now)
             answer = await self._client.post(subscription.url, body, headers, now)
             if answer.is_accepted or answer.is_gone:
@@ -293,6 +303,7 @@ class DeliveryWorker:
     # Results
 
     async def _record_round(self, done: _DeliveryRound) -> tuple[datetime | None, bool]:
+        # First, since it adds to `done.stored`, on which the position and the next round depend.
         self._queue_behind_waiting(done)
         subscription, waiting, position = done.outbox.subscription, done.waiting, self._find_settled_position(done)
         since = subscription.failing_since
@@ -304,12 +315,14 @@ class DeliveryWorker:
         if needs:
             outcome = DeliveryResults(
                 cursor=position,
+                # Only deliveries that had failed before have a row to delete.
                 delivered=tuple(sorted(done.delivered & done.known.keys())),
                 stored=tuple(done.stored.values()),
                 failing_since=failing_since,
                 pause_reason=done.pause_reason,
             )
             is_active = await self._engine.subscriptions.record_deliveries(self.id, outcome)
+        # Only now: if recording fails, the next round reads the same entries again.
         self._position = position
         self._sent = {key for key in self._sent if key[0] > position}
         has_all = not done.outbox.entries or position == done.outbox.entries[-1].sequence
@@ -319,6 +332,7 @@ class DeliveryWorker:
 
     def _find_next_round_at(self, waiting: list[Delivery], *, has_more: bool) -> datetime | None:
         now, open_until = self._clock.now(), self._breaker.open_until
+        # Before `has_more`: while the circuit is open, the next round could send nothing.
         if open_until is not None and open_until > now:
             return open_until
         if has_more:
@@ -352,6 +366,7 @@ class DeliveryWorker:
         keys = (n.key for n in done.outbox.notifications)
         # The cursor stops before the first entry with something unsettled. Later ones that were delivered are
         # remembered in `_sent`.
+        # Deliveries stored by an earlier round hold up nothing.
         left = {key[0] for key in keys if not done.is_settled(key) and key not in done.known}
         for entry in done.outbox.entries:
             if entry.sequence in left:

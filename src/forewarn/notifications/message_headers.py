@@ -34,6 +34,7 @@ def sign_headers(secrets: Iterable[str], message_id: str, at: datetime, body: by
     text = body.decode()
     return {
         "webhook-id": message_id,
+        # The library signs whole seconds, so the header must name the same second.
         "webhook-timestamp": str(int(at.timestamp())),
         "webhook-signature": " ".join(Webhook(secret).sign(message_id, at, text) for secret in secrets),
     }

@@ -129,6 +129,7 @@ class Notifier:
             await cancel_tasks(self._tasks.pop(id))
             del self._workers[id]
         for id, subscription in wanted.items():
+            # A changed URL or secret needs no new worker: each round reads the subscription again.
             if id not in self._tasks:
                 self._workers[id] = DeliveryWorker(
                     self.engine, self.delivery_policy, subscription, self.make_client(), self._count_outcome
@@ -154,6 +155,7 @@ class Notifier:
         subscription = await self.engine.read(lambda reader: find_subscription(reader, id_or_name))
         now = self.clock.now()
         message_id = f"ping-{RandomIds()('ping')}"
+        # A paused subscription has no worker, and neither has a replica that is not the leader.
         poster = self.make_client()
         try:
             body = encode_ping(message_id, subscription, self.delivery_policy.source, now)

@@ -79,6 +79,7 @@ def read_outbox(reader: Reader, subscription_id: str, limits: OutboxLimits, now:
     old = {n.key: n for n in ours.build_notifications(_read_entries(reader, turn)) if n.key in wanted}
     entries: list[AuditEntry] = []
     has_more = False
+    # Otherwise nothing new is read: the cursor stops, and the audit log keeps the rest (ADR 18).
     if limits.allows_request and len(waiting) < limits.waiting_max:
         after = max(limits.after, subscription.cursor)
         page = reader.list_entries(after=after, limit=1 if limits.is_open else _WINDOW)
@@ -108,6 +109,7 @@ def _read_entries(reader: Reader, deliveries: Iterable[Delivery]) -> list[AuditE
     found: list[AuditEntry] = []
     for sequence in sorted({delivery.sequence for delivery in deliveries}):
         items = reader.list_entries(after=sequence - 1, limit=1).items
+        # Retention may have deleted this entry; then the store returns a later one.
         found += [entry for entry in items if entry.sequence == sequence]
     return found
 

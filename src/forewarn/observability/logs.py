@@ -34,6 +34,7 @@ def configure_logging() -> None:
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
+            # Before the time stamp, which would make every line a different one.
             LogRateLimit(uptime_s),
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info if not is_terminal else _pass_through,

@@ -108,6 +108,7 @@ class Channel:
         self._replies = None
         self.document = document
         self._listed = frozenset(event.id for event, _ in document.items)
+        # Approving a Started event, or one that is approved, changes nothing (R49).
         started = {event.id for event, m in document.items if m.state is MaintenanceState.STARTED or event.is_settled}
         # Approvals known to be on disk stay known, for the events that are still listed.
         self.settled = frozenset(started | self.settled & self._listed)
@@ -117,6 +118,7 @@ class Channel:
 
     def mark_settled(self, event_ids: Iterable[str]) -> None:
         """Note that these approvals are on disk: clients that repeat them with every poll cause no more writes (W5)."""
+        # Only ids of shown events, so that the set never outgrows the document.
         self.settled |= self._listed.intersection(event_ids)
 
     def find_unlisted(self, event_ids: Iterable[str]) -> tuple[str, ...]:
@@ -125,6 +127,7 @@ class Channel:
 
     def disable(self) -> None:
         """Show nothing: the audience is disabled."""
+        # Epoch and incarnation stay, so that a late, older document is still recognized as older.
         self.is_enabled = False
         self._replies = None
         self.document = None

@@ -99,6 +99,7 @@ class HostWatch:
         self._is_woken = False
         changes, self._waiting = list(self._waiting.values()), {}
         if self._must_restart:
+            # The state is built after this, so it contains the changes that are dropped here.
             self._must_restart = False
             return None
         return changes

@@ -281,6 +281,7 @@ class Identity:
         """Return the caller for a VM name; None if the VM is not declared."""
         caller = self._callers.get(name)
         vm = self._vms.get(name)
+        # Only declared VMs get an entry, so strangers cannot fill the table.
         if caller is None and vm is not None:
             scope = self._scopes.get(vm.scope) if vm.scope is not None else None
             caller = self._callers[name] = Caller(vm, scope, self.feed.channel(audience_key(vm, scope)))

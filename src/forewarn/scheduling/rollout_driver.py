@@ -98,6 +98,7 @@ async def _run_health_command(check: CheckHealth) -> tuple[bool, str]:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            # A separate process group, so that what the command has started can be killed with it.
             start_new_session=True,
         )
     except OSError as error:

@@ -31,7 +31,9 @@ __all__ = ["Scheduler", "SchedulerSettings"]
 _log = structlog.get_logger("forewarn.scheduling.scheduler")
 
 _STORE_RETRY_S = 1.0
+# A guard against a deadline that does not move, not a limit of normal use.
 _STEPS_MAX = 1_000_000
+# Calls that may wait for a slot, as a multiple of `calls_max`, before no more work is read.
 _CALLS_WAITING = 10
 
 
@@ -108,6 +110,7 @@ class Scheduler:
         self._slots = asyncio.Semaphore(self._settings.calls_max)
         self._woken = asyncio.Event()
         self._next: datetime | None = None
+        # `advance_clock` runs in another task than the loop, and both carry out deadlines.
         self._lock = asyncio.Lock()
         self._housekeeping_at = clock.now()
         self._prune_at = clock.now() + self._settings.prune_every
@@ -123,6 +126,7 @@ class Scheduler:
     def handle_changes(self, changes: ChangeSet) -> None:
         """Wake earlier if a change created an earlier deadline. Only a hint: the store is always read."""
         self._abort_ended(changes)
+        # Any change may be the one that a rollout waits for.
         if self._engine.rollouts.may_be_active and not self._clock.is_virtual:
             self.wake()
         due_at = changes.next_due_at
@@ -220,6 +224,7 @@ class Scheduler:
                 deadline = _pick_earlier(await self._engine.deadlines.next_deadline(), self._rollout_driver.until)
                 if deadline is None or deadline > target:
                     break
+                # A deadline may lie in the past, and a virtual clock cannot go back.
                 clock.set(max(deadline, clock.now()))
                 await self._carry_out_batch()  # what becomes due through it is handled as the next deadline
                 if self._engine.rollouts.may_be_active:
@@ -299,11 +304,13 @@ class Scheduler:
                 progress = None if is_claimed else await self._actuator.observe(maintenance, now)
                 if progress is None:
                     self._engine.leadership.ensure_leader()  # `observe` may have taken longer than the lease lasts
+                    # With a lease, each call runs in its own task, so the others do not see this value.
                     BEGIN_BEFORE_S.set(self._engine.leadership.until_s)
                     is_execution = True
                     progress = await self._actuator.execute(maintenance, now)
                 return progress
         except LeaseLost:
+            # Not a failure of the actuator: nothing is recorded, and the new leader asks it.
             raise
         except TimeoutError:
             # The call may have begun something before it timed out, unlike one that was refused.
@@ -333,6 +340,7 @@ class Scheduler:
         if now < self._housekeeping_at:
             return
         self._housekeeping_at = now + self._settings.remember_every
+        # On every replica, since each knows only the requests that it has answered.
         await self._engine.authority.store_last_polls()
         if not self._engine.leadership.is_held or now < self._prune_at:
             return

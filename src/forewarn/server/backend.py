@@ -174,6 +174,7 @@ class Backend:
                 stack.push_async_callback(cancel_tasks, asyncio.create_task(leadership.run()))
             if self.follower is not None:
                 stack.push_async_callback(cancel_tasks, asyncio.create_task(self.follower.run()))
+            # Registered before the scheduler, so that it is closed after the last call.
             stack.push_async_callback(self.actuator.close)
             task = asyncio.create_task(self.scheduler.run())
             stack.push_async_callback(self._stop_scheduler, task)

@@ -119,6 +119,7 @@ class Service:
         try:
             self._build_parts(settings, actuator, clock, inventory)
         except BaseException:
+            # The caller never gets this object, so no one else can close the store.
             self.store.close()
             raise
 
@@ -299,6 +300,7 @@ class Service:
             _load_tls(server.config)
             control_task = asyncio.create_task(server.serve(sockets=[control]))
             stack.push_async_callback(_stop_control, server, control_task)
+            # Registered after `_stop_control`, so it runs before: open streams would use up the time of the stop.
             stack.callback(self.context.end_streams)
             if self.process is not None:
                 await stack.enter_async_context(self.process.answer_vms(STOP_GRACE_S))

@@ -100,6 +100,7 @@ class BaseReader(Reader):
         if INVENTORY in keys:
             return FeedChanges(position=position, documents=documents, inventory=self.get_inventory())
         names = [key.removeprefix(HOST_PREFIX) for key in keys if key.startswith(HOST_PREFIX)]
+        # A host that has lost its last VM is included without VMs, so that they disappear on other replicas too.
         hosts: dict[str, list[VirtualMachine]] = {name: [] for name in names}
         for vm in sorted(self._find_vms_on(names), key=attrgetter("name")):
             hosts[vm.host].append(vm)
@@ -108,6 +109,7 @@ class BaseReader(Reader):
 
     def _build_documents(self, audiences: Iterable[Audience], listed: Iterable[Event]) -> Iterator[AudienceDocument]:
         by_audience: dict[str, list[Event]] = {}
+        # Documents list events in the order of their creation (R29).
         for event in sorted(listed, key=attrgetter("sequence")):
             by_audience.setdefault(event.audience, []).append(event)
         maintenances = self.find_maintenances({e.maintenance_id for events in by_audience.values() for e in events})

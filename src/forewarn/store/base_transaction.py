@@ -99,6 +99,7 @@ class BaseTransaction(WorkingSetLoader, Transaction):
     def _index_claims(self, changes: ChangeSet) -> None:
         """Index the claims of new maintenances, and release those of ended ones."""
         self._insert_claims([m for key, m in changes.maintenances.items() if key in changes.created])
+        # A maintenance that was created and has ended in the same decision is inserted above as one that holds nothing.
         ended = (key for key, m in changes.maintenances.items() if not m.is_active and key not in changes.created)
         self._release_claims(ended)
 
@@ -183,6 +184,7 @@ class BaseTransaction(WorkingSetLoader, Transaction):
         self._delete_rows_before(IdempotencyRecord, "at", outcomes_before)
         ids = self._list_ended_ids(ended_before, limit)
         entries = self._forget_maintenances(ids)
+        # The rest waits until no maintenance is left to forget, so that no step takes long.
         if len(ids) < limit:
             self._delete_ended_tokens(ended_before)
             entries += self._forget_loose_entries(ended_before, _ENTRIES_PER_MAINTENANCE * limit)

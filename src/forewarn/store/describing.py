@@ -72,5 +72,6 @@ def describe_database(url: str) -> DatabaseDescription:
 def _measure_size_bytes(database: WholeDatabase, connection: sa.Connection) -> int:
     if database.path is None:
         return int(connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one())
+    # Until a checkpoint, the latest commits are only in the write-ahead log.
     files = [Path(f"{database.path}{suffix}") for suffix in ("", "-wal")]
     return sum(file.stat().st_size for file in files if file.exists())

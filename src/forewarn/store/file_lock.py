@@ -48,6 +48,7 @@ class FileLock:
             StoreUnavailable: Another process has it, or a file cannot be written.
         """
         try:
+            # First: while this file is locked, no other Forewarn can create the database between the next two lines.
             self._lock_file(Path(f"{self.path}.lock"))
             self.has_made_file = not self.path.exists()  # before `_lock_file` creates it
             self._lock_file(self.path)
@@ -66,6 +67,7 @@ class FileLock:
 
     def _lock_file(self, path: Path) -> None:
         descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
+        # Before the attempt, so that `release` closes the file even if another process has the lock.
         self._descriptors.append(descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

@@ -284,6 +284,7 @@ class Tables:
 
     def roll_back(self) -> None:
         """Undo all changes since the last commit."""
+        # In reverse: of several old values of one key, the first to be logged must be the last to be restored.
         for table, key, before in reversed(self._log):
             table.put_unlogged(key, before)
         self._log.clear()

@@ -33,6 +33,7 @@ def _match_owned_claims(owned: Ownership) -> _Condition:
 
 def _match_audience_of_claim(audience: sa.ColumnElement[str]) -> _Condition:
     """Return the condition that the claimed VM can belong to this audience; see `audience_key`."""
+    # For a claim without a scope, the first text is NULL and matches nothing.
     return (audience == sa.literal("scope:") + t.claim.c.scope) | (audience == sa.literal("vm:") + t.claim.c.vm)
 
 

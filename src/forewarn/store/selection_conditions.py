@@ -141,6 +141,7 @@ def _build_text_condition(column: sa.Column[Any], text: str, dialect: str) -> Te
     wanted = to_ascii_lower(text)
     if dialect == "sqlite":
         return sa.func.instr(sa.func.lower(column), wanted) > 0
+    # In the collation C, lower() changes ASCII letters only, as SQLite's does: both databases find the same rows.
     return sa.func.strpos(sa.func.lower(sa.collate(column, "C")), wanted) > 0
 
 

@@ -35,6 +35,7 @@ class PostgresTransaction(SqlTransaction):
         return self._now
 
     def _read_clock(self) -> datetime:
+        # Not now(), which is the beginning of the transaction, before it waited for the lock of the writers.
         moment: datetime = self._connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
         return moment.astimezone(UTC)
 
@@ -65,6 +66,7 @@ class PostgresTransaction(SqlTransaction):
         """Write the counter back, and notify the other replicas on commit."""
         super().flush()
         if self.has_written:
+            # PostgreSQL delivers this at the commit, so no replica looks before it can see the change.
             self._connection.exec_driver_sql(f"NOTIFY {_CHANNEL}")
 
 

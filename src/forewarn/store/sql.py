@@ -119,11 +119,13 @@ class SqlStore:
             self._reader = self._writer if is_memory else create_sqlite_engine(url, busy_timeout_ms, None, pool_size=4)
         else:
             self._writer = create_postgresql_engine(url, busy_timeout_ms)
+            # All statements of a read see one snapshot; at PostgreSQL's default level, each would see a later one.
             self._reader = self._writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             self._shared_store = PostgresSharedStore(
                 self._writer, self.write, lambda: wrap_driver_errors(str(url.database))
             )
         with self._begin_transaction(idle_timeout_ms=_HALTED_AT_START_MS) as connection:
+            # Under the writers' lock: of replicas that start together, one upgrades the schema and the others wait.
             upgrade_schema(connection)
 
     @contextmanager
@@ -142,6 +144,7 @@ class SqlStore:
         with self._begin_transaction() as connection:
             transaction = SqlTransaction(connection) if self._is_sqlite else PostgresTransaction(connection)
             yield transaction
+            # Not after an exception: the counter and the heads are rolled back with everything else.
             transaction.flush()
 
     @property
@@ -276,6 +279,7 @@ def create_sqlite_engine(
     **pool: Any,  # noqa: ANN401 - options of the pool
 ) -> sa.Engine:
     """Create an engine with one connection for writing, or several for reading, which WAL lets run beside it."""
+    # The pool lends a connection to one thread at a time, but not always to the thread that opened it.
     engine = sa.create_engine(url, connect_args={"check_same_thread": False, "timeout": busy_timeout_ms / 1000}, **pool)
 
     @sa.event.listens_for(engine, "connect")
@@ -283,7 +287,9 @@ def create_sqlite_engine(
         connection.isolation_level = None  # the driver must not begin transactions on its own: see `begin`
         cursor = connection.cursor()
         if is_writer:
+            # SQLite stores this mode in the file, so connections for reading need not set it.
             cursor.execute("PRAGMA journal_mode=WAL")
+            # With NORMAL, a power failure could undo the latest commits, and approvals with them (invariant 5).
             cursor.execute("PRAGMA synchronous=FULL")
         if size_bytes_max is not None:
             cursor.execute(f"PRAGMA max_page_count={max(1, size_bytes_max // _PAGE_SIZE_BYTES)}")
@@ -304,6 +310,7 @@ def create_postgresql_engine(url: sa.URL, busy_timeout_ms: int) -> sa.Engine:
         "connect_timeout": _CONNECT_TIMEOUT_S,
         "application_name": "forewarn",
         "options": options,
+        # With these three, a server that has vanished is noticed after about 5 s; the kernel's default is two hours.
         "keepalives_idle": _KEEPALIVE_S,
         "keepalives_interval": 1,
         "keepalives_count": 3,
@@ -311,6 +318,7 @@ def create_postgresql_engine(url: sa.URL, busy_timeout_ms: int) -> sa.Engine:
     }
     # What the URL says overrides our defaults.
     connect_args = {name: value for name, value in defaults.items() if name not in url.query}
+    # Checked before use: a connection that the server has ended, as by a restart, must not fail the next command.
     return sa.create_engine(url, pool_size=4, pool_pre_ping=True, connect_args=connect_args)
 
 

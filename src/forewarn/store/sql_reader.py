@@ -229,6 +229,7 @@ class SqlReader(BaseReader):
         return self._connection.dialect.name
 
     def get_newest_excess_at(self, entries_max: int) -> datetime | None:
+        # The newest entry in excess comes right after the newest `entries_max`.
         return find_nth_newest_event_at(self._connection, entries_max + 1)
 
     def get_link_page(self, after: int | None, limit: int) -> ChainPage:

@@ -114,6 +114,7 @@ class SqlTransaction(SqlReader, BaseTransaction):
 
     def _update_rows(self, kind: type[Any], values: Iterable[Any]) -> None:
         table, names = TABLES[kind], MUTABLE_FIELDS[kind]
+        # Prefixed, because SQLAlchemy reserves the names of columns for the parameters of SET.
         rows = [{"the_key": each.id} | {f"new_{name}": getattr(each, name) for name in names} for each in values]
         if rows:
             query = sa.update(table).where(table.c.id == sa.bindparam("the_key"))

@@ -343,6 +343,7 @@ event = sa.Table(
 audit_log = sa.Table(
     "audit_log",
     metadata,
+    # From the store's counter, so that numbers follow the order of commits; a sequence of the database would not.
     sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
     _define_required_column("at", MomentType, index=True),
     _define_required_column("kind", StrEnumType(EntryKind)),
@@ -452,6 +453,7 @@ subscription = sa.Table(
     sa.Column("id", sa.String, primary_key=True),
     _define_required_column("name", sa.String, unique=True),
     _define_required_column("url", sa.String),
+    # In clear text: an HMAC needs the key, whereas a digest suffices to recognize a token (ADR 18).
     _define_required_column("secret", sa.String),
     sa.Column("former_secret", sa.String),
     sa.Column("former_until", MomentType),

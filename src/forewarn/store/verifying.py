@@ -12,6 +12,7 @@ from forewarn.store.whole_database import WholeDatabase, parse_database_url, rea
 
 __all__ = ["verify_database"]
 
+# Ten times the piece of the service, which must not occupy a reader's thread for long.
 _PIECE = 5000
 
 

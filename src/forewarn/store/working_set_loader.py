@@ -35,6 +35,7 @@ class WorkingSetLoader(BaseReader):
         self._add_neighbours(state)
         if with_neighbours:
             state.focus |= {m.id for m in state.maintenances.values() if m.is_active}
+            # The focus has grown, and its new members need their neighbours as well.
             self._add_neighbours(state)
         self._complete_state(state)
         return state
@@ -46,6 +47,7 @@ class WorkingSetLoader(BaseReader):
         # If a scope couples its deletes, one approval may start the others too (R92).
         has_deletes = any(m.type is EventType.TERMINATE and m.is_active for m in state.maintenances.values())
         state = self.load_maintenances(list(state.maintenances), with_neighbours=has_deletes, into=state)
+        # Including finished ones, whose approval is accepted without effect (R55).
         state.events.update(events)
         return state
 

@@ -263,6 +263,7 @@ class TrialHandler:
                 stderr=asyncio.subprocess.STDOUT,
                 cwd=self._folder,
                 env=self._build_environment(await self._lab.open_endpoint(self._vm)),
+                # A separate process group: a signal to it reaches the children of the handler, but not the trial.
                 start_new_session=True,
             )
         except OSError as error:

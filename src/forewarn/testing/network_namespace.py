@@ -29,6 +29,7 @@ _CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = 0x10000000, 0x20000000, 0x4000000
 _PR_SET_PDEATHSIG = 1
 _SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFFLAGS = 0x8916, 0x891C, 0x8914
 _IFF_UP, _IFF_RUNNING = 0x1, 0x40
+# Shells report a signal as 128 plus its number.
 _SIGNALLED = 128
 
 
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command in its namespaces; return the exit status."""
     out = socket.socket(fileno=int(arguments[0]))
     libc = ctypes.CDLL(None, use_errno=True)
+    # If the trial is killed, the kernel kills this process too, and the handler with it.
     _request_death_signal(libc)
     if not _enter_namespaces(libc):
         return NO_NAMESPACE

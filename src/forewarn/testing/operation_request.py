@@ -41,6 +41,7 @@ def build_operation_request(step: TimelineStep, now: datetime) -> MaintenanceReq
         notice=action.notice,
         hosts=(action.name,) if is_host else (),
         vms=() if is_host else (action.name,),
+        # A scenario may give less than the minimum notice on purpose.
         force_reason="the scenario" if action.notice is not None else None,
     )
 

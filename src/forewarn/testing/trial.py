@@ -28,6 +28,7 @@ from forewarn.wire.exchange import Exchange
 
 __all__ = ["try_all_scenarios", "try_handler"]
 
+# Tolerance: a request that was held to the end may measure a little less.
 _TIMER_S = 0.1
 _WRONG_HERE = frozenset({"version-preview"})
 """Advice that fails a trial: endpoints answer such a request, but the VM never sees its Preempt."""

@@ -182,6 +182,7 @@ def _dump_event(event: Event, maintenance: Maintenance) -> dict[str, Any]:
         "resources": event.resources,
         "update_domain": event.update_domain,
         "is_iaas": event.is_iaas,
+        # An approval by policy yields to that of a VM, so the endpoint must still pass the latter on (ADR 19).
         "is_approved": event.is_settled,
         "state": maintenance.state,
         "type": maintenance.type,

@@ -169,6 +169,7 @@ def _encode_not_before(status: EventStatus, not_before: datetime | None, *, is_i
         return ""
     # A moment that was just decided, and not yet read back from the store, may be in the caller's time zone.
     moment = not_before.astimezone(UTC)
+    # Not strftime for RFC 1123: the names of days and months must be English in every locale (R21).
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if is_iso else format_datetime(moment, usegmt=True)
 
 
@@ -251,6 +252,7 @@ def decode_approval(body: bytes, requests_max: int) -> ApprovalRequest:
         )
     except BadPayload:
         raise
+    # Deep nesting raises RecursionError, which is not a ValueError.
     except (ValueError, RecursionError) as error:
         msg = "body is empty" if not body.strip() else "body is not JSON in UTF-8"
         raise BadPayload(msg) from error

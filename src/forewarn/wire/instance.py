@@ -88,6 +88,7 @@ def _build_interface(vm: VirtualMachine) -> dict[str, Any]:
     return {
         "ipv4": {"ipAddress": families[4], "subnet": []},
         "ipv6": {"ipAddress": families[6]},
+        # The real endpoint shows twelve digits without separators.
         "macAddress": vm.mac_address.replace(":", "").replace("-", "").upper(),
     }
 

@@ -26,6 +26,7 @@ __all__ = ["ExtensionIn", "PolicyIn", "QuietHoursIn", "to_policy", "to_policy_in
 
 _CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 _VM = re.compile(r"vm:[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")
+# A fixed year, because only `clock.py` reads the time (invariant 2).
 _A_YEAR = (datetime(2028, 1, 1, tzinfo=UTC), datetime(2029, 1, 1, tzinfo=UTC))
 """Year that is searched for a moment outside quiet hours."""
 

@@ -21,6 +21,7 @@ def suggest_name(unknown: str, known: Iterable[str]) -> str:
     """
     names = list(islice(known, _COMPARED_MAX))
     by_folded = {name.casefold(): name for name in names}
+    # Cut, because difflib takes quadratic time and the name may come from a stranger.
     close = difflib.get_close_matches(unknown[:200].casefold(), by_folded, n=1)
     if close:
         return f"did you mean {by_folded[close[0]]!r}?"

@@ -483,7 +483,8 @@ def test_what_came_and_went_unprepared_is_reported_before_it_is_forgotten() -> N
         (LAST_CALL, {BEFORE: S.FAILED}, NOW, PeerState.PREPARED),
         (Rule(approve="by-hand"), {}, None, PeerState.HELD),
         (Rule(approve="by-hand"), {}, NOW, PeerState.PREPARED),
-        (Rule(approve="by-hand", prepare=(DRAIN,)), {}, None, PeerState.PREPARING),
+        (Rule(approve="by-hand", prepare=(DRAIN,)), {}, None, PeerState.HELD),
+        (Rule(approve="by-hand", prepare=(DRAIN,)), {}, NOW, PeerState.PREPARING),
     ],
 )
 def test_peers_are_told_how_far_this_vm_is(

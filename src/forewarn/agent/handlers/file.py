@@ -59,6 +59,7 @@ class FileHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fiel
         return Path(self.touch or self.remove)
 
 
+# The content is kept in the state file, which every change of any event rewrites.
 _SIZE_BYTES_MAX = 64 << 10
 
 

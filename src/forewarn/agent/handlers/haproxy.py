@@ -138,6 +138,7 @@ class HAProxyHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_f
 
     async def _set_state(self, server: str, state: _State) -> None:
         said = await _send_command(self.socket, f"set server {server} state {state}")
+        # HAProxy answers a command that succeeds with an empty line.
         if said.strip():
             raise HookFailed(_describe_refusal(server, said))
 

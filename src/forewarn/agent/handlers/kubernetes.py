@@ -172,6 +172,7 @@ class KubernetesHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknow
         await self._set_conditions(context, {self.conditions.planned: True}, self.conditions.reason)
         await self._cordon_or_uncordon(context, name, "cordon")
         if self.taint:
+            # Without --overwrite, kubectl refuses a taint whose key and effect exist, as they do on a repeated run.
             await self._run_kubectl(context, "taint", "nodes", name, self.taint, "--overwrite")
         if self.drain:
             await self._drain_node(context, name)
@@ -194,6 +195,7 @@ class KubernetesHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknow
         if node is None:
             context.log(f"node {name} no longer exists; nothing to restore")
             return
+        # If preparation never ran, `react_to_start` has remembered only the name, and nothing was cordoned.
         if "cordoned" in context.memory:
             await self._restore_taint(context, name, node)
             if node.is_cordoned and not context.memory["cordoned"]:
@@ -321,6 +323,7 @@ class KubernetesHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknow
     @property
     def _drain_options(self) -> tuple[str, ...]:
         seconds = int(self.drain_timeout.total_seconds())
+        # Without the first two, kubectl drains no node that runs pods of a DaemonSet or pods with local data.
         options = ["--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={seconds}s"]
         if self.grace is not None:
             # Rounded up, because 0 would kill the pods at once.

@@ -90,6 +90,7 @@ class NginxHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fie
             if not lines:
                 msg = f"{self.file} has no line for the server {self.server}"
                 raise HookFailed(msg)
+            # A run that was interrupted while it waited for `settle` repeats the wait, but not the reload.
             is_loaded = content == marked and context.memory.get("is_loaded", False)
             # Remember before the change, so that a crash in between can still be undone.
             await context.remember(lines=lines, is_loaded=is_loaded)

@@ -180,6 +180,7 @@ class PacemakerHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown
         until = context.now + self.patience
         while True:
             content = _parse_xml(await self._run_query(context, "crm_mon", "--one-shot", "--output-as=xml"))
+            # Without a coordinator, the node knows only its own stored state, as before the cluster has formed.
             coordinator = content.find("summary/current_dc")
             if coordinator is not None and coordinator.get("present") == "true":
                 return _parse_nodes(content)

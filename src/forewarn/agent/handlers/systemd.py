@@ -60,6 +60,7 @@ class SystemdHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_f
             msg = "the handler systemd needs at least one unit"
             raise ValueError(msg)
         for unit in self.units:
+            # A template without an instance, such as worker@.service, can be neither stopped nor started.
             if not _UNIT.fullmatch(unit) or "@." in _add_suffix(unit):
                 msg = f"{unit!r} is not a valid unit name: expected for example web.service or worker@1.service"
                 raise ValueError(msg)
@@ -81,6 +82,7 @@ class SystemdHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_f
             running=[name for name in names if name in running or name in remembered],
             along=[*along, *(name for name in context.memory.get("along", []) if name not in along)],
         )
+        # One at a time: systemctl returns when the unit has stopped, so the order of the list holds.
         for name in names:
             await self._run_systemctl(context, "stop", name)
         # A timer, a socket or a path may have started a unit again.

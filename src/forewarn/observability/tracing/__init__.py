@@ -43,6 +43,7 @@ class ActuatorCall:
         """Add facts about the outcome to the span."""
 
 
+# One object for all uses: it has no state, so it may be entered again while it is open.
 _NOTHING = nullcontext()
 _NO_CALL: AbstractContextManager[ActuatorCall] = nullcontext(ActuatorCall())
 

@@ -54,6 +54,7 @@ class ExportPipeline:
         self._sdk = logging.getLogger(_SDK)
         self._propagated = self._sdk.propagate
         self._sdk.addHandler(self._sdk_log)
+        # Otherwise the handlers of the root logger, if there are any, would show each failed attempt as well.
         self._sdk.propagate = False
         url = build_traces_url(endpoint)
         self._sdk_log.secrets = _find_secrets(url)

@@ -73,6 +73,7 @@ class OpenTelemetry(Tracing):
         self._clock = clock
         self._spans_max = spans_max
         self._provider = TracerProvider(
+            # By the trace id: the steps of a maintenance are sampled alike, though each is decided separately (ADR 20).
             sampler=None if sample_ratio is None else ParentBasedTraceIdRatio(sample_ratio),
             resource=Resource.create(
                 {"service.name": choose_service_name(service_name), "service.version": __version__}
@@ -109,6 +110,7 @@ class OpenTelemetry(Tracing):
             "forewarn.events.count": count,
             "client.address": approver.source_address or "",
         }
+        # In an empty context: a trace that the VM names is not joined (ADR 20).
         return self._open_span(f"POST {_APPROVALS_PATH}", Context(), kind=SpanKind.SERVER, attributes=attributes)
 
     @contextmanager

@@ -1,0 +1,80 @@
+"""The agent between its registry, its steps and its peers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from forewarn.agent.agent import Agent
+from forewarn.agent.agreement import PeerState
+from forewarn.agent.configuration import Configuration
+from forewarn.agent.decision_executor import DecisionExecutor
+from forewarn.agent.metrics import AgentMetrics
+from forewarn.agent.record import EventRecord, StepRunState
+from forewarn.agent.rule import EventStep, Rule
+from forewarn.agent.steps import VARIABLES, Remember
+from forewarn.client import AsyncClient
+from forewarn.clock import RealClock
+from tests.support.occasion import an_event
+from tests.support.records import NOW, A, B, InMemory, a_book, a_run, document
+
+
+class QuickSteps:
+    """Steps that take no time."""
+
+    def __init__(self) -> None:
+        self.ran: list[EventStep] = []
+
+    async def run(self, record: EventRecord, step: EventStep, vm: str, save_memory: Remember, reason: str = "") -> str:
+        self.ran.append(step)
+        return ""
+
+
+def test_peers_are_sent_only_what_is_on_disk() -> None:
+    """What a full disk has refused, a crash would undo."""
+    storage = InMemory()
+    agent = Agent(
+        Configuration(name="web-0"), client=AsyncClient(), clock=RealClock(), steps=QuickSteps(), storage=storage
+    )
+    registry = agent._registry
+    registry.observe_document(document(an_event(id=A, resources=("web-0", "web-1"))), NOW)
+    storage.is_full = True
+    agent._save_records()
+    assert agent.get_reported_states() == {}
+    storage.is_full = False
+    agent._save_records()
+    assert agent.get_reported_states() == {A: PeerState.HELD}
+    registry.observe_document(document(an_event(id=B, resources=("web-0", "web-1"))), NOW)
+    assert agent.get_reported_states() == {A: PeerState.HELD}
+
+
+@pytest.mark.anyio
+async def test_an_executor_keeps_no_task_of_a_step_that_has_ended() -> None:
+    book, steps = a_book(Rule()), QuickSteps()
+    executor = DecisionExecutor(
+        book,
+        client=AsyncClient(),
+        steps=steps,
+        metrics=AgentMetrics(lambda: book.records, lambda: NOW),
+        now=lambda: NOW,
+        save=book.save,
+        wake=lambda: None,
+        is_dry_run=False,
+    )
+    events = [an_event(id=A), an_event(id=B)]
+    book.observe_document(document(*events), NOW)
+    async with asyncio.TaskGroup() as group:
+        executor.open(group)
+        for event in events:
+            book.update_record(event.id, runs={EventStep.PREPARE: a_run(StepRunState.RUNNING)})
+            executor.start_step(book[event.id], EventStep.PREPARE)
+    assert steps.ran == [EventStep.PREPARE] * 2
+    assert executor._step_tasks == {}
+    executor.cancel_step(A)  # of a step that has just ended: nothing is left to cancel
+
+
+def test_hooks_are_given_the_names_of_steps_that_are_documented() -> None:
+    documented = set(re.findall(r"`([a-z-]+)`", VARIABLES["FOREWARN_STEP"]))
+    assert documented == {step.value for step in EventStep}
