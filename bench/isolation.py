@@ -33,8 +33,8 @@ PAGE = ROOT / "docs/explanation/security.md"
 
 _PREFACE = (
     '`make bench ARGS="--only isolation"` measures what each attack costs well-behaved callers, with the service on '
-    "one core: the p95 in milliseconds from the moment a call was due, before and during the attack. Allowed is up to "
-    "ten times the p95 before the attack, plus 50 ms."
+    "one core. The table shows the p95 of their latency in milliseconds, before and during the attack, counted from "
+    "the time at which a call was due to be sent. Allowed is up to ten times the p95 before the attack, plus 50 ms."
 )
 _BEGIN, _END = "<!-- measured attacks: begin -->", "<!-- measured attacks: end -->"
 

@@ -121,17 +121,21 @@ def metrics() -> str:
 
 def lifecycle() -> str:
     """The lifecycle, drawn from its table."""
-    text = "# Lifecycle\n\nOf a maintenance; drawn from `TRANSITIONS` in `core/lifecycle.py`.\n\n```mermaid\nstateDiagram-v2\n"
+    text = "# Lifecycle\n\nStates of a maintenance, from `TRANSITIONS` in `core/lifecycle.py`.\n\n```mermaid\nstateDiagram-v2\n"
     for (state, trigger), target in TRANSITIONS.items():
         text += f"    {state or '[*]'} --> {target}: {trigger}\n"
     for end in (s for s in MaintenanceState if s not in ACTIVE_STATES):
         text += f"    {end} --> [*]\n"
-    text += "```\n\nWhat its events show in each state:\n\n" + _table("maintenance", "EventStatus", "in documents")
+    text += "```\n\nStatus of its events in each state:\n\n" + _table("maintenance", "EventStatus", "in documents")
     for each in MaintenanceState:
         status = EVENT_STATUS.get(each, "no events yet")
         text += _row(each, status, "yes" if status in {"Scheduled", "Started"} else "no")
-    text += "\nAn event that its scope no longer sees, because the scope was disabled, is `Withdrawn`.\n\n## Causes\n\n"
-    text += _table("cause", "type", "source", "notice", "seconds", "description")
+    text += (
+        "\nAn event is `Withdrawn` if its scope (group of VMs) no longer sees it, because scheduled events were disabled "
+        "for the scope.\n\n"
+        "## Causes\n\n"
+    )
+    text += _table("cause", "type", "source", "notice", "impact in seconds; -1: unknown", "description")
     for cause in CAUSES.values():
         notice = "none" if cause.is_immediate else format_duration(cause.notice or MINIMUM_NOTICE[cause.type])
         text += _row(
@@ -157,8 +161,9 @@ def api_versions() -> str:
 def notifications() -> str:
     """What `data` of each notification holds."""
     text = (
-        "# Notifications\n\nCloudEvents 1.0 in structured JSON, signed after Standard Webhooks; [how to get them](../how-to/notify.md). "
-        "`dataschema` names the schema of `data`; members may be added to a `v1`, none changes or goes.\n"
+        "# Notifications\n\nNotifications are CloudEvents 1.0 in structured JSON, signed as Standard Webhooks define it: see [how to get "
+        "them](../how-to/notify.md). `dataschema` names the schema of `data`. A schema `v1` may get further members, but "
+        "never changes or loses one.\n"
     )
     for noun, model in NOTIFIED.items():
         schema = json.dumps(model.model_json_schema(mode="serialization"), indent=1)
@@ -264,11 +269,11 @@ def agent_hooks() -> str:
         + _webhook_bodies()
         + (
             "\n## Rules for hooks\n\n"
-            "- A command runs without a shell, in a separate process group, which is ended as a whole: SIGTERM, then SIGKILL after 3 s.\n"
-            "- Exit status 0 is success; a webhook's is any 2xx.\n"
-            "- `timeout` holds for one try. Whatever it says, a step before the approval is ended at NotBefore less `margin`.\n"
-            "- A hook may run twice for the same event: after a failure, when it is to be retried, and after a crash of the agent. Write it so\n  that this does no harm.\n"
-            "- What it prints goes to the log, the end of it to `forewarn agent status --json`.\n"
+            "- A command runs without a shell, in a separate process group. At a time-out, or when its step is stopped, the whole group gets\n  SIGTERM, and SIGKILL after 3 s.\n"
+            "- A command succeeds with exit status 0, a webhook with any 2xx status.\n"
+            "- `timeout` limits one attempt. Whatever the `timeout`, the steps `prepare` and `before-approval` are stopped 5 s before NotBefore\n  (`margin`).\n"
+            "- A hook may run more than once for the same event: when a failed hook is retried, and when a crash or restart of the agent has\n  interrupted a step. Write hooks so that a second run does no harm.\n"
+            "- The log has the output of a successful step, and the last line of a failed command. The last 4,096 characters of either are in\n  `forewarn agent status --json`.\n"
         )
     )
 
@@ -276,10 +281,10 @@ def agent_hooks() -> str:
 def _webhook_bodies() -> str:
     """Placeholders of a webhook's body, and the ready ones."""
     text = (
-        "\n## Bodies of webhooks by template\n\n`template` names the service, `body` replaces its message by JSON of your own. "
-        "In the texts of\nthe JSON, `$event_type` or `${event_type}` becomes the value, `$$` a dollar sign. A value cannot "
-        "break the JSON. For Slack, Teams\nand Discord it also becomes plain text on one line of at most 300 characters, "
-        "`-` when it is empty.\n[How to use them](../how-to/agent-webhooks.md).\n\n"
+        "\n## Bodies of webhooks by template\n\n`template` names the service that gets the message; `body` replaces the built-in message with "
+        "your own JSON. In the\nstrings of the JSON, a placeholder such as `$event_type` or `${event_type}` is replaced by its value, and "
+        "`$$` by a dollar sign.\nNo value can break the JSON. For Slack, Teams and Discord, each value also becomes plain text: one line of "
+        "at most 300\ncharacters, or `-` if the value is empty. [How to use them](../how-to/agent-webhooks.md).\n\n"
     )
     text += _table("placeholder", "what it becomes")
     for name, what in PLACEHOLDERS.items():

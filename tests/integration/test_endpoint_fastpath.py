@@ -97,6 +97,11 @@ def test_the_second_answer_comes_from_memory_and_equals_the_first(service: Runni
     with service.wire(vm) as wire:
         assert wire.ask(request_).lasting == first.lasting
         assert fast(service) == before + 2
+    recorded = {
+        (entry.method, entry.target, tuple((name, value.strip()) for name, value in entry.headers))
+        for entry in service.service.journal.list_exchanges(vm=vm.name)[-3:]
+    }
+    assert len(recorded) == 1, "requests answered from memory are recorded like the first"
 
 
 @pytest.mark.parametrize("request_", CLOSING.values(), ids=CLOSING)

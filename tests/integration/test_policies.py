@@ -122,6 +122,24 @@ def test_a_maintenance_is_deferred_up_to_its_latest_start_and_once_under_a_key(
     error(api.post("/v1/maintenance/none/defer", json={"by_s": 1}), 404, "not_found")
 
 
+def test_a_key_of_one_tenant_is_not_a_repetition_for_another_whose_token_has_the_same_name(
+    tenants: Running, api: httpx.Client
+) -> None:
+    """Both have the same actor, and choose the same key for the same change of a maintenance that affects both."""
+    made = scheduled(api, "db", "night", latest_start="2030-01-03T00:00:00Z")
+    shown = []
+    for vm in ("db", "night"):
+        word = api.post("/v1/tokens", json={"name": "ci", "role": "tenant", "vms": [vm]}).json()["token"]
+        with client_of(tenants, word) as client:
+            answer = client.post(
+                f"/v1/maintenance/{made['id']}/defer", json={"by_s": 60}, headers={"Idempotency-Key": "monday"}
+            )
+            assert answer.status_code == 200, answer.text
+            shown.append(answer.json())
+    assert [each["deferrals"] for each in shown] == [1, 2]
+    assert [[event["resources"] for event in each["events"]] for each in shown] == [[["db"]], [["night"]]]
+
+
 def test_more_time_is_given_as_the_policy_grants(api: httpx.Client) -> None:
     made = scheduled(api, "web-0")
     url = f"/v1/maintenance/{made['id']}/extend"

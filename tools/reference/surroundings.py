@@ -56,37 +56,38 @@ FILES = (
 """Files and folders that are used by default, with their contents."""
 
 _ENTRIES = {
-    EntryKind.QUEUED: "a maintenance waits for another that holds its VMs",
+    EntryKind.QUEUED: "a maintenance waits for another maintenance of the same VMs or scope",
     EntryKind.SCHEDULED: "a maintenance is announced: its events are in the documents",
-    EntryKind.APPROVED: "an event was approved; by whom, from where, in which api-version",
-    EntryKind.STARTED: "a maintenance has begun; `reason` where it was forced",
-    EntryKind.DEFERRED: "NotBefore was postponed within the latest start",
-    EntryKind.EXTENDED: "NotBefore was postponed as a tenant's policy grants",
-    EntryKind.IMPACTED: "the VMs were hit",
-    EntryKind.IMPACT_MEASURED: "measured duration of the impact",
+    EntryKind.APPROVED: "an event was approved; the entry names the approver, its address and the api-version",
+    EntryKind.STARTED: "a maintenance has started; `reason` is set if an operator forced the start",
+    EntryKind.DEFERRED: "NotBefore was postponed, at most to the latest start that the operator had set",
+    EntryKind.EXTENDED: "NotBefore was postponed to give a tenant more time, as its policy allows",
+    EntryKind.IMPACTED: "a maintenance hit its VMs",
+    EntryKind.IMPACT_MEASURED: "the duration of the impact was measured",
     EntryKind.COMPLETED: "a maintenance is over, and its events are gone",
     EntryKind.CANCELED: "a maintenance was canceled before it started",
     EntryKind.FAILED: "a maintenance could not be carried out",
-    EntryKind.ATTEMPT_FAILED: "a call of the actuator failed and will be retried",
-    EntryKind.ENABLED: "a VM of the scope has asked for the first time",
-    EntryKind.DISABLED: "no VM of the scope has asked for long",
-    EntryKind.ANNOUNCED: "an event is shown to a scope that was enabled while a maintenance waits",
-    EntryKind.WITHDRAWN: "events are no longer shown, because their scope was disabled",
-    EntryKind.VM_CHANGED: "a VM has another state, or another host",
+    EntryKind.ATTEMPT_FAILED: "a call of the actuator, which carries maintenance out, failed and will be retried",
+    EntryKind.ENABLED: "scheduled events were enabled for a scope, because one of its VMs requested them",
+    EntryKind.DISABLED: "scheduled events were disabled for a scope, because its VMs sent no requests for a day "
+    "(`disable_after`)",
+    EntryKind.ANNOUNCED: "a scope was enabled while a maintenance waits, and is now shown its event",
+    EntryKind.WITHDRAWN: "events are no longer shown, because scheduled events were disabled for their scope",
+    EntryKind.VM_CHANGED: "the state, the host or the model of a VM has changed",
     EntryKind.HOST_FAILED: "a host was reported as failed",
     EntryKind.HOST_RECOVERED: "a failed host works again",
-    EntryKind.INVENTORY_APPLIED: "an inventory was applied; how much it changed",
-    EntryKind.TOKEN_CREATED: "a host got a token",
+    EntryKind.INVENTORY_APPLIED: "an inventory was applied; `reason` says how much it changed",
+    EntryKind.TOKEN_CREATED: "a token was created, for a host, a person or a program",
     EntryKind.TOKEN_REVOKED: "a token was revoked",
-    EntryKind.CLOCK_ADVANCED: "virtual time was moved",
+    EntryKind.CLOCK_ADVANCED: "a virtual clock was advanced",
     EntryKind.CLOCK_JUMPED: "the clock jumped: nothing that is due starts until an operator confirms it",
-    EntryKind.CLOCK_CONFIRMED: "an operator confirmed a clock that had jumped",
+    EntryKind.CLOCK_CONFIRMED: "an operator confirmed the clock after a jump",
     EntryKind.ROLLOUT: "a rollout started, paused, resumed or ended",
     EntryKind.FAULT_INJECTED: "a fault was injected",
     EntryKind.FAULT_CLEARED: "faults were cleared",
-    EntryKind.REFUSED: "a call was refused: no valid token, or not allowed",
-    EntryKind.PRUNED: "old history was deleted; how much",
-    EntryKind.UNSEEN: "a VM has not asked since the announcement, and NotBefore is near",
+    EntryKind.REFUSED: "a call was refused, because it had no valid token or was not allowed",
+    EntryKind.PRUNED: "old history was deleted; `reason` says how much",
+    EntryKind.UNSEEN: "a VM has not requested its events since the announcement, and NotBefore is near",
     EntryKind.LATE: "a maintenance is due but has not started, or takes longer than announced",
     EntryKind.SUBSCRIPTION: "a subscription was created, changed, paused, resumed or deleted",
 }
@@ -102,37 +103,50 @@ def variables() -> Iterator[tuple[str, str, str]]:
                     said = (parameter.help or "").strip()
                     found.setdefault(str(parameter.envvar), (said, []))[1].append(" ".join(words))
     for name, (said, users) in sorted(found.items()):
-        yield name, said, ", ".join(f"`{user}`" for user in users) if len(users) <= _FEW else "every command that asks"
-    yield "FOREWARN_TOKEN", "The operator's token itself.", "every command that asks"
-    yield "FOREWARN_STATE_DIR", "Folder for the operator's token.", "`serve`, and every command that asks"
-    yield VARIABLE, "Address of the metadata endpoint, where it is not the usual one.", "`agent`, the library"
-    yield "TRACEPARENT", "W3C trace that the command is part of; it is sent along.", "every command that asks"
-    yield "OTEL_…", "OpenTelemetry's own, where traces are on: [trace a maintenance](../how-to/trace.md).", "`serve`"
-    yield "NO_COLOR", "Not empty: no colours.", "every command"
+        nouns_of_users = {user.partition(" ")[0] for user in users}
+        if len(users) <= _FEW:
+            yield name, said, ", ".join(f"`{user}`" for user in users)
+        else:
+            yield name, said, f"`{nouns_of_users.pop()}`" if len(nouns_of_users) == 1 else _CALLERS
+    yield "FOREWARN_TOKEN", "The access token itself.", _CALLERS
+    yield "FOREWARN_STATE_DIR", "Folder for the operator's token.", f"`serve`, and {_CALLERS}"
+    yield VARIABLE, "Address of the metadata endpoint, if it is not 169.254.169.254.", "`agent`, the library"
+    yield "TRACEPARENT", "W3C trace that the command is part of; sent to the service with each request.", _CALLERS
+    yield (
+        "OTEL_…",
+        "Settings of OpenTelemetry, if traces are switched on: [trace a maintenance](../how-to/trace.md).",
+        "`serve`",
+    )
+    yield "NO_COLOR", "If not empty, the output has no colours.", "every command"
 
 
 _FEW = 4
+_CALLERS = "every command that calls the service"
 
 
 def environment() -> str:
     """Every variable that is read, or set for what is called."""
-    text = "# Environment\n\n## Variables that are read\n\n" + table("variable", "what it holds", "by")
+    text = "# Environment\n\n## Variables that are read\n\n" + table("variable", "what it holds", "read by")
     text += "".join(row(f"`{name}`", said, by) for name, said, by in variables())
     text += (
         "\nEvery [setting](settings.md) has a variable as well: `FOREWARN_` and its name in capitals, such as "
-        "`FOREWARN_DATABASE_URL`.\n\n## For hooks of the agent\n\nWith the event on standard input: see "
-        "[hooks](agent-hooks.md).\n\n"
+        "`FOREWARN_DATABASE_URL`.\n\n## For hooks of the agent\n\nThe agent sets these variables for each hook, and "
+        "passes the event on standard input: see [hooks](agent-hooks.md).\n\n"
     ) + table("variable", "what it holds")
     text += "".join(row(f"`{name}`", said) for name, said in steps.VARIABLES.items())
-    text += "\n## For commands of the actuator `exec`\n\nSee [carry it out](../how-to/actuators.md).\n\n"
+    text += (
+        "\n## For commands of the actuator `exec`\n\nThe actuator `exec` runs your commands to carry maintenance out, "
+        "and sets these variables: see [carry it out](../how-to/actuators.md).\n\n"
+    )
     text += table("variable", "what it holds")
     text += "".join(row(f"`{name}`", said) for name, said in actuator.VARIABLES.items())
-    text += row("`TRACEPARENT`", "W3C trace of the call, where [traces](../how-to/trace.md) are on")
-    text += "\n## For handlers that are tried\n\nWhat `forewarn try` and `forewarn scenario play` run finds:\n\n"
+    text += row("`TRACEPARENT`", "W3C trace of the call, if [traces](../how-to/trace.md) are switched on")
+    text += "\n## For handlers that are tried\n\n`forewarn try` sets these variables for the handler:\n\n"
     text += table("variable", "what it holds")
-    text += row("`FOREWARN_ENDPOINT`", "address of its endpoint, if it has no separate network")
-    text += row("`FOREWARN_VM`", "name of its VM")
-    return text + row("`FOREWARN_TRIAL`", "a mark by which its processes are found again")
+    text += row("`FOREWARN_ENDPOINT`", "URL of the endpoint, without a path")
+    text += row("`FOREWARN_VM`", "name of the handler's VM")
+    mark = "random mark by which `forewarn try` finds the processes that the handler starts"
+    return text + row("`FOREWARN_TRIAL`", mark)
 
 
 def exit_statuses() -> str:
@@ -172,16 +186,18 @@ def files() -> str:
 def audit_log() -> str:
     """Every kind of audit log entry."""
     text = (
-        "# Audit log\n\nEverything that happened, append-only: `forewarn audit-log`, `GET /v1/audit-log`, and as it "
-        "happens `forewarn audit-log --follow`,\n`GET /v1/watch`. An entry has a sequence number, a time, who did it "
-        "(`actor`), and what it is about.\n\n"
+        "# Audit log\n\nThe audit log records everything that happens. `forewarn audit-log` and `GET /v1/audit-log` "
+        "show its entries. `forewarn audit-log --follow` and `GET /v1/watch` also show new entries as they are "
+        "written. An entry has a sequence number, a time, an `actor` who caused it, and what it is about.\n\n"
     )
     text += table("kind", "what happened")
     for kind in EntryKind:
         text += row(f"`{kind}`", _ENTRIES.get(kind, str(kind).replace("-", " ")))
     return text + (
-        "\n`actor` is `operator:NAME`, `vm:NAME`, `host:NAME`, `policy` where a rule of the service decided, or "
-        "`forewarn`.\nEntries older than `history_retention` of [settings](settings.md) are forgotten.\n"
+        "\n`actor` is `operator:NAME`, `tenant:NAME`, `read-only:NAME`, `vm:NAME`, `host:NAME`, `policy` for an "
+        "approval by a tenant's policy, `actuator`, `forewarn`, or `unknown` for a refused call without a valid token. "
+        "Entries about operators, tokens and refused calls are kept for `audit_retention`, all others for "
+        "`history_retention`: see [settings](settings.md).\n"
     )
 
 

@@ -47,12 +47,12 @@ VARIABLES = {
     "FOREWARN_TYPE": "Freeze, Reboot, Redeploy, Preempt or Terminate, as announced",
     "FOREWARN_IMPACT": "actual impact; differs from the announced type only if a Reboot turns out to be a Freeze",
     "FOREWARN_VMS": "names of the VMs, separated by spaces",
-    "FOREWARN_HOSTS": "names of their hosts, separated by spaces",
+    "FOREWARN_HOSTS": "names of the hosts of these VMs, separated by spaces",
     "FOREWARN_DURATION_S": "announced duration in seconds; 0 for no interruption, -1 for unknown",
     "FOREWARN_DESCRIPTION": "description shown to the VMs",
     "FOREWARN_CAUSE": "cause, such as host-maintenance",
-    "FOREWARN_NOT_BEFORE": "RFC 3339",
-    "FOREWARN_STARTED_AT": "RFC 3339",
+    "FOREWARN_NOT_BEFORE": "NotBefore, RFC 3339",
+    "FOREWARN_STARTED_AT": "time of the start, RFC 3339",
 }
 """Environment variables of a command."""
 

@@ -64,7 +64,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         headers: Headers of the webhook's request.
         template: The service that the webhook belongs to: ``slack``, ``teams`` (a workflow's webhook) or ``discord``
             get a message for people; ``forewarn`` sends the same JSON that commands read from standard input.
-        body: JSON to send instead, with placeholders like ``$event_type`` in its texts; values are escaped for
+        body: JSON to send instead, with placeholders like ``$event_type`` in its strings; values are escaped for
             `template`.
         timeout: Time limit for one attempt.
         retries: Number of further attempts after a failure.

@@ -16,6 +16,7 @@ import msgspec
 from forewarn.agent.codec import decode_json, encode_json
 from forewarn.agent.record import EventRecord, FinishedEvent
 from forewarn.errors import ConfigError
+from forewarn.util.folders import sync_folder
 from forewarn.util.secrets import make_private_folder, open_private, restrict_to_owner
 
 __all__ = ["AgentState", "StateFile", "StateStorage"]
@@ -140,7 +141,7 @@ class StateFile:
             with contextlib.suppress(OSError):
                 new.unlink()
             raise
-        _sync_folder(self._path.parent)
+        sync_folder(self._path.parent)
 
     def _move_aside(self) -> None:
         self.unreadable_copy = self._build_sibling_path(".unreadable")
@@ -153,16 +154,6 @@ class StateFile:
     def _build_sibling_path(self, ending: str) -> Path:
         """Return a path beside the file, with its full name: files beside another agent's state are not ours."""
         return self._path.parent / f"{self._path.name}{ending}"
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; Windows does so automatically."""
-    if sys.platform != "win32":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _lock_file(file: IO[str]) -> None:

@@ -30,7 +30,9 @@ _Config = Annotated[
         help="Configuration of the agent, TOML. (default: the system's standard path)",
     ),
 ]
-_EventId = Annotated[str | None, typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all that wait)")]
+_UnapprovedEventId = Annotated[
+    str | None, typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all that are not approved yet)")
+]
 _ERRORS = {401: Unauthorized, 404: NotFound, 400: InvalidRequest}
 _TIMEOUT_S = 5.0
 _NAMES_MAX = 20
@@ -85,7 +87,9 @@ def _add_check(noun: typer.Typer) -> None:
             str, typer.Option(metavar="SPAN", help="With --type: expected impact duration, or unknown.")
         ] = "unknown",
         description: Annotated[str, typer.Option(metavar="TEXT", help="With --type: description of the event.")] = "",
-        is_others: Annotated[bool, typer.Option("--others", help="With --type: the event hits another VM.")] = False,
+        is_others: Annotated[
+            bool, typer.Option("--others", help="With --type: the event names only other VMs, not this one.")
+        ] = False,
     ) -> None:
         """Check the configuration, and explain how the agent would handle each kind of event.
 
@@ -278,16 +282,22 @@ def _make_finished_row(finished: dict[str, Any], now: datetime) -> tuple[object,
 
 def _add_manual_commands(noun: typer.Typer) -> None:
     @command(noun, "approve", "forewarn agent approve", "forewarn agent approve 602D9444-D2CD-49C7-8624-8643E7171297")
-    def approve(output: Output, event_id: _EventId = None, config: _Config = None) -> None:
-        """Approve events manually: they are approved once prepared, whatever their rules wait for."""
+    def approve(output: Output, event_id: _UnapprovedEventId = None, config: _Config = None) -> None:
+        """Approve events manually: each is approved once the VM is prepared, whatever else its rule waits for."""
         answer = _request_agent(config, "POST", "/approve", event_id)
         if not output.print_if_json(answer):
             for each in answer["event_ids"]:
                 output.print_line(f"event {each} will be approved once prepared")
 
     @command(noun, "recover", "forewarn agent recover")
-    def recover(output: Output, event_id: _EventId = None, config: _Config = None) -> None:
-        """Run a failed recovery again, once the cause has been fixed."""
+    def recover(
+        output: Output,
+        event_id: Annotated[
+            str | None, typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all with a failed recovery)")
+        ] = None,
+        config: _Config = None,
+    ) -> None:
+        """Run a failed recovery again, after you have fixed the cause."""
         answer = _request_agent(config, "POST", "/recover", event_id)
         if not output.print_if_json(answer):
             for each in answer["event_ids"]:
@@ -301,7 +311,10 @@ def _add_manual_commands(noun: typer.Typer) -> None:
         ] = None,
         config: _Config = None,
     ) -> None:
-        """Run failed steps again, once the cause has been fixed; preparation steps only until NotBefore is near."""
+        """Run failed steps again, after you have fixed the cause.
+
+        Steps before the approval run again only until NotBefore is near.
+        """
         answer = _request_agent(config, "POST", "/retry", event_id)
         if not output.print_if_json(answer):
             for each in answer["event_ids"]:

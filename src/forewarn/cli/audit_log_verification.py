@@ -56,7 +56,7 @@ def add_verification(noun: typer.Typer) -> None:
 
     @command(noun, "head", "forewarn audit-log head", "forewarn audit-log head --json")
     def head(connection: ControlConnection, output: Output) -> None:
-        """Print the heads of the audit log's hash chains, to store elsewhere and compare later."""
+        """Print the head (newest entry) of each hash chain of the audit log, to store elsewhere and compare later."""
         found = connection.get("/v1/audit-log/head")
         if not output.print_if_json(found):
             for each in found["heads"]:

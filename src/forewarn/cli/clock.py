@@ -30,10 +30,10 @@ def add_clock(app: typer.Typer) -> None:
         output: Output,
         reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, recorded in the audit log.")] = "",
     ) -> None:
-        """Trust a clock that has jumped.
+        """Confirm the time of the service after its clock has jumped.
 
-        After a jump of its clock, the service starts nothing that is due. Check the time first, with 'forewarn clock
-        show': everything due at that time starts immediately.
+        After a jump, the service starts nothing that is due until you confirm its clock. Check the time first, with
+        'forewarn clock show': after you confirm it, everything that is due by then starts immediately.
         """
         _print_clock(output, connection.send_change("POST", "/v1/clock/confirm", {"reason": reason or None}))
 
@@ -43,7 +43,7 @@ def add_clock(app: typer.Typer) -> None:
         connection: ControlConnection,
         output: Output,
     ) -> None:
-        """Advance a virtual clock; everything due on the way happens, in order."""
+        """Advance a virtual clock; everything that becomes due on the way happens, in order."""
         body = {"by_s": as_span_s(by, "SPAN")}
         # The service stores the key after it has advanced the clock: a retry in between would advance it twice.
         _print_clock(output, connection.send_change("POST", "/v1/clock/advance", body, is_repeatable=False))

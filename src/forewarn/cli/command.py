@@ -60,7 +60,7 @@ _TokenFile = Annotated[
         "--token-file",
         metavar="FILE",
         envvar="FOREWARN_TOKEN_FILE",
-        help="File with the access token; FOREWARN_TOKEN holds the token itself. (default: in the state folder)",
+        help="File with the access token. (default: token in FOREWARN_TOKEN, or operator.token in your state folder)",
         rich_help_panel=_CONNECTION,
     ),
 ]

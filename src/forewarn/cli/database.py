@@ -44,14 +44,14 @@ def add_database(app: typer.Typer) -> None:
         upgrade_source: Annotated[
             bool,
             typer.Option(
-                "--upgrade-source", help="Upgrade an older FROM to the newest schema first; this cannot be undone."
+                "--upgrade-source", help="If the schema of FROM is older, upgrade it first; this cannot be undone."
             ),
         ] = False,
     ) -> None:
         """Copy everything from one database to another, from SQLite to PostgreSQL or back.
 
-        Either everything is copied and compared, or TO is left unchanged. Stop every 'forewarn serve' on FROM first,
-        and serve only TO afterwards: two services would carry out each maintenance twice.
+        The copy is compared with FROM; if anything fails, TO is left unchanged. First stop every 'forewarn serve' that
+        uses FROM, and afterwards serve only TO: otherwise two services would carry out each maintenance twice.
         """
         with require_server_extra():
             from forewarn.store.copying import copy_database
@@ -74,7 +74,7 @@ def add_database(app: typer.Typer) -> None:
         url: Annotated[str, typer.Argument(metavar="URL", help="URL of the database; it may be in use.")],
         output: Output,
     ) -> None:
-        """Show the contents of a database: its schema, its size, the rows of each table, and its lease holders."""
+        """Show the contents of a database: its schema, its size, the rows of each table, and who holds its leases."""
         with require_server_extra():
             from forewarn.store.describing import describe_database
         _check_url(url, "URL")

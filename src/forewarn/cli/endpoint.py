@@ -45,7 +45,7 @@ def add_endpoint(app: typer.Typer) -> None:
             typer.Option(
                 metavar="URL",
                 envvar="FOREWARN_CONTROL_URLS",
-                help="URL of a control plane replica; repeatable.",
+                help="URL of a replica of the control plane; repeatable or comma-separated.",
                 rich_help_panel=_LINK,
             ),
         ],
@@ -55,13 +55,15 @@ def add_endpoint(app: typer.Typer) -> None:
         ] = None,
         metadata_listen: Annotated[
             list[str] | None,
-            typer.Option(metavar="ADDRESS:PORT", help="Address for VMs; repeatable. (default: 169.254.169.254:80)"),
+            typer.Option(
+                metavar="ADDRESS:PORT", help="Address to serve VMs on; repeatable. (default: 169.254.169.254:80)"
+            ),
         ] = None,
         metadata_host_name: Annotated[
             list[str] | None,
             typer.Option(
                 metavar="NAME",
-                help="Accepted host name of the endpoint, besides addresses and localhost; repeatable.",
+                help="Host name by which VMs may call the endpoint, besides addresses and localhost; repeatable.",
             ),
         ] = None,
         identify: Annotated[
@@ -75,27 +77,31 @@ def add_endpoint(app: typer.Typer) -> None:
         interfaces: Annotated[
             str,
             typer.Option(
-                metavar="PATTERN", help="Pattern of interface names, such as 'tap-{vm}'.", rich_help_panel=_WAYS
+                metavar="PATTERN",
+                help="Pattern for the name of a VM's interface, such as 'tap-{vm}'.",
+                rich_help_panel=_WAYS,
             ),
         ] = "",
         interface_file: Annotated[
             Path | None,
             typer.Option(
-                metavar="FILE", help="Map of interfaces to VMs: 'interfaces: {vnet0: web-0}'.", rich_help_panel=_WAYS
+                metavar="FILE",
+                help="File that maps interfaces to VMs: 'interfaces: {vnet0: web-0}'.",
+                rich_help_panel=_WAYS,
             ),
         ] = None,
         interface_macs: Annotated[
             bool,
             typer.Option(
                 "--interface-macs",
-                help="Match interfaces to VMs by MAC, except for its first byte, 'fe'.",
+                help="Match interfaces to VMs by MAC address; its first byte, 'fe' on the host, is ignored.",
                 rich_help_panel=_WAYS,
             ),
         ] = False,
         socket_folder: Annotated[
             Path | None,
             typer.Option(
-                metavar="FOLDER", help="Folder with a Unix socket for each VM, NAME.sock.", rich_help_panel=_WAYS
+                metavar="FOLDER", help="Folder for the Unix sockets of the VMs, each NAME.sock.", rich_help_panel=_WAYS
             ),
         ] = None,
         socket_group: Annotated[
@@ -105,7 +111,7 @@ def add_endpoint(app: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--answer-dhcp",
-                help="Announce the endpoint to guests by DHCP; requires interfaces.",
+                help="Announce the endpoint to VMs by DHCP; requires '--identify interface'.",
                 rich_help_panel=_WAYS,
             ),
         ] = False,
@@ -115,12 +121,15 @@ def add_endpoint(app: typer.Typer) -> None:
         ] = "127.0.0.1:8171",
         state_file: Annotated[
             Path | None,
-            typer.Option(metavar="FILE", help="File for the last known state, served while no replica answers."),
+            typer.Option(
+                metavar="FILE", help="File for the last known state, which is served while no replica answers."
+            ),
         ] = None,
     ) -> None:
-        """Serve events to the VMs on this host, using state from the control plane, even while it is unreachable.
+        """Serve events to the VMs on this host, using state from the control plane.
 
-        Needs no database. Approvals are forwarded; the answer is 200 only once the control plane has stored them.
+        While no replica of the control plane answers, VMs get the last known state. Approvals are forwarded to the
+        control plane, and answered with 200 only once it has stored them. No database is needed.
         """
         with require_server_extra():
             from forewarn.host.endpoint_process import run_endpoint

@@ -79,7 +79,7 @@ def add_event(app: typer.Typer) -> None:
         connection: ControlConnection,
         output: Output,
     ) -> None:
-        """Approve events on behalf of their VMs; once all are approved, the maintenance starts."""
+        """Approve events on behalf of their VMs; a maintenance starts once all its events are approved."""
         body = {"event_ids": split_names(event_ids)}
         # The answer lists the outcome of each event even if some are refused, so an error status is read like a
         # success.

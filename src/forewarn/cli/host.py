@@ -65,7 +65,7 @@ def _add_failures(noun: typer.Typer) -> None:
     def fail(
         name: _Name, connection: ControlConnection, output: Output, reason: ReasonOption = None, yes: Yes = False
     ) -> None:
-        """Report that a host has failed: its VMs see a Reboot that has started, without notice.
+        """Report that a host has failed: its VMs see a Reboot event that has already started, without notice.
 
         The host is marked as failed, and rollouts skip it, until 'forewarn host recover'. Asks first; --yes confirms.
         """
@@ -111,13 +111,19 @@ def _add_predict_failure(noun: typer.Typer) -> None:
         event_type: Annotated[
             EventType | None,
             typer.Option(
-                "--type", case_sensitive=False, metavar="Redeploy|Freeze", help="Freeze if VMs are migrated live."
+                "--type",
+                case_sensitive=False,
+                metavar="Redeploy|Freeze",
+                help="Type of the events: Freeze if the VMs are migrated live. (default: Redeploy)",
             ),
         ] = None,
         force: ForceOption = False,
         reason: ForceReasonOption = None,
     ) -> None:
-        """Report a predicted failure: each VM is moved within that time, and warned if it asked for events."""
+        """Report that a host will probably fail. Each of its VMs is moved within the time of --in.
+
+        A VM that has asked for events is warned by an event.
+        """
         body = {"notice_s": as_span_s(within, "--in"), "type": event_type} | build_force_body(
             force=force, reason=reason
         )
@@ -130,7 +136,7 @@ def _add_tokens(noun: typer.Typer) -> None:
 
     @command(noun, "create-token", "forewarn host create-token host-1 > host-1.token")
     def create_token(name: _Name, connection: ControlConnection, output: Output) -> None:
-        """Print a new token for the endpoint on a host; it is shown only once."""
+        """Create a token for the endpoint on a host, and print it; it is shown only once."""
         made = connection.send_change("POST", f"/v1/hosts/{quote_segment(name)}/tokens", None)
         if not output.print_if_json(made):
             output.print_line(made["token"])

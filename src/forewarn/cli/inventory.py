@@ -23,7 +23,7 @@ __all__ = ["DIFFERS", "add_inventory"]
 DIFFERS = 4
 """Exit status of `inventory diff` if something would change."""
 
-_File = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON; - for standard input.")]
+_File = Annotated[Path, typer.Argument(metavar="FILE", help="Inventory, YAML or JSON; - for standard input.")]
 _NOUNS = {"hosts": "host", "scopes": "scope", "vms": "vm"}
 
 
@@ -38,7 +38,7 @@ def add_inventory(app: typer.Typer) -> None:
 
     @command(noun, "show", "forewarn inventory show", "forewarn inventory show > inventory.yaml")
     def show(connection: ControlConnection, output: Output) -> None:
-        """Print the declared inventory in the format of the file."""
+        """Print the declared inventory, in the format that 'forewarn inventory apply' reads."""
         declared = connection.get("/v1/inventory")
         if not output.print_if_json(declared):
             sys.stdout.write(as_yaml(drop_defaults(declared)))
@@ -82,7 +82,7 @@ def _add_diff(noun: typer.Typer) -> None:
         "generate-inventory | forewarn inventory diff - --json",
     )
     def diff(file: _File, connection: ControlConnection, output: Output) -> None:
-        """Show the changes that applying a file would make, without making them.
+        """Show the changes that 'forewarn inventory apply' would make with this file, without making them.
 
         The exit status is 0 if nothing would change and 4 if something would.
         """

@@ -34,7 +34,9 @@ def add_from_libvirt(noun: typer.Typer) -> None:
         output: Output,
         host: Annotated[
             str,
-            typer.Option("--host", metavar="NAME", help="Name of the host in the inventory. (default: its host name)"),
+            typer.Option(
+                "--host", metavar="NAME", help="Name of the host in the inventory. (default: the name in libvirt)"
+            ),
         ] = "",
         out: Annotated[
             Path | None, typer.Option("--out", metavar="FILE", help="File to write. (default: standard output)")
@@ -42,8 +44,8 @@ def add_from_libvirt(noun: typer.Typer) -> None:
     ) -> None:
         """Print the VMs of a libvirt as an inventory file.
 
-        Scope, fault and update domain and addresses are read from an element in the metadata of each domain, if there
-        is one: see docs/how-to/actuators.md.
+        The scope, fault domain, update domain and addresses of a VM are read from an element in the metadata of its
+        libvirt domain, if there is one: see docs/how-to/actuators.md.
         """
         with require_server_extra():
             from forewarn.actuators.libvirt_inventory import read_inventory
@@ -85,20 +87,25 @@ def add_follow_libvirt(noun: typer.Typer) -> None:
                 "--host",
                 metavar="NAME",
                 envvar="FOREWARN_HOST",
-                help="Name of the host in the inventory. (default: its host name)",
+                help="Name of the host in the inventory. (default: the name in libvirt)",
             ),
         ] = "",
         remove_missing: Annotated[
             bool,
-            typer.Option("--remove-missing", help="In the first declaration, remove all missing VMs, without a limit."),
+            typer.Option(
+                "--remove-missing", help="In the first declaration, remove all VMs that libvirt no longer has."
+            ),
         ] = False,
     ) -> None:
-        """Declare the VMs of a libvirt whenever they change, until Ctrl-C.
+        """Declare the VMs of a libvirt in the inventory, and again whenever they change, until Ctrl-C.
 
-        Run one per host. A VM that moves is declared by its new host; one that is undefined is removed, but not while a
-        maintenance holds it. Values that libvirt does not know keep their declared value. If many VMs are missing at
-        once, the declaration is refused and retried: most often they have moved, and their new host declares them soon.
-        If they are gone for good, run this once with --remove-missing.
+        Run the command once for each host. If a VM moves, the command for its new host declares it. A VM that libvirt
+        no longer has is removed from the inventory, but not while a maintenance holds it. Values that libvirt does not
+        know stay as they were declared.
+
+        If many VMs are missing at once, the service refuses the declaration, and the command tries again: most often
+        these VMs have moved, and their new host declares them soon. If they are gone for good, run the command once
+        with --remove-missing.
         """
         with require_server_extra():
             from forewarn.actuators.libvirt_events import keep_declared

@@ -17,7 +17,7 @@ def add_limit(app: typer.Typer) -> None:
 
     @command(noun, "list", "forewarn limit list", "forewarn limit list --json")
     def list_limits(connection: ControlConnection, output: Output) -> None:
-        """List callers with their usage and the limits they have reached, the latest first.
+        """List callers with their usage and the limits they have reached; the latest to reach a limit come first.
 
         VMs and unknown addresses are listed once they reach a limit at the metadata endpoint. Each replica counts
         separately. An endpoint on a host reports only totals, in its own metrics.

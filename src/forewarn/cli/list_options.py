@@ -59,7 +59,7 @@ class HistoryFilter:
 
     since: Annotated[str | None, _make_option(f"Start of the period: {_TIME_FORMS}", "TIME")] = None
     until: Annotated[str | None, _make_option(f"End of the period, exclusive: {_TIME_FORMS}", "TIME")] = None
-    vm: Annotated[str | None, _make_option("Only items about this VM, even one no longer declared.", "NAME")] = None
+    vm: Annotated[str | None, _make_option("Only items about this VM, even a removed one.", "NAME")] = None
     scope: Annotated[str | None, _make_option("Only items about this scope.", "NAME")] = None
     host: Annotated[str | None, _make_option("Only items about VMs that were on this host at the time.", "NAME")] = None
     event_type: Annotated[
@@ -76,7 +76,7 @@ class HistoryFilter:
         EventSource | None, _make_option("Only maintenance from this source.", "Platform|User", case_sensitive=False)
     ] = None
     actor: Annotated[
-        str | None, _make_option("Only items by this actor, such as operator:ann, vm:db or forewarn.", "ACTOR")
+        str | None, _make_option("Only items caused by this actor, such as operator:ann or vm:db.", "ACTOR")
     ] = None
     text: Annotated[
         str | None, _make_option("Only items with this text in a reason or description; case-insensitive.", "TEXT")

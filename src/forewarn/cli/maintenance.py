@@ -206,7 +206,9 @@ def _add_list(noun: typer.Typer) -> None:
                 help=f"Only this state ({', '.join(MaintenanceState)}); repeatable.",
             ),
         ] = None,
-        active: Annotated[bool, typer.Option("--active", help="Only active maintenance.")] = False,
+        active: Annotated[
+            bool, typer.Option("--active", help="Only queued, scheduled and started maintenance.")
+        ] = False,
         limit: Annotated[
             int | None,
             typer.Option(min=1, metavar="COUNT", help="Maximum number of rows. (default: 100; all with --csv)"),
@@ -321,7 +323,7 @@ def _add_endings(noun: typer.Typer) -> None:
 
     @command(noun, "complete", "forewarn maintenance complete k3v9xq2m")
     def complete(maintenance_id: _Id, connection: ControlConnection, output: Output) -> None:
-        """Report that a started maintenance is over: its events disappear, and VMs recover."""
+        """Report that a started maintenance is over: its events disappear, and the VMs take up work again."""
         _send_change(connection, output, maintenance_id, "complete", None)
 
 
@@ -355,7 +357,7 @@ def _add_moves(noun: typer.Typer) -> None:
         ] = None,
         reason: ReasonOption = None,
     ) -> None:
-        """Defer a scheduled maintenance, at most to the latest start that it was scheduled with."""
+        """Defer a scheduled maintenance, at most to the latest start that 'maintenance schedule' set."""
         if (by is None) == (until is None):
             msg = "give one of them" if by is None else "give one of them, not both"
             raise typer.BadParameter(msg, param_hint="--by, --until")
@@ -376,10 +378,12 @@ def _add_moves(noun: typer.Typer) -> None:
         maintenance_id: _Id,
         connection: ControlConnection,
         output: Output,
-        by: Annotated[str, typer.Option(metavar="SPAN", help="Additional time.")],
+        by: Annotated[str, typer.Option(metavar="SPAN", help="Additional time to prepare.")],
         scope: Annotated[
             str | None,
-            typer.Option(metavar="NAME", help="Scope or standalone VM that needs it; required if several are hit."),
+            typer.Option(
+                metavar="NAME", help="Scope or standalone VM that needs more time; required if several are hit."
+            ),
         ] = None,
         reason: ReasonOption = None,
     ) -> None:

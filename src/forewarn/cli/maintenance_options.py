@@ -106,7 +106,7 @@ TurnsOutAsOption = Annotated[
     typer.Option(
         case_sensitive=False,
         metavar="Freeze",
-        help="Actual impact, if an announced Reboot is to be only a Freeze.",
+        help="Actual impact, if it differs: Freeze, for a Reboot that does not restart the VMs.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -139,5 +139,5 @@ LatestStartOption = Annotated[
     ),
 ]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show times and the VMs to warn, without scheduling anything.")
+    bool, typer.Option("--dry-run", help="Show the times, and which VMs would be warned, but schedule nothing.")
 ]

@@ -51,7 +51,7 @@ def add_record(app: typer.Typer) -> None:
         interval: Annotated[str, typer.Option(metavar="SPAN", help="Interval between requests.")] = "1s",
         api_version: Annotated[str, typer.Option(metavar="VERSION", help="api-version to request.")] = "2020-07-01",
         size_mb: Annotated[
-            int, typer.Option(min=1, max=_MB_MAX, metavar="MB", help="Size at which the recording ends.")
+            int, typer.Option(min=1, max=_MB_MAX, metavar="MB", help="Size of the file at which the recording ends.")
         ] = _MB_MAX,
         source_address: Annotated[
             str | None, typer.Option(metavar="ADDRESS", help="Local address to send requests from.")
@@ -209,15 +209,16 @@ def add_replay(app: typer.Typer) -> None:
             typer.Option(min=0.001, max=100_000, metavar="TIMES", help="Speed relative to the recording."),
         ] = 1.0,
         listen: Annotated[str, typer.Option(metavar="ADDRESS:PORT", help="Address to listen on.")] = "127.0.0.1:8169",
-        is_loop: Annotated[bool, typer.Option("--loop", help="Restart at the end.")] = False,
+        is_loop: Annotated[bool, typer.Option("--loop", help="Begin again at the end of the recording.")] = False,
         is_now: Annotated[
-            bool, typer.Option("--now", help="Shift every NotBefore to leave as much notice as when recorded.")
+            bool,
+            typer.Option("--now", help="Shift every NotBefore, so that events have as much notice as when recorded."),
         ] = False,
     ) -> None:
-        """Serve a recording again, including failures, with its timing.
+        """Serve a recording again, with its timing and its failures.
 
-        It prints one line when it is ready, one for each approval, and one at the end; then the last answer is served
-        until SIGTERM or Ctrl-C. Approvals are answered with 200 and have no effect.
+        The command prints one line when it is ready, one for each approval, and one at the end of the recording. From
+        then on, it serves the last answer until SIGTERM or Ctrl-C. Approvals are answered with 200 and have no effect.
         """
         with require_testing_extra():
             from forewarn.clock import RealClock
@@ -277,8 +278,8 @@ def add_from_transcript(noun: typer.Typer) -> None:
     ) -> None:
         """Convert a transcript to a scenario, and print it as YAML.
 
-        Changes that the service's own rules would not allow are left out; comments at the top of the scenario list
-        them.
+        Changes that Forewarn's own rules would not allow are left out. Comments at the top of the scenario list these
+        changes.
         """
         with require_testing_extra():
             from forewarn.testing.transcript import load_transcript

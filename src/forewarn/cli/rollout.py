@@ -73,7 +73,7 @@ def add_rollout(app: typer.Typer) -> None:
 
     @command(noun, "pause", 'forewarn rollout pause k3v9xq2mab --reason "customer called"')
     def pause(which: _Which, connection: ControlConnection, output: Output, reason: ReasonOption = None) -> None:
-        """Pause a rollout: no further host begins; started maintenance is finished."""
+        """Pause a rollout: no further host begins; started maintenance continues to its end."""
         _send_change(connection, output, which, "pause", {"reason": reason})
 
     @command(noun, "resume", "forewarn rollout resume k3v9xq2mab")
@@ -85,7 +85,7 @@ def add_rollout(app: typer.Typer) -> None:
             bool, typer.Option("--accept-health", help="Treat the last health check as passed.")
         ] = False,
     ) -> None:
-        """Resume a rollout; previous failures no longer count."""
+        """Resume a paused rollout; failures before the pause no longer count."""
         _send_change(connection, output, which, "resume", {"accept_health": accept_health})
 
     @command(
@@ -97,7 +97,7 @@ def add_rollout(app: typer.Typer) -> None:
     def abort(
         which: _Which, connection: ControlConnection, output: Output, reason: ReasonOption = None, yes: Yes = False
     ) -> None:
-        """Abort a rollout: what has not started is canceled; started maintenance is finished.
+        """Abort a rollout: cancel maintenance that has not started; started maintenance continues to its end.
 
         Asks first; --yes confirms.
         """
@@ -130,7 +130,7 @@ def _add_start(noun: typer.Typer) -> None:
             bool, typer.Option("--follow", "-f", help="Follow it until it ends or waits for you.")
         ] = False,
     ) -> None:
-        """Start a rollout, or show its plan."""
+        """Start a rollout, or show its plan with --dry-run."""
         from forewarn.wire.rollout import RolloutIn, parse_rollout
 
         # Parsed here as well, because only this side can name the line of the file in an error.

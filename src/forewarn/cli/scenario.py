@@ -76,7 +76,7 @@ def add_scenario(app: typer.Typer) -> None:
 
     @command(noun, "show", "forewarn scenario show live-migration")
     def show(which: _Which, output: Output, parameters: SetOption = None) -> None:
-        """Show the steps of a scenario with their times; a file is checked."""
+        """Show the steps of a scenario with their times, or the errors in its file."""
         with require_testing_extra():
             from forewarn.testing.scenario_loader import load_scenario
             from forewarn.testing.scenario_timeline import format_timeline
@@ -114,7 +114,10 @@ def add_scenario(app: typer.Typer) -> None:
             typer.Option(help="virtual: takes no real time. real: takes the scenario's time divided by --speed."),
         ] = "virtual",
         speed: Annotated[
-            float, typer.Option(min=0.01, max=100_000, metavar="TIMES", help="Speed factor of the real clock.")
+            float,
+            typer.Option(
+                min=0.01, max=100_000, metavar="TIMES", help="With --clock real: factor by which it runs faster."
+            ),
         ] = 1.0,
         parameters: SetOption = None,
     ) -> None:
@@ -154,7 +157,7 @@ def _add_check(noun: typer.Typer) -> None:
     ) -> None:
         """Report errors in scenarios with file and line, without playing them.
 
-        The exit status is 1 if any has an error.
+        The exit status is 1 if any scenario has an error.
         """
         with require_testing_extra():
             from forewarn.testing.scenario_loader import check_scenario
@@ -171,7 +174,7 @@ def _add_check(noun: typer.Typer) -> None:
 
     @command(noun, "schema", "forewarn scenario schema > scenario.schema.json")
     def schema() -> None:
-        """Print the JSON Schema of scenario files; editors use the copy next to a scenario."""
+        """Print the JSON Schema of scenario files; editors look for it in the folder of the scenario."""
         with require_testing_extra():
             from forewarn.testing.scenario_schema import encode_scenario_schema
 

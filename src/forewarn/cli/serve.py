@@ -64,7 +64,7 @@ def add_serve(app: typer.Typer) -> None:
             str | None,
             typer.Option(
                 metavar="real|virtual",
-                help="virtual: time advances only by 'forewarn clock advance'.",
+                help="virtual: time advances only with 'forewarn clock advance'. (default: real)",
                 autocompletion=lambda: ["real", "virtual"],
             ),
         ] = None,
@@ -95,7 +95,7 @@ def add_serve(app: typer.Typer) -> None:
             typer.Option(metavar="FILE", help="Certificate for the control API, PEM.", rich_help_panel=_TLS),
         ] = None,
         tls_key: Annotated[
-            Path | None, typer.Option(metavar="FILE", help="Its private key, PEM.", rich_help_panel=_TLS)
+            Path | None, typer.Option(metavar="FILE", help="Private key of the certificate, PEM.", rich_help_panel=_TLS)
         ] = None,
         insecure: Annotated[
             bool,

@@ -158,9 +158,9 @@ def _add_changes(noun: typer.Typer) -> None:
         name: _Name,
         connection: ControlConnection,
         output: Output,
-        reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Reason.")] = None,
+        reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Reason for the pause.")] = None,
     ) -> None:
-        """Pause deliveries until resumed; nothing is lost meanwhile."""
+        """Pause deliveries until you resume them; no notification is lost meanwhile."""
         paused = connection.send_change("POST", _build_path(name, "pause"), {"reason": reason})
         if not output.print_if_json(paused):
             output.print_line(f"subscription {paused['name']} is paused")
@@ -170,9 +170,11 @@ def _add_changes(noun: typer.Typer) -> None:
         name: _Name,
         connection: ControlConnection,
         output: Output,
-        skip: Annotated[bool, typer.Option("--skip", help="Skip everything that has happened until now.")] = False,
+        skip: Annotated[
+            bool, typer.Option("--skip", help="Skip the notifications of everything that has happened until now.")
+        ] = False,
     ) -> None:
-        """Resume deliveries where they were paused."""
+        """Resume deliveries, beginning with the notifications that waited during the pause."""
         resumed = connection.send_change("POST", _build_path(name, "resume"), {"skip": skip})
         if not output.print_if_json(resumed):
             output.print_line(f"subscription {resumed['name']} is active")
@@ -193,7 +195,7 @@ def _add_secret_and_test(noun: typer.Typer) -> None:
             bool, typer.Option("--at-once", help="Stop signing with the old secret now, for example after a leak.")
         ] = False,
     ) -> None:
-        """Print a new secret; it is shown only once. The old one also signs for a while."""
+        """Print a new signing secret, which is shown only once; for a while, the old one signs as well."""
         rotated = connection.send_change("POST", _build_path(name, "rotate-secret"), {"at_once": at_once})
         if not output.print_if_json(rotated):
             output.print_line(rotated["secret"])
@@ -206,7 +208,7 @@ def _add_secret_and_test(noun: typer.Typer) -> None:
 
     @command(noun, "test", "forewarn subscription test chat")
     def test(name: _Name, connection: ControlConnection, output: Output) -> None:
-        """Send a ping now, and show the receiver's answer."""
+        """Send a ping to the receiver now, and show its answer."""
         answer = connection.send_change("POST", _build_path(name, "test"), None)
         # JSON is printed for a failed ping too: it contains the receiver's answer.
         output.print_if_json(answer)
@@ -267,7 +269,7 @@ def _add_deliveries(noun: typer.Typer) -> None:
             bool, typer.Option("--all", help="All deliveries that were given up, 1,000 at a time.")
         ] = False,
     ) -> None:
-        """Retry deliveries that were given up: once, or repeatedly while their notification is not too old."""
+        """Retry deliveries that were given up; one that fails again is retried only while the change is recent."""
         if bool(ids) == every:
             msg = "give ids of deliveries, or --all"
             raise typer.BadParameter(msg)

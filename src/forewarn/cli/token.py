@@ -112,7 +112,7 @@ def _add_create(noun: typer.Typer) -> None:
         ] = None,
         expires_in: Annotated[str | None, typer.Option(metavar="SPAN", help="Token lifetime. (default: 90d)")] = None,
     ) -> None:
-        """Print a new token; it is shown only once."""
+        """Create a token, and print it; it is shown only once."""
         if role is Role.HOST:
             msg = "cannot create the token of a host: use 'forewarn host create-token'"
             raise typer.BadParameter(msg)

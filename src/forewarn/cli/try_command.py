@@ -70,10 +70,10 @@ def add_try(app: typer.Typer) -> None:
     ) -> None:
         """Run a handler in a scenario, and report its actions, their times, and its mistakes.
 
-        The handler finds the endpoint at 169.254.169.254 port 80, in a separate network, if that can be created;
-        otherwise at the address in the variable FOREWARN_ENDPOINT. Time is virtual: it advances once the handler has
-        reacted. With --all, each scenario has its own empty folder, in which the handler and the commands of --prepared
-        and --recovered run.
+        The handler runs in a separate network, in which the endpoint is at 169.254.169.254 port 80. If that network
+        cannot be created, the handler must use the URL in the variable FOREWARN_ENDPOINT. Time is virtual: it advances
+        once the handler has reacted. With --all, each scenario has its own empty folder, in which the handler and the
+        commands of --prepared and --recovered run.
         """
         how = {
             "patience_s": as_span_s(patience, "--patience") or 0.0,

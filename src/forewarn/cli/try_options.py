@@ -25,7 +25,7 @@ __all__ = [
 
 _JOBS_MAX = 64
 
-HandlerArgument = Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The handler, with its arguments.")]
+HandlerArgument = Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Command that starts the handler.")]
 ScenarioOption = Annotated[
     str,
     typer.Option(
@@ -48,13 +48,17 @@ JobsOption = Annotated[
         "--recovered names an absolute path, since all scenarios would share that file)",
     ),
 ]
-PatienceOption = Annotated[str, typer.Option(metavar="SPAN", help="Maximum real time to react to each change.")]
+PatienceOption = Annotated[
+    str, typer.Option(metavar="SPAN", help="Maximum real time for the handler to react to each change.")
+]
 PreparedOption = Annotated[
     str, typer.Option(metavar="SHELL", help="Command that succeeds only while the VM is prepared.")
 ]
 RecoveredOption = Annotated[
     str,
-    typer.Option(metavar="SHELL", help="Command that succeeds once the VM has recovered; run when no event is left."),
+    typer.Option(
+        metavar="SHELL", help="Command that succeeds once the VM is back at work; run when no event affects the VM."
+    ),
 ]
 RebootOption = Annotated[bool, typer.Option("--reboot", help="Kill and restart the handler when its VM reboots.")]
 JunitOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report as JUnit XML.")]

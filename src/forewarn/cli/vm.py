@@ -31,7 +31,7 @@ def add_vm(app: typer.Typer) -> None:
 
     @command(noun, "list", "forewarn vm list", "forewarn vm list --json")
     def list_vms(connection: ControlConnection, output: Output) -> None:
-        """List every VM, and whether its scope has asked for events."""
+        """List every VM, and whether scheduled events are enabled for its scope."""
         vms = list(connection.iterate_items("/v1/vms"))
         if output.print_if_json(vms):
             return
@@ -84,31 +84,34 @@ def add_vm(app: typer.Typer) -> None:
             print_events(output, connection, events)
 
     _add_history(noun)
-    _add_operation(noun, "restart", "Restart the VM, as its user: a Reboot event.", "restart WestNO_0")
+    _add_operation(noun, "restart", "Restart the VM on behalf of its owner, with a Reboot event.", "restart WestNO_0")
     _add_operation(
-        noun, "redeploy", "Move the VM to other hardware, as its user: a Redeploy event.", "redeploy WestNO_0"
+        noun,
+        "redeploy",
+        "Move the VM to other hardware on behalf of its owner, with a Redeploy event.",
+        "redeploy WestNO_0",
     )
     _add_final_operation(
         noun,
         "reimage",
-        "Reimage the VM: a Reboot event if its scale set opted in.",
+        "Reimage the VM: with a Reboot event if its scale set opted in, else without warning.",
         "reimage web_0",
         "gets a new image and loses the data on its system disk",
     )
     _add_final_operation(
-        noun, "evict", "Evict a Spot VM: a Preempt event.", "evict spot_3", "is stopped and its capacity reclaimed"
+        noun, "evict", "Evict a Spot VM, with a Preempt event.", "evict spot_3", "is stopped and its capacity reclaimed"
     )
     _add_final_operation(
         noun,
         "delete",
-        "Delete the VM: a Terminate event if its scale set opted in.",
+        "Delete the VM: with a Terminate event if its scale set opted in, else without warning.",
         "delete web_0",
         "is deleted",
     )
 
     @command(noun, "update-model", "forewarn vm update-model web_0")
     def update_model(name: _Name, connection: ControlConnection, output: Output) -> None:
-        """Update the VM to the latest model of its scale set, and so to its delete notification."""
+        """Update the VM to the latest model of its scale set, which includes its terminate notification."""
         vm = connection.send_change("POST", f"/v1/vms/{quote_segment(name)}/update-model")
         if not output.print_if_json(vm):
             output.print_line(f"vm {vm['name']} follows the latest model of {vm['scope'] or 'its scope'}")
@@ -129,18 +132,23 @@ def _add_history(noun: typer.Typer) -> None:
         since: Annotated[
             str | None,
             typer.Option(
-                metavar="TIME", help="Only maintenance that ended later: RFC 3339, or a span ago such as 30d."
+                metavar="TIME",
+                help="Omit maintenance that ended before this time: RFC 3339, or a span ago such as 30d.",
             ),
         ] = None,
         until: Annotated[
             str | None,
-            typer.Option(metavar="TIME", help="Only maintenance created earlier: RFC 3339, or a span ago such as 30d."),
+            typer.Option(
+                metavar="TIME", help="Omit maintenance created after this time: RFC 3339, or a span ago such as 30d."
+            ),
         ] = None,
-        limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Number of newest entries.")] = 20,
+        limit: Annotated[
+            int, typer.Option(min=1, metavar="COUNT", help="Maximum number of maintenances; the newest are shown.")
+        ] = 20,
     ) -> None:
-        """Show the history of a VM: causes, approvals, notice periods, and times away.
+        """Show the history of a VM: the cause, notice, approval and impact of each maintenance.
 
-        The VM may no longer be declared.
+        The VM may have been removed from the inventory.
         """
         params = HistoryFilter(since=since, until=until).to_query_params(connection)
         found = list(connection.iterate_items(f"/v1/vms/{quote_segment(name)}/history", limit + 1, **params))

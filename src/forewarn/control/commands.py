@@ -15,6 +15,7 @@ from forewarn.core.access import Ownership, Principal, is_requested_by_tenant
 from forewarn.core.approval import Approver
 from forewarn.core.model import Maintenance
 from forewarn.core.selection import Selection
+from forewarn.core.tenancy import get_tenant_key, get_tenant_name
 from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import Forbidden, InvalidRequest, QuietHoursConflict
 from forewarn.store.contract import Reader
@@ -77,7 +78,7 @@ async def defer_maintenance(  # noqa: PLR0913 - the parameters of the engine's c
         NotFound: The maintenance affects none of the caller's VMs.
     """
     if caller.ownership is not None:
-        await _list_own_names(context, caller.ownership, maintenance_id)
+        await _list_own_keys(context, caller.ownership, maintenance_id)
     with _hide_quiet_hours(caller):
         return await context.engine.maintenances.defer(
             maintenance_id, actor=caller.actor, not_before=not_before, by=by, reason=reason, key=key
@@ -101,8 +102,8 @@ async def extend_maintenance(  # noqa: PLR0913 - the parameters of the engine's 
         InvalidRequest: The caller is a tenant and names another tenant, or has several names and gives none.
     """
     if caller.ownership is not None:
-        tenant = _choose_own_name(
-            tenant, await _list_own_names(context, caller.ownership, maintenance_id), maintenance_id
+        tenant = _choose_own_key(
+            tenant, await _list_own_keys(context, caller.ownership, maintenance_id), maintenance_id
         )
     with _hide_quiet_hours(caller):
         return await context.engine.maintenances.extend(
@@ -133,8 +134,8 @@ async def _check_requested_by_tenant(context: Context, caller: Principal, mainte
         raise Forbidden(msg, id=maintenance_id)
 
 
-async def _list_own_names(context: Context, owned: Ownership, maintenance_id: str) -> list[str]:
-    """Return the names of the tenant's scopes and standalone VMs that a maintenance affects.
+async def _list_own_keys(context: Context, owned: Ownership, maintenance_id: str) -> list[str]:
+    """Return the keys of the tenant's scopes and standalone VMs that a maintenance affects.
 
     Raises:
         NotFound: The maintenance affects none of them.
@@ -142,21 +143,23 @@ async def _list_own_names(context: Context, owned: Ownership, maintenance_id: st
     found = await context.engine.read(lambda reader: reader.get_maintenance(maintenance_id, owned))
     if found is None:
         raise not_found_error(maintenance_id, "maintenance")
-    return sorted({claim.scope or claim.vm for claim in owned.select_claims(found)})
+    return sorted({get_tenant_key(claim.vm, claim.scope) for claim in owned.select_claims(found)})
 
 
-def _choose_own_name(requested: str | None, names: list[str], maintenance_id: str) -> str:
-    """Return the name for which a tenant asks.
+def _choose_own_key(requested: str | None, keys: list[str], maintenance_id: str) -> str:
+    """Return the key of the scope or standalone VM for which a tenant asks.
 
     Raises:
         InvalidRequest: The name is not one of the tenant's, or it has several and gives none.
     """
-    if requested is None and len(names) == 1:
-        return names[0]
-    if requested is None or requested not in names:
-        msg = f"maintenance {maintenance_id} affects your {', '.join(names)}: name one of them"
+    # A key rather than a name: another tenant may own a scope with the name of this tenant's VM.
+    chosen = [key for key in keys if requested is None or requested in {key, get_tenant_name(key)}]
+    if len(chosen) != 1:
+        names = sorted(map(get_tenant_name, keys))
+        listed = ", ".join(names if len(set(names)) == len(names) else keys)
+        msg = f"maintenance {maintenance_id} affects your {listed}: name one of them"
         raise InvalidRequest(msg, id=maintenance_id)
-    return requested
+    return chosen[0]
 
 
 @contextmanager

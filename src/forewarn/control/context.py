@@ -245,6 +245,7 @@ HostActor = Annotated[str, Depends(_get_host_actor)]
 
 async def _read_idempotency_key(
     request: Request,
+    caller: Caller,
     actor: Actor,
     idempotency_key: Annotated[
         str | None,
@@ -258,8 +259,10 @@ async def _read_idempotency_key(
         raise InvalidRequest(msg)
     # Starlette caches the body, so the route can read it again.
     asked = f"{actor}\n{request.method}\n{request.url.path}\n".encode() + await request.body()
-    # With the actor in front, because two callers may choose the same key.
-    return IdempotencyKey(key=f"{actor}/{idempotency_key}", fingerprint=hashlib.sha256(asked).hexdigest())
+    # With the caller in front, because two callers may choose the same key. Two tenants may have tokens of the same
+    # name, and so the same actor; their scopes and VMs differ.
+    owner = "" if caller.ownership is None else caller.ownership.key
+    return IdempotencyKey(key=f"{actor}/{owner}/{idempotency_key}", fingerprint=hashlib.sha256(asked).hexdigest())
 
 
 IdempotencyHeader = Annotated[IdempotencyKey | None, Depends(_read_idempotency_key)]

@@ -26,7 +26,13 @@ from forewarn.core.model import (
 )
 from forewarn.core.notice import choose_notice, get_minimum_notice, is_at_once_unwarned
 from forewarn.core.start_groups import split_into_groups
-from forewarn.core.tenancy import describe_move, get_tenant_policies, require_allowed_start
+from forewarn.core.tenancy import (
+    describe_move,
+    get_tenant_key,
+    get_tenant_name,
+    get_tenant_policies,
+    require_allowed_start,
+)
 from forewarn.errors import (
     BelowMinimumNotice,
     Conflict,
@@ -229,18 +235,20 @@ def _refuse_over_policy(draft: Draft, maintenance: Maintenance) -> None:
     """Refuse a user operation if a tenant's policy allows no more at once."""
     if maintenance.source is not EventSource.USER:
         return
-    for name, policy in get_tenant_policies(draft, maintenance).items():
+    for key, policy in get_tenant_policies(draft, maintenance).items():
         if policy.user_operations_max is None:
             continue
         active = [
             other
             for other in draft.find_neighbours(maintenance)
-            if other.source is EventSource.USER and any(name in {claim.scope, claim.vm} for claim in other.claims)
+            if other.source is EventSource.USER
+            and any(get_tenant_key(claim.vm, claim.scope) == key for claim in other.claims)
         ]
         if len(active) >= policy.user_operations_max:
             listed = ", ".join(
                 f"{m.id} ({m.cause} of {', '.join(m.vms[:_NAMES_SHOWN])})" for m in active[:_NAMES_SHOWN]
             )
+            name = get_tenant_name(key)
             msg = f"{name} allows {policy.user_operations_max} user operations at a time; active: {listed}"
             raise Conflict(msg, limit=policy.user_operations_max, ids=[m.id for m in active])
 

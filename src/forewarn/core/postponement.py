@@ -20,7 +20,14 @@ from forewarn.core.decision import Draft
 from forewarn.core.fast_replace import replace
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
 from forewarn.core.settlement import is_approved_by_all
-from forewarn.core.tenancy import AllowedStart, describe_move, get_tenant, get_tenant_policies, require_allowed_start
+from forewarn.core.tenancy import (
+    AllowedStart,
+    describe_move,
+    get_tenant,
+    get_tenant_name,
+    get_tenant_policies,
+    require_allowed_start,
+)
 from forewarn.errors import Conflict, InvalidRequest
 from forewarn.util.duration import format_duration
 
@@ -99,8 +106,9 @@ def extend_maintenance(
     if by <= timedelta(0):
         msg = f"cannot extend by {format_duration(by)}: expected a positive duration, such as 5m"
         raise InvalidRequest(msg, id=maintenance.id)
-    name = _find_asking_tenant(draft, maintenance, tenant)
-    left = _get_remaining_extension(draft, maintenance, name)
+    key = _find_asking_tenant(draft, maintenance, tenant)
+    name = get_tenant_name(key)
+    left = _get_remaining_extension(draft, maintenance, key)
     if by > left:
         msg = f"{format_duration(by)} is more than the {format_duration(left)} that the policy of {name} still grants"
         raise Conflict(msg, id=maintenance.id)
@@ -141,32 +149,36 @@ def _refuse_after_latest_start(maintenance: Maintenance, moment: datetime) -> No
 
 
 def _find_asking_tenant(draft: Draft, maintenance: Maintenance, tenant: str | None) -> str:
-    """Return the name of the asking tenant: one that has an event and has not approved it."""
+    """Return the key of the asking tenant: one that has an event and has not approved it."""
     open_events: dict[str, bool] = {}
     for event in draft.get_events(maintenance.id):
         if event.is_listed:
-            name, _ = get_tenant(draft, event, maintenance)
+            key, _ = get_tenant(draft, event, maintenance)
             # A tenant has one event for each update domain, and a single missing approval is enough.
-            open_events[name] = open_events.get(name, False) or not event.is_approved
+            open_events[key] = open_events.get(key, False) or not event.is_approved
     if tenant is None and len(open_events) > 1:
         msg = f"maintenance {maintenance.id} affects several tenants: name a scope or standalone VM"
         raise InvalidRequest(msg, id=maintenance.id)
     if not open_events:
         msg = f"maintenance {maintenance.id} cannot be extended: it has no events to prepare for"
         raise Conflict(msg, id=maintenance.id)
-    name = tenant if tenant is not None else next(iter(open_events))
-    if name not in open_events:
-        msg = f"{name!r} has no event of maintenance {maintenance.id}: name a scope or standalone VM that has"
+    keys = [key for key in open_events if tenant is None or tenant in {key, get_tenant_name(key)}]
+    if not keys:
+        msg = f"{tenant!r} has no event of maintenance {maintenance.id}: name a scope or standalone VM that has"
         raise InvalidRequest(msg, id=maintenance.id)
-    if not open_events[name]:
-        msg = f"{name} has already approved maintenance {maintenance.id}"
+    if len(keys) > 1:
+        msg = f"{tenant!r} is the name of a scope and of a VM: name {' or '.join(sorted(keys))}"
+        raise InvalidRequest(msg, id=maintenance.id)
+    if not open_events[keys[0]]:
+        msg = f"{get_tenant_name(keys[0])} has already approved maintenance {maintenance.id}"
         raise Conflict(msg, id=maintenance.id)
-    return name
+    return keys[0]
 
 
-def _get_remaining_extension(draft: Draft, maintenance: Maintenance, name: str) -> timedelta:
-    """Return how much more time the policy of that tenant grants."""
-    extension = get_tenant_policies(draft, maintenance)[name].extension
+def _get_remaining_extension(draft: Draft, maintenance: Maintenance, key: str) -> timedelta:
+    """Return how much more time the policy of the tenant with that key grants."""
+    name = get_tenant_name(key)
+    extension = get_tenant_policies(draft, maintenance)[key].extension
     if extension is None:
         msg = f"the policy of {name} grants no extension"
         raise Conflict(msg, id=maintenance.id)

@@ -14,7 +14,7 @@ from forewarn.core.model import EventSource, EventType, ScopeKind
 from forewarn.core.policy import Policy
 from forewarn.core.rollout import HOSTS_MAX, LENGTH_MAX, HostOrder, RolloutSpec
 from forewarn.core.rollout_domains import FAULT_DOMAIN, InventorySurvey, Occupancy
-from forewarn.core.tenancy import find_allowed_start, policy_of
+from forewarn.core.tenancy import find_allowed_start, get_tenant_key, get_tenant_name, policy_of
 from forewarn.errors import (
     BelowMinimumNotice,
     Conflict,
@@ -382,7 +382,8 @@ class _Calendar:
         policies = {} if self._ignores_quiet_hours else self._get_quiet_policies(host)
         found = find_allowed_start(policies, at, announced_at + self._notice_max, self._duration)
         if found is None:
-            msg = f"host {host!r}: quiet hours of {', '.join(sorted(policies)[:10])} leave no time for it"
+            names = sorted(map(get_tenant_name, policies))
+            msg = f"host {host!r}: quiet hours of {', '.join(names[:10])} leave no time for it"
             raise QuietHoursConflict(msg, host=host)
         if found.moved_from is not None:
             move = QuietHoursDelay(host=host, not_before=found.at, moved_from=found.moved_from, moved_by=found.moved_by)
@@ -390,14 +391,14 @@ class _Calendar:
         return found.at + self._duration
 
     def _get_quiet_policies(self, host: str) -> dict[str, Policy]:
-        """Return the policies with quiet hours of the tenants whose VMs run on the host, by name."""
+        """Return the policies with quiet hours of the tenants whose VMs run on the host, by `get_tenant_key`."""
         found: dict[str, Policy] = {}
         for vm in self._survey.vms_of(host):
             scope = self._scopes.get(vm.scope) if vm.scope is not None else None
-            name = vm.name if scope is None or scope.kind is ScopeKind.STANDALONE else scope.name
+            key = get_tenant_key(vm.name, None if scope is None or scope.kind is ScopeKind.STANDALONE else scope.name)
             # A scope may have hundreds of VMs on one host, so its policy is computed only once.
-            if name not in found:
-                found[name] = policy_of(vm, scope)
+            if key not in found:
+                found[key] = policy_of(vm, scope)
         return {name: policy for name, policy in found.items() if policy.quiet_hours}
 
 

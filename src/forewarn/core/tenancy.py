@@ -23,6 +23,8 @@ __all__ = [
     "describe_move",
     "find_allowed_start",
     "get_tenant",
+    "get_tenant_key",
+    "get_tenant_name",
     "get_tenant_policies",
     "next_allowed_start",
     "policy_approves",
@@ -41,18 +43,28 @@ def policy_of(vm: VirtualMachine, scope: Scope | None) -> Policy:
 
 
 def get_tenant_policies(draft: Draft, maintenance: Maintenance) -> dict[str, Policy]:
-    """Return the policies of the affected tenants, by the name of the scope or standalone VM."""
+    """Return the policies of the affected tenants, by `get_tenant_key`."""
     # A scope may have a thousand VMs on the hosts, but is looked up only once.
-    by_name = {claim.scope or claim.vm: claim for claim in maintenance.claims}
-    return {name: _get_policy(draft, claim) for name, claim in by_name.items()}
+    by_key = {get_tenant_key(claim.vm, claim.scope): claim for claim in maintenance.claims}
+    return {key: _get_policy(draft, claim) for key, claim in by_key.items()}
 
 
 def get_tenant(draft: Draft, event: Event, maintenance: Maintenance) -> tuple[str, Policy]:
-    """Return the name and the policy of the tenant that gets the event."""
+    """Return the key and the policy of the tenant that gets the event."""
     # All VMs of an event have one owner, so any of them leads to the tenant.
     vm = event.resources[0]
     claim = next(each for each in maintenance.claims if each.vm == vm)
-    return claim.scope or claim.vm, _get_policy(draft, claim)
+    return get_tenant_key(claim.vm, claim.scope), _get_policy(draft, claim)
+
+
+def get_tenant_key(vm: str, scope: str | None) -> str:
+    """Return ``scope:NAME``, or ``vm:NAME`` for a standalone VM: a scope and a VM may have the same name."""
+    return f"vm:{vm}" if scope is None else f"scope:{scope}"
+
+
+def get_tenant_name(key: str) -> str:
+    """Return the name of the scope or standalone VM with that key."""
+    return key.partition(":")[2]
 
 
 def _get_policy(draft: Draft, claim: Claim) -> Policy:
@@ -127,7 +139,7 @@ def find_allowed_start(
     """Return the first moment from `at` on outside of all quiet hours, and the tenants whose quiet hours moved it.
 
     Args:
-        policies: Policies of the affected tenants, by name.
+        policies: Policies of the affected tenants, by `get_tenant_key`.
         at: Earliest moment.
         until: Latest moment.
         duration: Duration.
@@ -141,8 +153,8 @@ def find_allowed_start(
         return None if moment is None else AllowedStart(at=at)
     # Only the tenants whose quiet hours lie in the skipped time, not all that have some.
     names = [
-        name
-        for name, policy in policies.items()
+        get_tenant_name(key)
+        for key, policy in policies.items()
         if policy.quiet_hours and overlaps_quiet_hours(policy.quiet_hours, at, moment - at + duration)
     ]
     return AllowedStart(at=moment, moved_from=at, moved_by=tuple(sorted(names)[:_NAMES_KEPT]))
@@ -176,16 +188,16 @@ def require_allowed_start(
         return AllowedStart(at=at)
     moment = find_allowed_start(found, at, until, timedelta(seconds=max(maintenance.duration_s, 0)))
     if moment is None:
-        names = sorted(name for name, policy in found.items() if policy.quiet_hours)
+        names = sorted(get_tenant_name(key) for key, policy in found.items() if policy.quiet_hours)
         span = f"from {_format_time(at)} to {_format_time(until)}"
         msg = f"no start {span} is outside the quiet hours of {_abbreviate_names(names)}: {advice}"
-        raise QuietHoursConflict(msg, scopes=names[:_NAMES_TOLD])
+        raise QuietHoursConflict(msg, scopes=names[:_NAMES_MAX])
     return moment
 
 
 _NAMES_SHOWN = 10
 _NAMES_KEPT = 100
-_NAMES_TOLD = 1000
+_NAMES_MAX = 1000
 
 
 def _abbreviate_names(names: list[str]) -> str:

@@ -13,7 +13,7 @@ import itertools
 import signal
 import socket
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 
@@ -299,12 +299,18 @@ class ChildEndpoint:
             await asyncio.sleep(pause_s)
             left_s -= pause_s
             if left_s > 0:
-                found = ((key, self._feed.last_polled_at(key)) for key in self._announced)
-                parts: Iterable[dict[str, datetime]] = [{key: at for key, at in found if at is not None}]
+                parts: Iterable[dict[str, datetime]] = self._collect_announced_polls()
             else:
                 left_s = self._settings.report_s
                 parts = self._feed.last_polls_in_parts(_LOOKED_AT_ONCE)
             await self._send_last_requests(parts)
+
+    def _collect_announced_polls(self) -> Iterator[dict[str, datetime]]:
+        """Yield the times of the last requests of audiences with events, in parts."""
+        keys = iter(list(self._announced))
+        while part := list(itertools.islice(keys, _LOOKED_AT_ONCE)):
+            found = ((key, self._feed.last_polled_at(key)) for key in part)
+            yield {key: at for key, at in found if at is not None}
 
     async def _send_last_requests(self, parts: Iterable[dict[str, datetime]]) -> None:
         """Send the changed times. If the service reads slowly this waits, since only the latest time matters."""

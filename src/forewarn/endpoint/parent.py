@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -137,7 +138,8 @@ class MetadataProcess:
         self._sent_inventory: Declared = ({}, {})
         self._numbers = itertools.count(1)
         self._questions: dict[int, asyncio.Future[bool]] = {}
-        self._calls: set[asyncio.Task[None]] = set()
+        # By pipe: calls of a process that is gone may still run, and count for no other.
+        self._calls: dict[Pipe, set[asyncio.Task[None]]] = {}
         self._refresh_lock = asyncio.Lock()
         self._is_behind = False
         self._is_ending = False
@@ -182,7 +184,8 @@ class MetadataProcess:
             waited: set[asyncio.Future[Any]] = {ready, keeping}
             await asyncio.wait(waited, timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
-                msg = "the metadata process ended before it was ready; see the log"
+                cause = "ended before it was ready" if keeping.done() else f"was not ready within {_START_S:g} s"
+                msg = f"the metadata process {cause}; see the log"
                 raise ServerError(msg)
             yield
         finally:
@@ -265,8 +268,8 @@ class MetadataProcess:
         self._sent_inventory = ({}, {})
         self._queue.clear()
         # The order matters: settings, full state, then the sync that makes the process accept VMs. So no VM ever gets
-        # an answer from half an inventory.
-        self._queue.append(messages.encode(self._build_settings()))
+        # an answer from half an inventory. The settings bypass the queue, where a new snapshot replaces the full state.
+        pipe.send(messages.encode(self._build_settings()))
         self._queue_snapshot()
         first = self._queue_question(messages.SyncRequest)
         first.add_done_callback(lambda answered: _signal_ready(answered, ready))
@@ -355,12 +358,9 @@ class MetadataProcess:
             self._enqueue(self._identity.snapshot())
 
     def _queue_snapshot(self) -> None:
-        """Queue a full snapshot in place of the waiting updates; waiting answers go behind it."""
+        """Queue a full snapshot in place of the waiting updates; waiting answers and questions go behind it."""
         answers = [each for each in self._queue if isinstance(each, bytes)]
         self._queue.clear()
-        if not self._sent_inventory[0]:
-            self._queue.extend(answers)  # the settings must go first; there can be no answers yet
-            answers = []
         self._queue.append(self._identity.snapshot())
         self._queue.append({document.audience.key: document for document in self._feed.all_documents()})
         self._queue.extend(answers)
@@ -450,9 +450,9 @@ class MetadataProcess:
     def _handle_message(self, message: messages.FromEndpoint, pipe: Pipe) -> None:
         match message:
             case messages.ApproveCall():
-                self._start_call(self._handle_approve_call(message, pipe))
+                self._start_call(self._handle_approve_call(message, pipe), pipe)
             case messages.EnableCall():
-                self._start_call(self._handle_enable_call(message, pipe))
+                self._start_call(self._handle_enable_call(message, pipe), pipe)
             case messages.LastRequestTimes():
                 self._feed.merge_polls(message.moments)
             case messages.JournalEntries():
@@ -465,11 +465,22 @@ class MetadataProcess:
             case messages.SyncReply():
                 self._complete_question(message.number)
 
-    def _start_call(self, work: Coroutine[Any, Any, None]) -> None:
-        # The process limits its pending calls (`calls_max`), and with them these tasks.
+    def _start_call(self, work: Coroutine[Any, Any, None], pipe: Pipe) -> None:
+        calls = self._calls.setdefault(pipe, set())
+        # The process keeps to `calls_max` itself, unless it has been taken over.
+        if len(calls) >= self._settings.calls_max:
+            work.close()
+            msg = f"the metadata process has begun more than {self._settings.calls_max} calls"
+            raise ConnectionError(msg)
         task = asyncio.create_task(work)
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        calls.add(task)
+        task.add_done_callback(partial(self._forget_call, pipe))
+
+    def _forget_call(self, pipe: Pipe, task: asyncio.Task[None]) -> None:
+        calls = self._calls[pipe]
+        calls.discard(task)
+        if not calls:
+            del self._calls[pipe]
 
     async def _handle_approve_call(self, call: messages.ApproveCall, pipe: Pipe) -> None:
         approval, failure = None, None

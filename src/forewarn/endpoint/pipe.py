@@ -16,6 +16,9 @@ _UNREAD_BYTES_MAX = 1 << 20
 _UNSENT_BYTES_MAX = 1 << 20
 """Size above which `drain` waits."""
 
+_MESSAGE_BYTES_MAX = 64 << 20
+"""Maximum size of a message, well above all that are sent: large things are sent in parts."""
+
 
 class Pipe(asyncio.Protocol):
     """One end of the stream; each message is preceded by its length in four bytes.
@@ -26,6 +29,7 @@ class Pipe(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.is_closed = False
+        self._excess_bytes = 0
         self._transport: asyncio.Transport = None  # type: ignore[assignment] # set by connection_made, before any use
         self._buffer = bytearray()
         self._frames: deque[bytes] = deque()
@@ -56,10 +60,17 @@ class Pipe(asyncio.Protocol):
         return 0 if self.is_closed else self._transport.get_write_buffer_size()
 
     async def receive(self) -> list[bytes]:
-        """Wait for messages and return all that have arrived; empty once the pipe is closed. For one task only."""
+        """Wait for messages and return all that have arrived; empty once the pipe is closed. For one task only.
+
+        Raises:
+            ConnectionError: The other side has begun a message that is too large, so the pipe is closed.
+        """
         while not self._frames and not self.is_closed:
             self._readable.clear()
             await self._readable.wait()
+        if self._excess_bytes:
+            msg = f"the other process began a message of {self._excess_bytes} bytes, above {_MESSAGE_BYTES_MAX}"
+            raise ConnectionError(msg)
         frames = list(self._frames)
         self._frames.clear()
         self._unread_bytes = 0
@@ -86,7 +97,14 @@ class Pipe(asyncio.Protocol):
         buffer += data
         at = 0
         while len(buffer) - at >= _LENGTH_BYTES:
-            end = at + _LENGTH_BYTES + int.from_bytes(buffer[at : at + _LENGTH_BYTES], "big")
+            size = int.from_bytes(buffer[at : at + _LENGTH_BYTES], "big")
+            if size > _MESSAGE_BYTES_MAX:
+                # The other process may have been taken over, and must not fill the memory of this one.
+                self._excess_bytes = size
+                buffer.clear()
+                self._transport.abort()
+                return
+            end = at + _LENGTH_BYTES + size
             if len(buffer) < end:
                 break
             self._frames.append(bytes(buffer[at + _LENGTH_BYTES : end]))

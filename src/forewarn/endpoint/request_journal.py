@@ -28,10 +28,10 @@ class _FastPathEntry(NamedTuple):
 
     def to_exchange(self) -> Exchange:
         # These bytes have passed the HTTP parser before, so they are split without any checks.
-        head, _, _ = self.request.partition(b"\r\n\r\n")
+        # Empty lines before a request mean nothing (RFC 9112, section 2.2).
+        head, _, _ = self.request.lstrip(b"\r\n").partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
-        # Padded: in a request that begins with empty lines, `head` is empty, and unpacking would fail.
-        method, target, *_ = f"{first}  ".split(" ")
+        method, target, *_ = first.split(" ")
         headers = tuple((name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines))
         return Exchange(
             number=self.number,

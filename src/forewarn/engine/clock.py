@@ -88,7 +88,6 @@ class ClockCommands:
         def change(tx: Transaction, draft: Draft) -> None:
             if recall_outcome(tx, key) is None:
                 draft.record(EntryKind.CLOCK_ADVANCED, reason=f"by {by}")
-                # An older replica expects this member.
                 save_outcome(tx, key, {"maintenances": []}, draft.now)
 
         await self._committer.record(change, actor=actor)

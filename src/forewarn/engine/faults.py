@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from forewarn.core.fault import FaultPoint, InjectedFault
 from forewarn.core.model import EntryKind
 from forewarn.endpoint.fault_registry import FaultRegistry
 from forewarn.engine.transaction import Committer, trace_command
+from forewarn.errors import NotFound
 from forewarn.store.contract import Transaction
 
 __all__ = ["FaultCommands"]
@@ -65,7 +67,13 @@ class FaultCommands:
                 enablement.restart_incarnation(draft, audience)
             draft.record(EntryKind.FAULT_INJECTED, reason=fault.describe())
 
-        await self._committer.decide(load, decide, actor=actor)
+        try:
+            await self._committer.decide(load, decide, actor=actor)
+        except BaseException:
+            # A fault that the audit log does not show would be mistaken for a real one.
+            with contextlib.suppress(NotFound):
+                self.registry.clear(fault.id)
+            raise
         if fault.affects_documents:
             self._committer.feed.wake_audiences(keys)
         return fault
@@ -77,11 +85,11 @@ class FaultCommands:
         Raises:
             NotFound: No fault has this number.
         """
-        count = self.registry.clear(fault_id)
 
         def change(_tx: Transaction, draft: Draft) -> None:
             draft.record(EntryKind.FAULT_CLEARED, reason="all" if fault_id is None else f"fault {fault_id}")
 
-        if count:
+        # Recorded first: a fault that is in force must not be recorded as ended, nor end without a record.
+        if any(fault_id in {None, fault.id} for fault in self.registry.all):
             await self._committer.record(change, actor=actor)
-        return count
+        return self.registry.clear(fault_id)

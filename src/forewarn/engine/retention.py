@@ -48,12 +48,15 @@ class RetentionCommands:
             before, why = excess + _MICROSECOND, f"beyond {entries_max} entries (history_entries_max)"
         audit_before = now - (history if audit is None else audit)
         forgotten = PruneResult()
-        while some := await self._committer.write(
-            lambda tx: tx.prune_history(before, now - outcomes, _FORGOTTEN_MAX, audit_before)
-        ):
-            forgotten += some
-        if forgotten:
-            await self._record_pruning(forgotten, f"from before {before:%Y-%m-%d %H:%M:%SZ}, {why}")
+        try:
+            while some := await self._committer.write(
+                lambda tx: tx.prune_history(before, now - outcomes, _FORGOTTEN_MAX, audit_before)
+            ):
+                forgotten += some
+        finally:
+            # Also if the service stops meanwhile: what is deleted by then is deleted.
+            if forgotten:
+                await self._record_pruning(forgotten, f"from before {before:%Y-%m-%d %H:%M:%SZ}, {why}")
         return forgotten
 
     async def _record_pruning(self, forgotten: PruneResult, scope: str) -> None:

@@ -30,6 +30,7 @@ from forewarn.wire.rollout import decode_rollout, encode_rollout
 __all__ = ["DriveResult", "RolloutCommands"]
 
 _ACTIVE_MAX = 100
+_PAGE_MAX = 10_000
 _TURNS_MAX = 100
 """Maximum number of decisions for one rollout in a transaction; the rest follows in the next."""
 
@@ -311,7 +312,12 @@ def _read_facts(reader: Reader, rollout: Rollout, health: HealthResult | None) -
     mine = set(watched)
     active = (MaintenanceState.QUEUED, MaintenanceState.SCHEDULED, MaintenanceState.STARTED)
     # The budgets of a rollout count the VMs and hosts that other maintenances take away.
-    others = reader.list_maintenances(states=active, limit=10_000).items
+    others: list[Maintenance] = []
+    page = reader.list_maintenances(states=active, limit=_PAGE_MAX)
+    others += page.items
+    while page.next is not None:
+        page = reader.list_maintenances(states=active, before=page.next, limit=_PAGE_MAX)
+        others += page.items
     return RolloutFacts(maintenances=watched, others=tuple(m for m in others if m.id not in mine), health=health)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any
@@ -88,15 +88,21 @@ class ControlPlaneClient:
             ControlRefused: The replica refuses this host.
         """
         timeout = httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)
-        try:
-            async with self._client.stream("GET", self._build_url("watch"), timeout=timeout) as answer:
+        stream = self._client.stream("GET", self._build_url("watch"), timeout=timeout)
+        async with AsyncExitStack() as stack:
+            try:
+                answer = await stack.enter_async_context(stream)
                 if answer.status_code != HTTPStatus.OK:
                     # httpx does not read the body of a stream, which says why this host is refused.
                     await answer.aread()
                     raise _build_refusal(answer)
+            except UNANSWERED as error:
+                raise _build_unreachable(self.url, error) from error
+            # Only what httpx itself raises from here on: `UNANSWERED` would hide faults of the caller's block.
+            try:
                 yield _split_lines(answer)
-        except UNANSWERED as error:
-            raise _build_unreachable(self.url, error) from error
+            except httpx.HTTPError as error:
+                raise _build_unreachable(self.url, error) from error
 
     async def approve(self, event_ids: Sequence[str], approver: Approver) -> ApprovalResult:
         """Pass an approval on; it is on the control plane's disk when this returns.

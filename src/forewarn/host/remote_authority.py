@@ -20,6 +20,7 @@ from forewarn.host.control_plane_client import ControlPlaneClient
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity
 from forewarn.util.fair_share import FairSemaphore, QueueLimits
+from forewarn.util.folders import sync_folder
 from forewarn.util.secrets import open_private, restrict_to_owner
 from forewarn.wire.hostfeed import BadFeedLine, HostFeedState, encode_state_line, parse_line
 from forewarn.wire.imds import Dialect
@@ -31,6 +32,8 @@ _log = structlog.get_logger("forewarn.host")
 _REPORT_S = 10.0
 _ENABLED_S = 5.0
 _APPROVALS_MAX = 64
+_PENDING_MAX = 10_000
+"""Maximum number of updates that wait for the disk."""
 """Maximum number of concurrent approval requests to the control plane."""
 
 
@@ -61,6 +64,7 @@ class RemoteAuthority:
         self._file = file
         self._last_line_s: float | None = None
         self._is_changed = asyncio.Event()
+        self._has_room = asyncio.Event()
         self._pending_updates: list[HostFeedState | AudienceDocument] = []
         self._reported_times: dict[str, datetime] = {}
         self._slots = FairSemaphore(_APPROVALS_MAX, QueueLimits())
@@ -126,6 +130,8 @@ class RemoteAuthority:
                         # Only a line shows that the replica works: a connection that ends at once must not reset the
                         # pause.
                         attempt = 0
+                        # Not read on while a disk hangs: what waits here has no limit but this.
+                        await self._wait_for_room()
                 msg = "the stream has ended"
                 raise ControlUnreachable(msg)
             except (ForewarnError, BadFeedLine) as error:
@@ -147,6 +153,11 @@ class RemoteAuthority:
         if update is not None:
             self._pending_updates.append(update)
             self._is_changed.set()
+
+    async def _wait_for_room(self) -> None:
+        while len(self._pending_updates) >= _PENDING_MAX:
+            self._has_room.clear()
+            await self._has_room.wait()
 
     def _apply_state(self, state: HostFeedState) -> None:
         if state.dialect != self.feed.dialect:
@@ -196,6 +207,7 @@ class RemoteAuthority:
             self._is_changed.clear()
             # Updates that arrive during the write are left for the next round; they set the event again.
             updates, self._pending_updates = self._pending_updates, []
+            self._has_room.set()
             if self._file is not None:
                 try:
                     await asyncio.to_thread(
@@ -276,7 +288,7 @@ def build_empty_state(host: str) -> HostFeedState:
 
 
 def _write_atomically(file: Path, content: bytes) -> None:
-    """Replace the file atomically, even if the machine crashes."""
+    """Replace the file atomically and durably, even if the machine crashes."""
     scratch = file.with_name(f"{file.name}.new")
     descriptor = open_private(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with os.fdopen(descriptor, "wb") as out:
@@ -284,3 +296,4 @@ def _write_atomically(file: Path, content: bytes) -> None:
         out.flush()
         os.fsync(out.fileno())
     scratch.replace(file)
+    sync_folder(file.parent)

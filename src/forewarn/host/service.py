@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,8 +126,7 @@ class HostService:
             app: ASGIApp = Starlette(routes=routes)
             if is_loopback(host):  # on other addresses a scraper may use any name
                 app = _HostHeaderCheck(app, self._host_names)
-            server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none"))
-            server.install_signal_handlers = lambda: None  # type: ignore[attr-defined] # the command handles signals
+            server = _HealthServer(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none"))
             task = asyncio.create_task(server.serve(sockets=[sock]))
             try:
                 yield
@@ -164,6 +163,15 @@ class HostService:
             if value is not None:
                 Gauge(name, what, registry=registry).set(value)
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+class _HealthServer(uvicorn.Server):
+    """Server whose process handles signals itself."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture no signals."""
+        yield
 
 
 class _HostHeaderCheck:

@@ -294,7 +294,7 @@ class MemoryReader(BaseReader):
         found = self._tables.idempotency_records.rows.get(key)
         return None if found is None else replace(found, content=copy_as_json(found.content))
 
-    # Looks and deliveries
+    # Alert checks and deliveries
 
     def next_alert_check_at(self) -> datetime | None:
         return next((at for at, _ in self._tables.alert_checks_by_at.get_group(ALL)), None)

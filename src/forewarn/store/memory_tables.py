@@ -41,7 +41,7 @@ class _TableObserver(Protocol[V_contra]):
     is_fixed: bool
 
     def apply_change(self, before: V_contra | None, after: V_contra | None) -> None:
-        """Handle a changed value; `copy_before` is None for a new one, `after` for a removed one."""
+        """Handle a changed value; `before` is None for a new one, `after` for a removed one."""
         ...
 
 

@@ -52,7 +52,7 @@ class NotifyingReader(Protocol):
 
 
 class NotifyingTransaction(NotifyingReader, Protocol):
-    """Writing. Looks are saved with the changes that cause them."""
+    """Writing. Alert checks are saved with the changes that cause them."""
 
     def save_alert_checks(self, checks: Mapping[str, AlertCheck | None]) -> None:
         """Store the next check of each maintenance; None removes it."""

@@ -301,7 +301,7 @@ class SqlReader(BaseReader):
             return None
         return IdempotencyRecord(key=row.key, fingerprint=row.fingerprint, content=row.outcome, at=row.at)
 
-    # Looks and deliveries
+    # Alert checks and deliveries
 
     def next_alert_check_at(self) -> datetime | None:
         column = t.alert_check.c.at

@@ -290,7 +290,7 @@ class ScheduledEvents:
         return background_loop.run_function(self._lab.list_warnings)
 
     def assert_no_warnings(self) -> None:
-        """Check that no client relied on anything that real endpoints refuse or do not promise.
+        """Check that no client sent a request that real endpoints refuse, or that a good client avoids.
 
         Raises:
             AssertionError: A client did; the message names each such request, and what is wrong or unwise about it.

@@ -91,7 +91,7 @@ class MaintenanceFacts(_Data):
     impacted_at: Moment | None
     ended_at: Moment | None
     hosts: list[str] = Field(
-        description="Hosts that it was requested for. Empty in subscriptions to some scopes or VMs."
+        description="Hosts for which it was requested. Empty if the subscription is to some scopes or VMs."
     )
 
 
@@ -101,10 +101,10 @@ class EventData(_Data):
     event: EventOut
     maintenance: MaintenanceFacts
     actor: str = Field(
-        description="Caller who made the change. Subscriptions to some scopes or VMs see only the role of others."
+        description="Caller who made the change. A subscription to some scopes or VMs sees other callers by role only."
     )
     reason: str | None = Field(
-        description="Reason in words. Subscriptions to some scopes or VMs do not see the words of others."
+        description="Reason in words. A subscription to some scopes or VMs gets no reasons that others gave."
     )
 
 

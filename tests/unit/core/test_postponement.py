@@ -19,6 +19,7 @@ from tests.unit.core.builders import availability_set, vm
 
 S = MaintenanceState
 HOUR = timedelta(hours=1)
+AFTERNOON = quiet_hours("sat", "12:00", "18:00", "UTC")
 TEN = Policy(extension=ExtensionAllowance(max=minutes(10), times=2))
 
 
@@ -286,3 +287,26 @@ def test_a_latest_start_before_the_earliest_start_is_refused_in_the_queue_too() 
     world.plan_one(MaintenanceRequest(cause="host-maintenance", vms=("web-0",)))
     with pytest.raises(InvalidRequest, match=r"the latest start, .* is before NotBefore"):
         world.plan(MaintenanceRequest(cause="host-maintenance", vms=("web-1",), latest_start=early))
+
+
+def a_scope_and_a_vm_called_web() -> World:
+    """They belong to two tenants."""
+    scope = replace(availability_set(), policy=TEN)
+    return World(vm("web-0", scope="web"), replace(vm("web"), policy=Policy(quiet_hours=(AFTERNOON,))), scopes=(scope,))
+
+
+def test_a_scope_and_a_vm_of_the_same_name_are_two_tenants() -> None:
+    world = a_scope_and_a_vm_called_web()
+    made = planned(world)
+    with pytest.raises(InvalidRequest, match="name scope:web or vm:web"):
+        world.extend(made, minutes(4), "web")
+    with pytest.raises(Conflict, match="the policy of web grants no extension"):
+        world.extend(made, minutes(4), "vm:web")
+    assert world.extend(made, minutes(4), "scope:web").not_before == NOW + minutes(19)
+
+
+def test_the_quiet_hours_of_a_vm_hold_beside_a_scope_of_its_name() -> None:
+    world = a_scope_and_a_vm_called_web()
+    made = planned(world)
+    moved = world.defer(made, by=2 * HOUR)
+    assert (moved.not_before, moved.moved_by) == (utc("2026-11-21 18:00"), ("web",))

@@ -9,12 +9,12 @@ from typing import NoReturn, cast
 import pytest
 
 from forewarn.clock import VirtualClock
-from forewarn.core.approval import ApprovalResult
+from forewarn.core.approval import ApprovalResult, Approver
 from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience
 from forewarn.endpoint.fault_registry import FaultRegistry
-from forewarn.endpoint.messages import CallResult, SyncReply, encode
+from forewarn.endpoint.messages import ApproveCall, CallResult, SyncReply, SyncRequest, encode
 from forewarn.endpoint.parent import MetadataProcess, ProcessSettings
 from forewarn.endpoint.pipe import Pipe
 from forewarn.endpoint.request_journal import RequestJournal
@@ -115,6 +115,17 @@ def test_however_answers_and_documents_alternate_the_queue_does_not_grow_without
     assert answers == [answer(number) for number in range(1, 5_001)], "each is waited for"
 
 
+def test_a_first_question_waits_behind_every_snapshot_that_replaces_the_first(process: MetadataProcess) -> None:
+    """It makes the process accept VMs, so none may be answered before the documents have arrived."""
+    process._sent_inventory = ({}, {})
+    process._queue_snapshot()
+    process._enqueue(encode(SyncRequest(1)))
+    for count in range(10):  # while the first inventory is still being sent
+        process._identity.load_inventory(Inventory(vms=tuple(vm(f"vm-{n}") for n in range(200 + count))))
+    kinds = [type(each) for each in process._queue]
+    assert kinds.index(bytes) > max(at for at, kind in enumerate(kinds) if kind is dict)
+
+
 def test_a_process_that_is_away_is_told_nothing_until_it_is_told_everything(process: MetadataProcess) -> None:
     process._pipe = None
     process._feed.publish_documents([document(1)])
@@ -161,3 +172,32 @@ def test_only_a_process_that_sends_nothing_is_given_up(process: MetadataProcess,
 
     assert run_warped(ten_minutes()) is not answers
     assert line.asked >= 59 if answers else line.asked == 6
+
+
+# A process that was taken over
+
+
+@pytest.mark.anyio
+async def test_a_process_that_begins_more_calls_than_it_may_is_given_up(process: MetadataProcess) -> None:
+    begun, forever = 0, asyncio.Event()
+
+    async def decide(*_: object) -> ApprovalResult:
+        nonlocal begun
+        begun += 1
+        await forever.wait()
+        return ApprovalResult()
+
+    process._decide = decide
+    process._settings = ProcessSettings(calls_max=3)
+    first, second = cast("Pipe", object()), cast("Pipe", object())
+    call = ApproveCall(1, ("A",), Approver(actor="vm:vm-0", vm="vm-0"))
+    for pipe in (first, second):  # those of an earlier process do not count for the next
+        for _ in range(3):
+            process._handle_message(call, pipe)
+        with pytest.raises(ConnectionError, match="more than 3 calls"):
+            process._handle_message(call, pipe)
+    await asyncio.sleep(0)
+    assert begun == 6
+    forever.set()
+    await asyncio.gather(*(task for calls in process._calls.values() for task in calls))
+    assert process._calls == {}

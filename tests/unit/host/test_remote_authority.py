@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience, Host
 from forewarn.errors import ConfigError
+from forewarn.host import remote_authority
 from forewarn.host.control_plane_client import ControlPlaneClient
 from forewarn.host.remote_authority import RemoteAuthority, build_empty_state, read_state
 from forewarn.wire.hostfeed import HostFeedState, encode_document_line, encode_state_line
@@ -121,6 +123,25 @@ async def test_a_file_that_is_damaged_is_left_out_of_account_and_that_of_another
     file.write_bytes(encode_state_line(replace(state(document(1)), host="host-2")))
     with pytest.raises(ConfigError, match="belongs to host 'host-2'"):
         read_state(file, "host-1")
+
+
+async def test_the_stream_is_not_read_on_while_a_disk_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for the disk has a limit."""
+    monkeypatch.setattr(remote_authority, "_PENDING_MAX", 3)
+    may_write = threading.Event()
+    monkeypatch.setattr(remote_authority, "_write_atomically", lambda _file, _content: may_write.wait(GUARD_S))
+    async with remote(tmp_path / "state.json") as made:
+        made._receive_line(encode_state_line(state(document(1))))
+        await asyncio.sleep(0)  # the first is being written
+        for incarnation in (2, 3, 4):
+            await asyncio.wait_for(made._wait_for_room(), GUARD_S)
+            made._receive_line(encode_document_line(document(incarnation)))
+        waiting = asyncio.create_task(made._wait_for_room())
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        may_write.set()
+        await asyncio.wait_for(waiting, GUARD_S)
+        await until_shown(made, 4)
 
 
 class HeldLink(ControlPlaneClient):

@@ -20,6 +20,7 @@ from typing import TypeAlias
 from forewarn.agent.codec import Duration
 from forewarn.agent.handlers.contract import BuiltInHandler, HandlerContext
 from forewarn.errors import HookFailed
+from forewarn.util.folders import sync_folder
 
 __all__ = ["NginxHandler"]
 
@@ -247,7 +248,7 @@ def _replace_file(path: Path, content: str) -> None:
             with contextlib.suppress(OSError):
                 scratch.unlink()
             raise
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except OSError as error:
         msg = f"cannot write {path}: {error.strerror}"
         raise HookFailed(msg) from error
@@ -264,13 +265,3 @@ def _write_with_owner(path: Path, content: bytes, like: os.stat_result) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; Windows does so automatically."""
-    if sys.platform != "win32":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -246,7 +246,7 @@ class OpenTelemetry(Tracing):
 
     @property
     def telemetry_options(self) -> dict[str, Any]:
-        """FastAPI's options for request spans, which join the caller's ``format_traceparent``; no other telemetry."""
+        """FastAPI's options for request spans, which join the caller's ``traceparent``; no other telemetry."""
         return {
             "tracer_provider": self._provider,
             "metrics": False,

@@ -21,7 +21,7 @@ def derive_root_span_id(maintenance_id: str) -> int:
 
 
 def format_traceparent(trace_id: int, span_id: int, *, is_sampled: bool) -> str:
-    """Return the W3C ``format_traceparent`` that names a span as the parent."""
+    """Return the W3C ``traceparent`` that names a span as the parent."""
     return f"00-{trace_id:032x}-{span_id:016x}-{1 if is_sampled else 0:02x}"
 
 
