@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from forewarn.actuators.contract import TRACEPARENT, Progress
 from forewarn.actuators.payload import encode_maintenance, make_printable
-from forewarn.clock import Clock, RealClock
+from forewarn.clock import RealClock
 from forewarn.core.model import Maintenance
 from forewarn.errors import ActuationFailed, ActuatorError, ConfigError
 from forewarn.net.httpx_errors import UNANSWERED, describe_error
@@ -74,7 +74,6 @@ class Webhook:
         deadline: Time limit for a whole call, from the connection to the last byte of the answer.
         answer_size_bytes_max: Maximum size of an answer.
         check_every: Interval between observations, unless the service names one.
-        clock: Clock for the signatures' seconds; None for the machine's, which is the receiver's too.
 
     Raises:
         ConfigError: The URL is invalid, or the secret is empty.
@@ -82,7 +81,7 @@ class Webhook:
 
     is_observable = True
 
-    def __init__(  # noqa: PLR0913 - two required, four with a default
+    def __init__(
         self,
         url: str,
         secret: str,
@@ -90,7 +89,6 @@ class Webhook:
         deadline: timedelta = timedelta(seconds=20),
         answer_size_bytes_max: int = 64 << 10,
         check_every: timedelta = timedelta(seconds=5),
-        clock: Clock | None = None,
     ) -> None:
         self._url = _parse_url(url)
         if not secret:
@@ -100,7 +98,7 @@ class Webhook:
         self._deadline_s = deadline.total_seconds()
         self._answer_size_bytes_max = answer_size_bytes_max
         self._check_every = check_every
-        self._clock = clock or RealClock()
+        self._clock = RealClock()  # the receiver compares the signatures' seconds with its own clock
         self._client: httpx.AsyncClient | None = None
 
     @property

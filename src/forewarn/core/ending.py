@@ -63,7 +63,7 @@ def record_extra_impact(draft: Draft, maintenance: Maintenance, *, duration_s: i
     return record_impact(draft, maintenance, reason=f"further impact of {duration_s} s")
 
 
-def complete_maintenance(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
+def complete_maintenance(draft: Draft, maintenance: Maintenance) -> Maintenance:
     """Complete a maintenance: its events are removed, which is the signal to recover (R79).
 
     A completed redeployment makes a predicted failure of the same VM pointless (R72). A VM that was preempted or
@@ -72,7 +72,7 @@ def complete_maintenance(draft: Draft, maintenance: Maintenance, *, reason: str 
     Raises:
         Conflict: It has not started.
     """
-    completed = draft.apply_trigger(maintenance, Trigger.COMPLETE, reason=reason)
+    completed = draft.apply_trigger(maintenance, Trigger.COMPLETE)
     if completed.cause in _MOVES_AWAY:
         for other in _find_pending_neighbours(draft, completed):
             # Only if all its VMs have moved: any other is still on the failing host.

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 from forewarn.demo.vms import DemoVm
 from forewarn.errors import ForewarnError
@@ -29,17 +28,6 @@ class SeenEvent:
     status: str
     resources: tuple[str, ...]
     not_before: str
-
-    @classmethod
-    def from_wire(cls, event: dict[str, Any]) -> SeenEvent:
-        """Decode an element of ``Events``."""
-        return cls(
-            id=event["EventId"],
-            type=event["EventType"],
-            status=event["EventStatus"],
-            resources=tuple(event["Resources"]),
-            not_before=event["NotBefore"],
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

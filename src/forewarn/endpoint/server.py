@@ -52,13 +52,13 @@ class MetadataServer:
         traffic: State shared by the connections.
         identity: Mapping of addresses to VMs.
         clock: Clock for the Date header and the times of last requests.
+
+    Attributes:
         tick_s: Interval between ticks, which update the time and close overdue connections.
     """
 
-    def __init__(
-        self, app: MetadataApp, traffic: Traffic, identity: Identity, clock: Clock, tick_s: float = 1.0
-    ) -> None:
-        self.tick_s = tick_s
+    def __init__(self, app: MetadataApp, traffic: Traffic, identity: Identity, clock: Clock) -> None:
+        self.tick_s = 1.0
         self._traffic = traffic
         self._identity = identity
         self._clock = clock

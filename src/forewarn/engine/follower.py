@@ -32,16 +32,12 @@ class Follower:
         store: Database that the replicas share.
         committer: Publishes the changes.
         on_remote_change: Called after another replica has committed something.
-        poll_s: Interval between checks without a hint, in seconds.
     """
 
-    def __init__(
-        self, store: SharedStore, committer: Committer, on_remote_change: Callable[[], None], poll_s: float = _POLL_S
-    ) -> None:
+    def __init__(self, store: SharedStore, committer: Committer, on_remote_change: Callable[[], None]) -> None:
         self._store = store
         self._committer = committer
         self._on_remote_change = on_remote_change
-        self._poll_s = poll_s
         self.is_behind = False
 
     async def run(self) -> None:
@@ -52,7 +48,7 @@ class Follower:
             while True:
                 try:
                     # The result is ignored: a hint may be lost or spurious, so the changes are read in any case.
-                    await loop.run_in_executor(thread, self._store.wait_for_change, self._poll_s)
+                    await loop.run_in_executor(thread, self._store.wait_for_change, _POLL_S)
                     if await self._committer.catch_up():
                         self._on_remote_change()
                 except ForewarnError as error:

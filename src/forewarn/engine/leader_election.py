@@ -120,6 +120,8 @@ class LeasedLeadership:
         write: Runner of write transactions.
         renew: Runner of renewals, which must not wait for write transactions; None for `write`.
         span: Lifetime of the lease without renewal.
+
+    Attributes:
         on_change: Called when the lease was won or lost.
     """
 
@@ -130,11 +132,10 @@ class LeasedLeadership:
         holder: str,
         write: Callable[[Callable[[], Any]], Awaitable[Any]],
         span: timedelta = timedelta(seconds=4),
-        on_change: Callable[[], None] = lambda: None,
         renew: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None,
     ) -> None:
         self.holder = holder
-        self.on_change = on_change
+        self.on_change: Callable[[], None] = lambda: None
         self.skew = timedelta(0)
         self._store = store
         self._clock = clock

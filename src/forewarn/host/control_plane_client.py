@@ -39,23 +39,15 @@ class ControlPlaneClient:
         urls: Base URLs of the replicas; at least one.
         token: Token of this host.
         tls: TLS context to verify the replicas; None for the system's default.
-        rng: Source of the jitter and the order of the replicas; None for a new one.
     """
 
-    def __init__(
-        self,
-        host: str,
-        urls: Sequence[str],
-        token: str,
-        tls: ssl.SSLContext | None = None,
-        rng: random.Random | None = None,
-    ) -> None:
+    def __init__(self, host: str, urls: Sequence[str], token: str, tls: ssl.SSLContext | None = None) -> None:
         if not urls:
             msg = "no control plane given: name at least one replica with --control-url"
             raise ConfigError(msg)
         self.host = host
         self._urls = list(urls)
-        self._rng = rng or random.Random()  # noqa: S311 - for pauses only, no secrets
+        self._rng = random.Random()  # noqa: S311 - for pauses only, no secrets
         # Hosts that are configured alike must not all use the same replica.
         self._rng.shuffle(self._urls)
         self._client = httpx.AsyncClient(

@@ -27,7 +27,7 @@ from forewarn.host.interface_file import InterfaceFile
 from forewarn.host.listener_problem import ListenerProblem, ProblemLog, describe_os_error, explain_error
 from forewarn.host.listener_settings import IdentificationMethod, ListenerSettings
 from forewarn.host.listening_socket import ListenAddress, identify_file, open_socket
-from forewarn.host.network_interfaces import NetworkInterface, list_interfaces, watch_interfaces
+from forewarn.host.network_interfaces import list_interfaces, watch_interfaces
 from forewarn.util.tasks import cancel_tasks
 
 __all__ = ["Listen", "Listeners", "OpenSocket"]
@@ -56,24 +56,16 @@ class Listeners:
         settings: Settings for identifying the VMs.
         vms: Returns the current VMs of this host.
         listen: Function that accepts on a socket.
-        interfaces: Returns the network interfaces of this host; None for the system's.
 
     Attributes:
         problems: Current problems because of which VMs are not answered.
     """
 
-    def __init__(
-        self,
-        settings: ListenerSettings,
-        vms: Callable[[], Iterable[VirtualMachine]],
-        listen: Listen,
-        interfaces: Callable[[], Iterable[NetworkInterface]] | None = None,
-    ) -> None:
+    def __init__(self, settings: ListenerSettings, vms: Callable[[], Iterable[VirtualMachine]], listen: Listen) -> None:
         self.settings = settings
         self.problems: list[ListenerProblem] = []
         self._vms = vms
         self._listen = listen
-        self._interfaces = interfaces or (lambda: list_interfaces(with_macs=settings.by_mac))
         self._open: dict[ListenAddress, tuple[OpenSocket, tuple[int, int] | None]] = {}
         self._gid = settings.gid
         self._problem_log = ProblemLog()
@@ -167,7 +159,8 @@ class Listeners:
             except ConfigError as error:
                 problems.append(ListenerProblem("", error.message))
             try:
-                owners, more = assign_interfaces(ways, vms, self._interfaces(), self._interface_file.named_vms)
+                interfaces = list_interfaces(with_macs=ways.by_mac)
+                owners, more = assign_interfaces(ways, vms, interfaces, self._interface_file.named_vms)
             except OSError as error:
                 problems.append(ListenerProblem("", f"cannot list the network interfaces: {describe_os_error(error)}"))
                 # Keep what is open: a failed listing does not mean that the interfaces are gone.

@@ -27,14 +27,9 @@ class TallyLine:
 
 
 class Tally:
-    """Counter of occurrences by name, for a bounded number of names.
+    """Counter of occurrences by name, for a bounded number of names."""
 
-    Args:
-        every_s: Minimum interval between two lines, in seconds.
-    """
-
-    def __init__(self, every_s: float = _EVERY_S) -> None:
-        self._every_s = every_s
+    def __init__(self) -> None:
         self._last_line_s = float("-inf")
         self._count = 0
         self._names: Counter[str] = Counter()
@@ -48,7 +43,7 @@ class Tally:
 
     def take_line(self, now_s: float) -> TallyLine | None:
         """Return the next line and reset the counts; None if there were no occurrences, or it is too early."""
-        if not self._count or now_s - self._last_line_s < self._every_s:
+        if not self._count or now_s - self._last_line_s < _EVERY_S:
             return None
         worst, worst_count = self._names.most_common(1)[0]
         line = TallyLine(count=self._count, worst=worst, worst_count=worst_count)

@@ -7,7 +7,7 @@ index cannot be right after a change and wrong after its undoing.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from forewarn.core.access import Revocation, Token
@@ -166,17 +166,6 @@ class Table(Generic[V]):
             self.rows[key] = value
         elif before is not None:
             del self.rows[key]
-
-    def replace_all(self, values: Iterable[tuple[Hashable, V]]) -> None:
-        """Store exactly those values.
-
-        Raises:
-            StoreUnavailable: A key occurs twice.
-        """
-        for key in reversed(list(self.rows)):
-            self.put(key, None)
-        for key, value in values:
-            self.add(key, value)
 
 
 class Tables:

@@ -20,10 +20,10 @@ _PIECE = 1000
 _KEYS = 500
 
 
-def split_into_pieces(items: Iterable[T], size: int = _KEYS) -> Iterator[list[T]]:
+def split_into_pieces(items: Iterable[T]) -> Iterator[list[T]]:
     """Cut a list into pieces that fit into one statement."""
     iterator = iter(items)
-    while piece := list(islice(iterator, size)):
+    while piece := list(islice(iterator, _KEYS)):
         yield piece
 
 

@@ -295,7 +295,6 @@ class ExpectStep(_ScenarioModel):
         return self
 
 
-Happening = Literal["scheduled", "approved", "started", "completed", "canceled"]
 _HAPPENINGS: tuple[str, ...] = ("scheduled", "approved", "started", "completed", "canceled")
 _AFTER = rf"^\s*({'|'.join(_HAPPENINGS)})\s+\S+\s*$"
 

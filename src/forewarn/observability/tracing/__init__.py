@@ -10,7 +10,7 @@ OpenTelemetry SDK is imported only if `make_tracing` gets an address.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -124,14 +124,13 @@ class Tracing:
         """Send the remaining spans, for a second at most."""
 
 
-def make_tracing(  # noqa: PLR0913 - settings, each with its default
+def make_tracing(
     endpoint: str | None,
     *,
     clock: Clock,
     sample_ratio: float | None = None,
     service_name: str | None = None,
     spans_max: int = 1000,
-    log: Callable[..., None] | None = None,
 ) -> Tracing:
     """Return the tracing for these settings; without an endpoint, tracing does nothing.
 
@@ -141,7 +140,6 @@ def make_tracing(  # noqa: PLR0913 - settings, each with its default
         sample_ratio: Share of the traces to export, 0 to 1; None for ``OTEL_TRACES_SAMPLER``, or all.
         service_name: Name of the service in traces; None for ``OTEL_SERVICE_NAME``, or ``forewarn``.
         spans_max: Maximum number of steps exported for one change.
-        log: Function that reports when sending fails and when it works again; None for the log.
 
     Raises:
         ConfigError: The extra is not installed, or an OpenTelemetry variable is invalid.
@@ -160,7 +158,6 @@ def make_tracing(  # noqa: PLR0913 - settings, each with its default
             sample_ratio=sample_ratio,
             service_name=service_name,
             spans_max=spans_max,
-            log=log,
         )
     except ValueError as error:
         msg = f"invalid OpenTelemetry variables (OTEL_...): {error}"

@@ -45,10 +45,9 @@ class ExportPipeline:
     Args:
         provider: Provider of the spans.
         endpoint: URL of the collector, with or without a path.
-        log: Function that reports when sending fails and when it works again; None for the log.
     """
 
-    def __init__(self, provider: TracerProvider, endpoint: str, log: Callable[..., None] | None) -> None:
+    def __init__(self, provider: TracerProvider, endpoint: str) -> None:
         self._provider = provider
         self._sdk_log = _SdkLogHandler()
         self._sdk = logging.getLogger(_SDK)
@@ -59,7 +58,7 @@ class ExportPipeline:
         url = build_traces_url(endpoint)
         self._sdk_log.secrets = _find_secrets(url)
         try:
-            exporter = _FailureReportingExporter(OTLPSpanExporter(endpoint=url), _redact_url(url), self._sdk_log, log)
+            exporter = _FailureReportingExporter(OTLPSpanExporter(endpoint=url), _redact_url(url), self._sdk_log)
             self._sdk_log.on_full = exporter.report_dropped
             provider.add_span_processor(BatchSpanProcessor(exporter))
         except ValueError:  # an invalid variable of the SDK
@@ -93,13 +92,11 @@ class ExportPipeline:
 class _FailureReportingExporter(SpanExporter):
     """Exporter that reports a failure once instead of for every batch."""
 
-    def __init__(
-        self, inner: SpanExporter, where: str, sdk_log: _SdkLogHandler, log: Callable[..., None] | None
-    ) -> None:
+    def __init__(self, inner: SpanExporter, where: str, sdk_log: _SdkLogHandler) -> None:
         self._inner = inner
         self._where = where
         self._sdk_log = sdk_log
-        self._log = log or structlog.get_logger("forewarn.observability.tracing").warning
+        self._log = structlog.get_logger("forewarn.observability.tracing").warning
         self._is_failing = False
         self._is_dropping = False
 

@@ -6,7 +6,7 @@ maintenance use the service's clock, which is that of the audit log and may be v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -57,7 +57,7 @@ class OpenTelemetry(Tracing):
 
     is_on = True
 
-    def __init__(  # noqa: PLR0913 - settings
+    def __init__(
         self,
         endpoint: str,
         *,
@@ -65,7 +65,6 @@ class OpenTelemetry(Tracing):
         sample_ratio: float | None,
         service_name: str | None,
         spans_max: int,
-        log: Callable[..., None] | None,
     ) -> None:
         if not self.propagation_headers:  # without any, the API fails to read a request's headers
             msg = "OTEL_PROPAGATORS must not be none; only operators' traces are joined anyway"
@@ -83,7 +82,7 @@ class OpenTelemetry(Tracing):
             id_generator=_MaintenanceIdGenerator(),
         )
         self._provider.add_span_processor(_QueryRedactor())
-        self._exporting = ExportPipeline(self._provider, endpoint, log)
+        self._exporting = ExportPipeline(self._provider, endpoint)
         self._tracer = self._provider.get_tracer("forewarn", __version__)
 
     # Commands

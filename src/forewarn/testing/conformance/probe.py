@@ -177,13 +177,13 @@ class EndpointProbe:
 
     # Documents
 
-    def fetch_document(self, version: str | None = None) -> RawDocument:
-        """Return the current document.
+    def fetch_document(self) -> RawDocument:
+        """Return the current document in the newest api-version.
 
         Raises:
             Inconclusive: The answer is not a document.
         """
-        version = version or self.newest_version
+        version = self.newest_version
         reply = self.send_request(build_get(version))
         shown = self.remember_document(version, reply)
         if shown is None:

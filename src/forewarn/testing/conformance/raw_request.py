@@ -79,6 +79,6 @@ def build_post(body: bytes, version: str | None) -> RawRequest:
     return replace(asked.with_headers(("Content-Type", "application/json")), body=body)
 
 
-def encode_approval(event_ids: Iterable[str], **other_members: object) -> bytes:
-    """Return the body that approves these events (R47); other members come first."""
-    return json.dumps({**other_members, "StartRequests": [{"EventId": event_id} for event_id in event_ids]}).encode()
+def encode_approval(event_ids: Iterable[str]) -> bytes:
+    """Return the body that approves these events (R47)."""
+    return json.dumps({"StartRequests": [{"EventId": event_id} for event_id in event_ids]}).encode()
