@@ -35,19 +35,15 @@ class Clock(Protocol):
     @property
     def is_virtual(self) -> bool:
         """True if the time moves only when it is advanced."""
-        ...
 
     def now(self) -> datetime:
         """Return the current time, aware, in UTC."""
-        ...
 
     def uptime_s(self) -> float:
         """Return the seconds since some moment, at the pace of this clock, unaffected by setting it."""
-        ...
 
     async def wait_until(self, moment: datetime) -> None:
         """Return when `moment` has come; may be cancelled. Never returns early."""
-        ...
 
 
 class RealClock:

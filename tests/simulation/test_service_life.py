@@ -344,3 +344,26 @@ async def test_a_rollout_whose_answer_was_lost_is_carried_out() -> None:
     store.is_losing = False
     await made.advance(seconds(0))
     assert made.read(lambda reader: reader.list_maintenances(limit=10)).items
+
+
+async def test_what_was_deleted_before_the_service_stopped_is_in_the_audit_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deletion goes step by step, and the stop comes between two of them."""
+    made = await simulated(DECLARED)
+    await made.schedule_one("user-redeploy", "db")
+    await made.advance(timedelta(minutes=40))
+    write, steps = made.engine._committer.write, 0
+
+    async def write_once(work: Any) -> Any:  # noqa: ANN401 - as the committer's
+        nonlocal steps
+        steps += 1
+        if steps > 1:
+            await asyncio.Event().wait()
+        return await write(work)
+
+    monkeypatch.setattr(made.engine.retention._committer, "write", write_once)
+    pruning = asyncio.create_task(made.engine.retention.prune_history(timedelta(minutes=5), timedelta(minutes=5), 1000))
+    while steps < 2:
+        await asyncio.sleep(0)
+    await cancel_tasks(pruning)
+    (entry,) = [entry for entry in made.entries() if entry.kind is K.PRUNED]
+    assert "1 maintenances and" in str(entry.reason)

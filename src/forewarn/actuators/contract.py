@@ -40,11 +40,9 @@ class Actuator(Protocol):
     @property
     def is_observable(self) -> bool:
         """True if `observe`, on any machine, can determine that nothing was begun under an id."""
-        ...
 
     def plan(self, maintenance: Maintenance) -> tuple[str, ...]:
         """Return what `execute` would do, one line per action, for people; does nothing."""
-        ...
 
     async def check(self) -> None:
         """Check that maintenances could be carried out now.
@@ -52,7 +50,6 @@ class Actuator(Protocol):
         Raises:
             ActuatorError: They could not; the message names what is missing.
         """
-        ...
 
     async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
         """Begin a started maintenance that was not begun before.
@@ -60,7 +57,6 @@ class Actuator(Protocol):
         Raises:
             ActuatorError: Nothing was begun; the scheduler retries with backoff.
         """
-        ...
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress | None:
         """Return the progress of what was begun under that id; None if nothing was.
@@ -71,15 +67,12 @@ class Actuator(Protocol):
                 as other failing calls.
             ActuatorError: The progress is unknown now; the scheduler retries with backoff.
         """
-        ...
 
     async def abort(self, maintenance: Maintenance, now: datetime) -> None:
         """Stop what was begun under that id, as far as possible; do nothing if nothing was begun.
 
         Called when an operator completes a started maintenance by hand, and when it has failed.
         """
-        ...
 
     async def close(self) -> None:
         """Release connections and processes that may end; what was begun goes on."""
-        ...

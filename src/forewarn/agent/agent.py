@@ -65,7 +65,6 @@ class PeerReports(Protocol):
 
     def get_reports(self, event_id: str) -> Mapping[str, PeerReport]:
         """Return the latest report of each peer about that event, by the peer's name."""
-        ...
 
 
 class Agent:

@@ -64,24 +64,19 @@ class LocalAgent(Protocol):
     @property
     def vm(self) -> str:
         """This VM's name; empty until it is known."""
-        ...
 
     @property
     def records(self) -> Sequence[EventRecord]:
         """Events on which work is left."""
-        ...
 
     def now(self) -> datetime:
         """Return the current time."""
-        ...
 
     def get_reported_states(self) -> dict[str, PeerState]:
         """Return the states that this VM reports to its peers, by event."""
-        ...
 
     def wake(self) -> None:
         """Request a new round of judging."""
-        ...
 
 
 def read_secret(path: Path) -> bytes:

@@ -45,7 +45,6 @@ class StateStorage(Protocol):
 
     def load(self) -> AgentState:
         """Return the state last saved; an empty state if there is none."""
-        ...
 
     def save(self, state: AgentState) -> None:
         """Save the state; it is on disk when this returns.
@@ -53,7 +52,6 @@ class StateStorage(Protocol):
         Raises:
             OSError: It could not be saved.
         """
-        ...
 
 
 class StateFile:

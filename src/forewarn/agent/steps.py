@@ -69,7 +69,6 @@ class StepExecutor(Protocol):
             HookFailed: The step failed. In its details, ``output`` is the end of the output, ``exit_status`` the status
                 of the command that failed, and ``has_timed_out`` is true if it took too long.
         """
-        ...
 
 
 class DryRunExecutor:

@@ -40,7 +40,6 @@ class StopSignal(Protocol):
 
     def is_set(self) -> bool:
         """Return True to end. Called several times a second."""
-        ...
 
 
 class Client:

@@ -68,11 +68,9 @@ class Transport(Protocol):
         Raises:
             EndpointUnreachable: No complete answer, or the request was cancelled.
         """
-        ...
 
     def close(self) -> None:
         """Close all connections."""
-        ...
 
 
 class AsyncTransport(Protocol):
@@ -84,11 +82,9 @@ class AsyncTransport(Protocol):
         Raises:
             EndpointUnreachable: No complete answer.
         """
-        ...
 
     async def close(self) -> None:
         """Close all connections."""
-        ...
 
 
 def check_url(url: str) -> str:

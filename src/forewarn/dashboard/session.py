@@ -40,15 +40,12 @@ class SessionStore(Protocol):
 
     async def find(self, token_id: str) -> Token | None:
         """Return the token of that id; None if there is none."""
-        ...
 
     async def is_revoked(self, nonce: str) -> bool:
         """Return True if the link was used or the session was logged out."""
-        ...
 
     async def record_revocation(self, revocation: Revocation) -> bool:
         """Revoke a link or session; return False if it was revoked before."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,12 +18,10 @@ class Authority(Protocol):
     @property
     def feed(self) -> Feed:
         """Current documents."""
-        ...
 
     @property
     def identity(self) -> Identity:
         """Mapping of addresses to VMs."""
-        ...
 
     async def enable(self, key: str, scope: str | None) -> None:
         """Enable the service for an audience after its first valid GET (R67); return when its document is available.
@@ -31,7 +29,6 @@ class Authority(Protocol):
         Raises:
             ForewarnError: The audience cannot be enabled now.
         """
-        ...
 
     async def approve(self, event_ids: Sequence[str], approver: Approver) -> ApprovalResult:
         """Approve events; the approval is on disk when this returns (invariant 5).
@@ -39,4 +36,3 @@ class Authority(Protocol):
         Raises:
             ForewarnError: The approval failed, or its outcome is unknown.
         """
-        ...

@@ -42,17 +42,14 @@ class Leadership(Protocol):
     @property
     def is_held(self) -> bool:
         """True if this process is the leader, by its own clock."""
-        ...
 
     @property
     def until_s(self) -> float:
         """Uptime at which the lease ends unless it is renewed."""
-        ...
 
     @property
     def skew(self) -> timedelta:
         """Lead of this process's clock over the database's."""
-        ...
 
     def ensure_leader(self) -> None:
         """Check by its own clock that this process is still the leader.
@@ -60,7 +57,6 @@ class Leadership(Protocol):
         Raises:
             LeaseLost: It is not.
         """
-        ...
 
     def ensure_leader_in(self, tx: Transaction) -> None:
         """Check in a transaction that this process is still the leader.
@@ -68,7 +64,6 @@ class Leadership(Protocol):
         Raises:
             LeaseLost: It is not.
         """
-        ...
 
     def check_clock(self) -> None:
         """Check that this machine's clock agrees with the database's.
@@ -76,15 +71,12 @@ class Leadership(Protocol):
         Raises:
             ClockOff: It does not.
         """
-        ...
 
     async def run(self) -> None:
         """Take and renew the lease until cancelled."""
-        ...
 
     async def release(self) -> None:
         """Release the lease, so that another replica can take over at once."""
-        ...
 
 
 class SoleLeader:

@@ -59,7 +59,6 @@ class IdSource(Protocol):
 
     def __call__(self, kind: str) -> str:
         """Return a new id."""
-        ...
 
 
 async def run_inline(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the function returns

@@ -42,7 +42,6 @@ class OpenSocket(Protocol):
 
     def close(self) -> None:
         """Stop accepting, and end the connections accepted there."""
-        ...
 
 
 Listen: TypeAlias = Callable[[socket.socket, str], Awaitable[OpenSocket]]

@@ -79,11 +79,9 @@ class ReceiverClient(Protocol):
 
     def post(self, url: str, body: bytes, headers: dict[str, str], now: datetime) -> Awaitable[PostOutcome]:
         """Post once; the answer holds the result, errors included."""
-        ...
 
     def close(self) -> Awaitable[None]:
         """Close the connections."""
-        ...
 
 
 class _DeliveryRound:

@@ -149,11 +149,9 @@ class Reader(NotifyingReader, Protocol):
 
     def get_inventory(self) -> Inventory:
         """Return everything that is declared, VMs by name."""
-        ...
 
     def get_inventory_version(self) -> int:
         """Return a number that grows whenever the result of `get_inventory` changes."""
-        ...
 
     def get_inventory_around(
         self, *, host: str, vms: Iterable[str], addresses: Iterable[str], scopes: Iterable[str]
@@ -166,49 +164,38 @@ class Reader(NotifyingReader, Protocol):
             addresses: Addresses of further VMs.
             scopes: Names of scopes, in addition to those of the VMs.
         """
-        ...
 
     def list_vms(
         self, *, host: str | None = None, name: str | None = None, owned: Ownership | None = None
     ) -> list[VirtualMachine]:
         """Return VMs by name, only those on one host or with one name if given."""
-        ...
 
     def get_vm_page(self, after: str | None, limit: int, owned: Ownership | None = None) -> list[VirtualMachine]:
         """Return at most `limit` VMs whose names come after that one, by name."""
-        ...
 
     def get_host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
         """Return at most `limit` hosts whose names come after that one, by name, each with the names of its VMs."""
-        ...
 
     def find_hosts(self, names: Iterable[str]) -> dict[str, Host]:
         """Return the named hosts, by name."""
-        ...
 
     def list_failed_hosts(self, limit: int) -> list[Host]:
         """Return at most `limit` hosts that have failed and not recovered, the last to fail first."""
-        ...
 
     def find_scopes(self, names: Iterable[str]) -> dict[str, Scope]:
         """Return the named scopes, by name."""
-        ...
 
     def iter_documents(self) -> Iterator[AudienceDocument]:
         """Yield the document of every enabled audience."""
-        ...
 
     def get_position(self) -> int:
         """Return the number of the last committed change."""
-        ...
 
     def get_feed_changes(self, since: int) -> FeedChanges:
         """Return the changes after that position, in one consistent view."""
-        ...
 
     def find_audiences(self, keys: Iterable[str]) -> dict[str, Audience]:
         """Return the audiences with those keys, as far as they were ever enabled."""
-        ...
 
     def list_maintenances(
         self,
@@ -228,27 +215,21 @@ class Reader(NotifyingReader, Protocol):
             selection: Filter.
             owned: Tenant whose maintenances to return; None: all.
         """
-        ...
 
     def list_ended_since(self, moment: datetime, limit: int, owned: Ownership | None = None) -> list[Maintenance]:
         """Return the last maintenances that have ended since then, the last first."""
-        ...
 
     def get_maintenance(self, maintenance_id: str, owned: Ownership | None = None) -> Maintenance | None:
         """Return one maintenance; None if there is none."""
-        ...
 
     def find_events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
         """Return the events of each of those maintenances, in order of creation."""
-        ...
 
     def find_event_audiences(self, event_ids: Iterable[str]) -> dict[str, str]:
         """Return the audience of each of those events, finished ones included; unknown ids are left out."""
-        ...
 
     def find_owned_events(self, event_ids: Iterable[str], owned: Ownership) -> set[str]:
         """Return those of the ids whose events are about VMs of that tenant."""
-        ...
 
     def list_entries(  # noqa: PLR0913 - which part of a long list, each in its own way
         self,
@@ -270,18 +251,15 @@ class Reader(NotifyingReader, Protocol):
             selection: Filter.
             owned: Tenant whose entries to return; None: all.
         """
-        ...
 
     def get_link_page(self, after: int | None, limit: int) -> ChainPage:
         """Return at most `limit` links of both hash chains with larger numbers, in order; None: from the beginning."""
-        ...
 
     def get_newest_excess_at(self, entries_max: int) -> datetime | None:
         """Return the moment of the newest entry in excess of `entries_max`; None if there is no excess.
 
         Entries of `Chain.AUDIT` are not counted: they are kept by age alone.
         """
-        ...
 
     def find_nth_newest_of_tenant(self, tenant_key: str, since: datetime, count: int) -> datetime | None:
         """Return the moment of the `count`-th newest entry that tenants made for the operations of one tenant.
@@ -294,67 +272,51 @@ class Reader(NotifyingReader, Protocol):
         Returns:
             The moment; None if there are fewer entries.
         """
-        ...
 
     def count_by_state(self) -> Mapping[MaintenanceState, int]:
         """Return the number of maintenances in each state."""
-        ...
 
     def next_due_at(self, except_for: Iterable[str] = (), *, only_started: bool = False) -> datetime | None:
         """Return the earliest moment at which a maintenance outside `except_for` is due, optionally a started one."""
-        ...
 
     def next_inactive_at(self) -> datetime | None:
         """Return the smallest ``active_until`` of an enabled audience."""
-        ...
 
     def list_due(self, now: datetime, limit: int, *, only_started: bool = False) -> list[Maintenance]:
         """Return maintenances due by `now`, optionally only started ones, ordered by due time, then by creation."""
-        ...
 
     def list_inactive(self, before: datetime, limit: int) -> list[Audience]:
         """Return enabled audiences whose ``active_until`` is at or before `before`."""
-        ...
 
     def get_token_by_digest(self, digest: str) -> Token | None:
         """Return the token with that digest."""
-        ...
 
     def get_token(self, token_id: str) -> Token | None:
         """Return the token with that id."""
-        ...
 
     def list_tokens(self, host: str | None = None) -> list[Token]:
         """Return the tokens of people, or those of a host, oldest first."""
-        ...
 
     def is_revoked(self, nonce: str) -> bool:
         """Return True if the login link with this nonce was used, or the session with this nonce was logged out."""
-        ...
 
     def get_rollout(self, rollout_id: str) -> StoredRollout | None:
         """Return one rollout; None if there is none."""
-        ...
 
     def list_rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
         """Return the newest rollouts, newest first; optionally only those that have ended, or have not."""
-        ...
 
     def get_idempotency_record(self, key: str) -> IdempotencyRecord | None:
         """Return the stored result of the command with that ``Idempotency-Key``; None if there is none."""
-        ...
 
     def get_inventory_fingerprint(self) -> str | None:
         """Return the fingerprint of the inventory that was applied last."""
-        ...
 
     def get_clock_kind(self) -> str | None:
         """Return the kind of clock that the database is used with: ``real`` or ``virtual``; None while it is new."""
-        ...
 
     def get_clock_jump(self) -> ClockJump | None:
         """Return the clock jump that no operator has confirmed; None if there is none."""
-        ...
 
 
 class Transaction(NotifyingTransaction, Reader, Protocol):
@@ -362,19 +324,15 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
 
     def now(self) -> datetime | None:
         """Return the time that all replicas of the database go by; None if no replicas share it."""
-        ...
 
     def next_sequence(self) -> int:
         """Return the next number of the store's counter. The number is free again if the transaction fails."""
-        ...
 
     def load_targets(self, hosts: Iterable[str], vms: Iterable[str]) -> WorkingSet:
         """Load the input of planning: those hosts and VMs, their scopes, audiences, documents and current holders."""
-        ...
 
     def list_active_ids(self) -> list[str]:
         """Return the ids of all active maintenances."""
-        ...
 
     def load_maintenances(
         self, ids: Iterable[str], *, with_neighbours: bool = False, into: WorkingSet | None = None
@@ -387,11 +345,9 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
             with_neighbours: True to take the active maintenances that share a VM or scope into focus too, as ending one
                 may free them.
         """
-        ...
 
     def load_events(self, ids: Iterable[str]) -> WorkingSet:
         """Load those events, finished ones included, with their maintenances in focus."""
-        ...
 
     def load_audiences(self, keys: Iterable[str], *, with_waiting: bool = False) -> WorkingSet:
         """Load those audiences with their documents; the maintenances of their listed events are in focus.
@@ -401,15 +357,12 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
             with_waiting: True to take the scheduled maintenances of their VMs into focus too, each with all its VMs: an
                 audience that is being enabled must see them (R70b).
         """
-        ...
 
     def save(self, changes: ChangeSet) -> None:
         """Write the changes of a decision."""
-        ...
 
     def extend_active_until(self, active_until: Mapping[str, datetime]) -> None:
         """Move ``active_until`` of enabled audiences forward; never back."""
-        ...
 
     def replace_inventory(self, inventory: Inventory, fingerprint: str, before: Inventory | None = None) -> None:
         """Make the declared state exactly this.
@@ -420,23 +373,18 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
             before: Part that is replaced, if only a part is declared anew; names on neither side stay unchanged. None:
                 replace everything.
         """
-        ...
 
     def save_clock_kind(self, kind: str) -> None:
         """Store the kind of clock."""
-        ...
 
     def save_clock_jump(self, jump: ClockJump | None) -> None:
         """Store a clock jump until it is confirmed; None: it was confirmed."""
-        ...
 
     def check_writable(self) -> None:
         """Write as much as a command does, and delete it again: this fails if the disk or the file is full."""
-        ...
 
     def save_token(self, token: Token) -> None:
         """Store a new or changed token."""
-        ...
 
     def add_revocation(self, revocation: Revocation, now: datetime, actor_max: int) -> bool:
         """Store a revocation, and forget those that have expired.
@@ -449,15 +397,12 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
         Returns:
             True if it was not revoked before.
         """
-        ...
 
     def save_rollout(self, rollout: StoredRollout) -> None:
         """Store a new or changed rollout."""
-        ...
 
     def save_idempotency_record(self, outcome: IdempotencyRecord) -> None:
         """Store the result of a command with an ``Idempotency-Key``."""
-        ...
 
     def prune_history(
         self, ended_before: datetime, outcomes_before: datetime, limit: int, audit_before: datetime | None = None
@@ -473,7 +418,6 @@ class Transaction(NotifyingTransaction, Reader, Protocol):
         Returns:
             How much was forgotten; nothing once there is nothing left to forget.
         """
-        ...
 
 
 class SharedTransaction(Transaction, Protocol):
@@ -481,19 +425,15 @@ class SharedTransaction(Transaction, Protocol):
 
     def now(self) -> datetime:
         """Return the database's time."""
-        ...
 
     def get_lease(self, name: str) -> Lease | None:
         """Return the lease with its present or last holder; None if it was never held."""
-        ...
 
     def acquire_lease(self, name: str, holder: str, span: timedelta) -> Lease:
         """Take or renew the lease for `span` unless another replica holds it; return the resulting lease."""
-        ...
 
     def release_lease(self, name: str, holder: str) -> None:
         """End the lease now if `holder` holds it."""
-        ...
 
 
 class SharedStore(Protocol):
@@ -501,11 +441,9 @@ class SharedStore(Protocol):
 
     def write(self) -> AbstractContextManager[SharedTransaction]:
         """Begin a write transaction, as with `Store.write`."""
-        ...
 
     def renew_lease(self, name: str, holder: str, term: int, span: timedelta) -> Lease | None:
         """Extend a lease that is held and not over, without waiting for writers; None if it is not held."""
-        ...
 
     def wait_for_change(self, timeout_s: float) -> bool:
         """Wait until a replica announces a commit or the time is over; return True for a commit.
@@ -515,7 +453,6 @@ class SharedStore(Protocol):
         Raises:
             StoreUnavailable: The database cannot be reached.
         """
-        ...
 
 
 class Store(Protocol):
@@ -524,7 +461,6 @@ class Store(Protocol):
     @property
     def shared(self) -> SharedStore | None:
         """The same database as several replicas use it; None if only one process may."""
-        ...
 
     def write(self) -> AbstractContextManager[Transaction]:
         """Begin a write transaction. It commits at the end and rolls back on an exception.
@@ -532,16 +468,13 @@ class Store(Protocol):
         Raises:
             StoreUnavailable: The database is locked, full or away; nothing was changed.
         """
-        ...
 
     def read(self) -> AbstractContextManager[Reader]:
         """Open a consistent view for reading."""
-        ...
 
     @property
     def damage(self) -> str | None:
         """Description of the damage found since the store was opened; None if there is none."""
-        ...
 
     def check_pages(self, span_s: float) -> None:
         """Look for damage for at most `span_s`; the next call continues with the rest. May block.
@@ -551,12 +484,9 @@ class Store(Protocol):
         Raises:
             StoreUnavailable: The database cannot be read now.
         """
-        ...
 
     def stop_check(self) -> None:
         """End a `check_pages` that runs on another thread, and prevent further ones."""
-        ...
 
     def close(self) -> None:
         """Close every connection."""
-        ...

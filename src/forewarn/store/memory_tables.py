@@ -42,7 +42,6 @@ class _TableObserver(Protocol[V_contra]):
 
     def apply_change(self, before: V_contra | None, after: V_contra | None) -> None:
         """Handle a changed value; `before` is None for a new one, `after` for a removed one."""
-        ...
 
 
 class Index(Generic[V]):

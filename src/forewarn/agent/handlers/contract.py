@@ -35,26 +35,21 @@ class HandlerContext(Protocol):
     @property
     def event(self) -> Event:
         """The event as last seen."""
-        ...
 
     @property
     def vm(self) -> str:
         """This VM's name."""
-        ...
 
     @property
     def now(self) -> datetime:
         """Current time, aware, UTC."""
-        ...
 
     @property
     def memory(self) -> dict[str, Any]:
         """Facts that this handler has remembered about this event; empty if it has not prepared anything."""
-        ...
 
     async def remember(self, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
         """Add to `memory`; it is on disk when this returns."""
-        ...
 
     async def run(
         self, *command: str, stdin: bytes = b"", timeout_s: float | None = None, is_checked: bool = True
@@ -64,15 +59,12 @@ class HandlerContext(Protocol):
         Raises:
             HookFailed: It cannot be started, takes too long, or, if checked, ends with a status other than 0.
         """
-        ...
 
     async def pause(self, seconds: float) -> None:
         """Wait."""
-        ...
 
     def log(self, text: str) -> None:
         """Write a line to the log."""
-        ...
 
 
 class BuiltInHandler(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="use"):
