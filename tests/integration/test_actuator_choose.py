@@ -13,18 +13,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 import pytest
 
 from forewarn.actuators import Simulate
 from forewarn.actuators.exec import EXIT_NEVER_BEGUN, EXIT_RUN_AGAIN, EXIT_STILL_RUNNING, VARIABLES, Exec
-from forewarn.actuators.factory import ActuatorSettings, make_actuator
+from forewarn.actuators.factory import make_actuator
 from forewarn.actuators.libvirt_inventory import read_inventory
 from forewarn.actuators.webhook import Webhook
 from forewarn.clock import RealClock
-from forewarn.config import make_settings
+from forewarn.config import Settings, make_settings
 from forewarn.errors import ActuationFailed, ActuatorError, ConfigError
 from forewarn.util.duration import parse_duration
 from tests.support.actuated import started
@@ -67,11 +67,11 @@ class Said:
     libvirt_call_timeout: timedelta = timedelta(seconds=30)
 
 
-def said(folder: Path, **values: Any) -> ActuatorSettings:  # noqa: ANN401 - settings of any kind
-    return Said(state_dir=folder, **values)
+def said(folder: Path, **values: Any) -> Settings:  # noqa: ANN401 - settings of any kind
+    return cast("Settings", Said(state_dir=folder, **values))
 
 
-def shown(name: str, folder: Path, **changed: Any) -> ActuatorSettings:  # noqa: ANN401 - settings of any kind
+def shown(name: str, folder: Path, **changed: Any) -> Settings:  # noqa: ANN401 - settings of any kind
     """The settings that the page shows in a file, with what a test has elsewhere."""
     values: dict[str, Any] = tomllib.loads(files_in(PAGE)[name])
     spans = {field.name for field in fields(Said) if field.type == "timedelta"}
@@ -86,7 +86,7 @@ def program(folder: Path, name: str, text: str) -> str:
     return str(path)
 
 
-def refusal(settings: ActuatorSettings) -> str:
+def refusal(settings: Settings) -> str:
     with pytest.raises(ConfigError) as caught:
         make_actuator(settings, CLOCK)
     assert caught.value.message.isprintable()
@@ -141,7 +141,7 @@ def test_without_its_library_the_one_that_needs_it_says_what_to_install() -> Non
 
 
 def test_the_service_has_the_settings_that_are_asked_for(tmp_path: Path) -> None:
-    settings: ActuatorSettings = make_settings(state_dir=tmp_path)
+    settings = make_settings(state_dir=tmp_path)
     expected = Said(state_dir=tmp_path)
     names = {field.name for field in fields(Said)} - {"actuator_look_every"}
     assert {name: getattr(settings, name) for name in names} == {name: getattr(expected, name) for name in names}

@@ -3,76 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from datetime import timedelta
-from pathlib import Path
-from typing import Literal, Protocol
 
 from forewarn.actuators.contract import Actuator
 from forewarn.actuators.simulate import Simulate
 from forewarn.clock import Clock
+from forewarn.config import Settings
 from forewarn.errors import ConfigError
 from forewarn.util.secrets import read_token
 
-__all__ = ["ActuatorSettings", "make_actuator"]
+__all__ = ["make_actuator"]
 
 
-class ActuatorSettings(Protocol):
-    """Settings of the actuators; `forewarn.config.Settings` implements them."""
-
-    @property
-    def actuator(self) -> Literal["simulate", "exec", "webhook", "libvirt"]: ...
-    @property
-    def state_dir(self) -> Path: ...
-
-    @property
-    def simulate_impact_after(self) -> timedelta: ...
-    @property
-    def simulate_complete_after(self) -> timedelta | None: ...
-
-    @property
-    def exec_command(self) -> str: ...
-    @property
-    def exec_observe_command(self) -> str: ...
-    @property
-    def exec_abort_command(self) -> str: ...
-    @property
-    def exec_deadline(self) -> timedelta: ...
-    @property
-    def exec_observe_deadline(self) -> timedelta: ...
-    @property
-    def exec_output_size_bytes_max(self) -> int: ...
-    @property
-    def exec_runs_max(self) -> int: ...
-    @property
-    def exec_on_lost(self) -> Literal["fail", "repeat"]: ...
-
-    @property
-    def webhook_url(self) -> str: ...
-    @property
-    def webhook_secret_file(self) -> Path | None: ...
-    @property
-    def webhook_deadline(self) -> timedelta: ...
-    @property
-    def webhook_answer_size_bytes_max(self) -> int: ...
-
-    @property
-    def libvirt_uri(self) -> str: ...
-    @property
-    def libvirt_destination(self) -> str: ...
-    @property
-    def libvirt_freeze(self) -> timedelta: ...
-    @property
-    def libvirt_shutdown_timeout(self) -> timedelta: ...
-    @property
-    def libvirt_migration_timeout(self) -> timedelta: ...
-    @property
-    def libvirt_call_timeout(self) -> timedelta: ...
-
-    @property
-    def actuator_look_every(self) -> timedelta: ...
-
-
-def make_actuator(settings: ActuatorSettings, clock: Clock) -> Actuator:
+def make_actuator(settings: Settings, clock: Clock) -> Actuator:
     """Return the configured actuator.
 
     Args:
@@ -93,7 +35,7 @@ def make_actuator(settings: ActuatorSettings, clock: Clock) -> Actuator:
             return Simulate(settings.simulate_impact_after, settings.simulate_complete_after)
 
 
-def _make_exec(settings: ActuatorSettings) -> Actuator:
+def _make_exec(settings: Settings) -> Actuator:
     from forewarn.actuators.exec import CommandLimits, Exec  # noqa: PLC0415 - only what is chosen
 
     return Exec(
@@ -112,7 +54,7 @@ def _make_exec(settings: ActuatorSettings) -> Actuator:
     )
 
 
-def _make_webhook(settings: ActuatorSettings) -> Actuator:
+def _make_webhook(settings: Settings) -> Actuator:
     from forewarn.actuators.webhook import Webhook  # noqa: PLC0415 - only what is chosen
 
     if settings.webhook_secret_file is None:
@@ -127,7 +69,7 @@ def _make_webhook(settings: ActuatorSettings) -> Actuator:
     )
 
 
-def _make_libvirt(settings: ActuatorSettings, clock: Clock) -> Actuator:
+def _make_libvirt(settings: Settings, clock: Clock) -> Actuator:
     from forewarn.actuators.libvirt import Libvirt, LibvirtTimings, read_destinations  # noqa: PLC0415 - only what is chosen
 
     return Libvirt(
