@@ -62,18 +62,6 @@ def _has_misspelled_metadata(exchange: Exchange, _before: Sequence[Exchange]) ->
     return value is not None and value != "true" and value.strip().lower() == "true"
 
 
-def _is_preview(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
-    return exchange.api_version == _PREVIEW
-
-
-def _is_old_version(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
-    return _PREVIEW < exchange.api_version < _NEWEST and exchange.status == HTTPStatus.OK
-
-
-def _has_no_version(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
-    return not exchange.api_version and exchange.path == _EVENTS
-
-
 def _has_unknown_version(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
     is_refused = exchange.status == HTTPStatus.BAD_REQUEST and b"api-version" in exchange.answer
     return bool(exchange.api_version) and is_refused
@@ -89,19 +77,11 @@ def _requests_value_as_json(exchange: Exchange, _before: Sequence[Exchange]) -> 
     return exchange.path.startswith(_INSTANCE) and exchange.answer == instance.LEAF_WITHOUT_TEXT
 
 
-def _uses_latest(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
-    return exchange.path == _LATEST
-
-
 def _came_through_proxy(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
     is_for_proxy = "://" in exchange.target.partition("?")[0]  # a client asks a proxy with a whole URL
     return is_for_proxy or any(
         exchange.get_header(name) is not None for name in ("x-forwarded-for", "via", "proxy-connection")
     )
-
-
-def _has_other_method(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
-    return exchange.method not in {"GET", "POST", ""}
 
 
 def _is_too_frequent(exchange: Exchange, before: Sequence[Exchange]) -> bool:
@@ -116,17 +96,8 @@ def _repeats_a_parameter(exchange: Exchange, _before: Sequence[Exchange]) -> boo
     return len(set(names)) < len(names)
 
 
-def _is_unreadable(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
-    return not exchange.method and exchange.status != 0
-
-
 def _is_malformed(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
     return exchange.method == "POST" and exchange.status == HTTPStatus.BAD_REQUEST and not _list_approved_ids(exchange)
-
-
-def _approves_unknown_event(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
-    # By the words of our own endpoint: the status alone does not tell an unknown id from a malformed body.
-    return b"EventId is not known" in exchange.answer
 
 
 def _approves_unseen_event(exchange: Exchange, before: Sequence[Exchange]) -> bool:
@@ -165,10 +136,6 @@ def _repeats_approval(exchange: Exchange, before: Sequence[Exchange]) -> bool:
     if exchange.status != HTTPStatus.OK or not ids:
         return False
     return ids <= {i for each in before if each.status == HTTPStatus.OK for i in _list_approved_ids(each)}
-
-
-def _sends_incarnation(exchange: Exchange, _before: Sequence[Exchange]) -> bool:
-    return exchange.method == "POST" and "DocumentIncarnation" in _parse_body(exchange)
 
 
 def _list_approved_ids(exchange: Exchange) -> set[str]:
@@ -227,7 +194,7 @@ ADVICE: tuple[Advice, ...] = (
         "sends no api-version: refused with 400",
         "R15",
         is_wrong=True,
-        matches=_has_no_version,
+        matches=lambda exchange, _: not exchange.api_version and exchange.path == _EVENTS,
     ),
     Advice(
         "version-unknown",
@@ -260,21 +227,21 @@ ADVICE: tuple[Advice, ...] = (
         "Terminate are missing",
         "R19 to R21",
         is_wrong=False,
-        matches=_is_preview,
+        matches=lambda exchange, _: exchange.api_version == _PREVIEW,
     ),
     Advice(
         "version-old",
         "asks for an older version: Preempt, Terminate, Description, EventSource or DurationInSeconds may be missing",
         "R16, R19",
         is_wrong=False,
-        matches=_is_old_version,
+        matches=lambda exchange, _: _PREVIEW < exchange.api_version < _NEWEST and exchange.status == HTTPStatus.OK,
     ),
     Advice(
         "path-latest",
         "uses the path 'latest', which was removed",
         "R22",
         is_wrong=True,
-        matches=_uses_latest,
+        matches=lambda exchange, _: exchange.path == _LATEST,
     ),
     Advice(
         "proxy",
@@ -289,7 +256,7 @@ ADVICE: tuple[Advice, ...] = (
         "uses a method other than GET and POST: refused with 405",
         "R4",
         is_wrong=True,
-        matches=_has_other_method,
+        matches=lambda exchange, _: exchange.method not in {"GET", "POST", ""},
         is_general=True,
     ),
     Advice(
@@ -312,7 +279,7 @@ ADVICE: tuple[Advice, ...] = (
         "sends an invalid HTTP/1.1 request",
         "R6",
         is_wrong=True,
-        matches=_is_unreadable,
+        matches=lambda exchange, _: not exchange.method and exchange.status != 0,
     ),
     Advice(
         "body-malformed",
@@ -326,7 +293,8 @@ ADVICE: tuple[Advice, ...] = (
         "approves an event that this VM was never shown: refused with 400, and no event of the request is approved",
         "R55",
         is_wrong=True,
-        matches=_approves_unknown_event,
+        # By the words of our own endpoint: the status alone does not tell an unknown id from a malformed body.
+        matches=lambda exchange, _: b"EventId is not known" in exchange.answer,
     ),
     Advice(
         "event-unseen",
@@ -361,7 +329,7 @@ ADVICE: tuple[Advice, ...] = (
         "sends a DocumentIncarnation with its approval: only the preview's examples did, and no endpoint checks it",
         "R48",
         is_wrong=False,
-        matches=_sends_incarnation,
+        matches=lambda exchange, _: exchange.method == "POST" and "DocumentIncarnation" in _parse_body(exchange),
     ),
 )
 """Every row, in the order in which warnings are given."""
