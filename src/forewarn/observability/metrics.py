@@ -5,6 +5,7 @@ The hot path only increments plain integers; everything else is computed when th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -151,58 +152,35 @@ class Metrics(Collector):
         yield _make_counter(
             "forewarn_unknown_callers", "Requests from unknown addresses.", self._traffic.unknown_callers
         )
-        over = CounterMetricFamily(
-            "forewarn_over_limit", "Requests and connections of VMs over a limit, by setting.", labels=["limit"]
+        over = sorted(self._traffic.over_limit.items())
+        yield _make_counters(
+            "forewarn_over_limit", "Requests and connections of VMs over a limit, by setting.", "limit", over
         )
-        for limit, count in sorted(self._traffic.over_limit.items()):
-            over.add_metric([limit], count)
-        yield over
-        limited = CounterMetricFamily(
-            "forewarn_limited", "Times a limit of the control address was exceeded.", labels=["limit"]
-        )
-        for limit, count in sorted(fleet.limited().items()):
-            limited.add_metric([limit], count)
-        yield limited
-        control = GaugeMetricFamily(
-            "forewarn_control_connections", "Open connections to the control address, by caller.", labels=["caller"]
-        )
-        for caller, count in fleet.control_connections().items():
-            control.add_metric([caller], count)
-        yield control
-        approvals = CounterMetricFamily(
-            "forewarn_approvals", "Effective approvals, by kind of approver.", labels=["by"]
+        limited = sorted(fleet.limited().items())
+        yield _make_counters("forewarn_limited", "Times a limit of the control address was exceeded.", "limit", limited)
+        control = fleet.control_connections().items()
+        yield _make_gauges(
+            "forewarn_control_connections", "Open connections to the control address, by caller.", "caller", control
         )
         # Exported with 0 before the first one: `rate` would not see a series that begins with 1.
-        for who in sorted({"vm", "operator", "policy"} | self._approvals.keys()):
-            approvals.add_metric([who], self._approvals.get(who, 0))
-        yield approvals
-        transitions = CounterMetricFamily("forewarn_audit_log_entries", "Audit log entries, by kind.", labels=["kind"])
-        for kind, count in self._entries.items():
-            transitions.add_metric([kind.value], count)
-        yield transitions
-        forgotten = CounterMetricFamily(
-            "forewarn_history_forgotten",
-            "Deleted maintenances and audit log entries.",
-            labels=["what"],
+        approvers = sorted({"vm", "operator", "policy"} | self._approvals.keys())
+        approvals = [(who, self._approvals.get(who, 0)) for who in approvers]
+        yield _make_counters("forewarn_approvals", "Effective approvals, by kind of approver.", "by", approvals)
+        entries = [(kind.value, count) for kind, count in self._entries.items()]
+        yield _make_counters("forewarn_audit_log_entries", "Audit log entries, by kind.", "kind", entries)
+        yield _make_counters(
+            "forewarn_history_forgotten", "Deleted maintenances and audit log entries.", "what", self._forgotten.items()
         )
-        for what, count in self._forgotten.items():
-            forgotten.add_metric([what], count)
-        yield forgotten
-        states = GaugeMetricFamily("forewarn_maintenances", "Stored maintenances, by state.", labels=["state"])
-        for state, count in self.counts.items():
-            states.add_metric([state.value], count)
-        yield states
+        states = [(state.value, count) for state, count in self.counts.items()]
+        yield _make_gauges("forewarn_maintenances", "Stored maintenances, by state.", "state", states)
         yield from self._collect_notifications()
 
     def _collect_notifications(self) -> Iterator[Metric]:
-        states = GaugeMetricFamily("forewarn_subscriptions", "Subscriptions, by state.", labels=["state"])
-        for word in ("active", "paused", "given-up"):
-            states.add_metric([word], sum(_classify_subscription(each) == word for each in self.subscriptions))
-        yield states
-        letters = GaugeMetricFamily("forewarn_dead_letters", "Stored dead deliveries.", labels=["subscription"])
-        for each in self.subscriptions:
-            letters.add_metric([each.name], self.deliveries.get((each.id, DeliveryState.DEAD), 0))
-        yield letters
+        states = Counter(_classify_subscription(each) for each in self.subscriptions)
+        by_state = [(state, states[state]) for state in ("active", "paused", "given-up")]
+        yield _make_gauges("forewarn_subscriptions", "Subscriptions, by state.", "state", by_state)
+        letters = [(each.name, self.deliveries.get((each.id, DeliveryState.DEAD), 0)) for each in self.subscriptions]
+        yield _make_gauges("forewarn_dead_letters", "Stored dead deliveries.", "subscription", letters)
         tries = CounterMetricFamily(
             "forewarn_deliveries", "Delivery attempts, by outcome.", labels=["subscription", "outcome"]
         )
@@ -213,14 +191,9 @@ class Metrics(Collector):
             for outcome in ("delivered", "failed", "dead"):
                 tries.add_metric([name, outcome], counts.get((name, outcome), 0))
         yield tries
-        ages = GaugeMetricFamily(
-            "forewarn_undelivered_age_seconds",
-            "Age of the oldest undelivered notification of each subscription; reported by the leader.",
-            labels=["subscription"],
-        )
-        for name, age_s in sorted(self._sources.undelivered_s().items()):
-            ages.add_metric([name], age_s)
-        yield ages
+        text = "Age of the oldest undelivered notification of each subscription; reported by the leader."
+        ages = sorted(self._sources.undelivered_s().items())
+        yield _make_gauges("forewarn_undelivered_age_seconds", text, "subscription", ages)
 
     def describe(self) -> Iterable[Metric]:
         """Return no metrics in advance: they are created when collected."""
@@ -252,3 +225,19 @@ def _make_gauge(name: str, text: str, value: float) -> Metric:
 
 def _make_counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(name, text, value=value)
+
+
+def _make_gauges(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
+    """Return a gauge with a sample for each value of its label."""
+    gauge = GaugeMetricFamily(name, text, labels=[label])
+    for word, value in values:
+        gauge.add_metric([word], value)
+    return gauge
+
+
+def _make_counters(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
+    """Return a counter with a sample for each value of its label."""
+    counter = CounterMetricFamily(name, text, labels=[label])
+    for word, value in values:
+        counter.add_metric([word], value)
+    return counter
