@@ -6,7 +6,6 @@ Its observations and actions are read from its log, which is JSON on stderr.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import sys
@@ -19,13 +18,12 @@ from typing import Any
 from forewarn.demo.act_record import ActRecord, DemoFailed, SeenEvent, SentApproval, Sighting
 from forewarn.demo.lanes import LaneState, Mark
 from forewarn.demo.sentences import describe_sighting
-from forewarn.demo.service_process import make_child_environment
+from forewarn.demo.service_process import make_child_environment, stop_process
 from forewarn.demo.timeline import TimelineLine
 from forewarn.demo.vms import DemoVm
 
 __all__ = ["DemoAgent"]
 
-_STOP_S = 15.0
 _LINE_BYTES_MAX = 1 << 20
 
 
@@ -86,7 +84,7 @@ class DemoAgent:
             msg = f"the agent of {self._vm.name} ended unexpectedly with status {status}: {self._last_log_line}"
             raise DemoFailed(msg)
         finally:
-            await _stop_agent(process)
+            await stop_process(process)
 
     def _process_log_line(self, row: bytes) -> None:
         """Process a line of the agent's log."""
@@ -135,15 +133,3 @@ def _decode_event(logged: dict[str, Any]) -> SeenEvent:
         resources=tuple(logged["resources"]),
         not_before=format_datetime(datetime.fromisoformat(not_before), usegmt=True) if not_before else "",
     )
-
-
-async def _stop_agent(process: asyncio.subprocess.Process) -> None:
-    """Terminate the agent, and kill it after a grace period."""
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
-    try:
-        async with asyncio.timeout(_STOP_S):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()

@@ -15,7 +15,7 @@ from forewarn.demo.act_record import DemoFailed
 from forewarn.demo.vms import encode_inventory
 from forewarn.util.secrets import TOKEN_FILE, read_token
 
-__all__ = ["RunningService", "make_child_environment", "parse_ready_line", "start_service"]
+__all__ = ["RunningService", "make_child_environment", "parse_ready_line", "start_service", "stop_process"]
 
 _READY_S = 60.0
 _STOP_S = 15.0
@@ -58,7 +58,7 @@ async def start_service(folder: Path) -> AsyncIterator[RunningService]:
                 raise DemoFailed(_describe_exit(process, log)) from error
             raise
     finally:
-        status = await _stop_service(process)
+        status = await stop_process(process)
     if status != 0:
         msg = f"the service did not stop cleanly: exit status {status}"
         raise DemoFailed(msg)
@@ -127,7 +127,7 @@ def _describe_exit(process: asyncio.subprocess.Process, log: Path) -> str:
     return f"the service ended unexpectedly with status {process.returncode}" + (f": {lines[-1]}" if lines else "")
 
 
-async def _stop_service(process: asyncio.subprocess.Process) -> int:
+async def stop_process(process: asyncio.subprocess.Process) -> int:
     """Terminate the process, kill it after a grace period, and return its exit status."""
     try:
         if process.returncode is None:
