@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
 
@@ -103,13 +103,7 @@ class Dialect:
             methods = {"none": frozenset[str](), "get": frozenset({"GET"}), "all": frozenset({"GET", "POST"})}[
                 self.require_metadata_2017_03_01
             ]
-        return Version(
-            name=version.name,
-            types=types,
-            members=version.members,
-            prefixes_names=version.prefixes_names,
-            requires_metadata=methods,
-        )
+        return replace(version, types=types, requires_metadata=methods)
 
 
 # Documents
