@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from forewarn.control.access import ROUTES, caller_of
@@ -106,11 +106,11 @@ class _Dashboard:
         values = self._make_common_values(request, "Not possible", caller_of(request))
         content = render_template("error.html", values | {"error": error, "status": error.status, "page_live": None})
         headers = {"retry-after": str(error.details["retry_after_s"])} if "retry_after_s" in error.details else None
-        return Response(content, error.status, headers, media_type="text/html; charset=utf-8")
+        return HTMLResponse(content, error.status, headers)
 
     def _make_page_handler(self, make: Make) -> PageAnswer:
         async def show(visit: PageRequest) -> Response:
-            return Response(await self._render_page(visit, make), media_type="text/html; charset=utf-8")
+            return HTMLResponse(await self._render_page(visit, make))
 
         return show
 
@@ -187,7 +187,7 @@ class _Dashboard:
 
     async def _serve_api_page(self, _request: Request) -> Response:
         """Return the API documentation page; it loads only local files, since a private cloud may have no internet."""
-        return Response(render_template("api.html", {}), media_type="text/html; charset=utf-8")
+        return HTMLResponse(render_template("api.html", {}))
 
     async def _serve_static_file(self, request: Request) -> Response:
         name = request.path_params["name"]

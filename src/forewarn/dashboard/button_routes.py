@@ -7,7 +7,7 @@ from http import HTTPStatus
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from forewarn.control.context import Context
@@ -86,7 +86,7 @@ class ButtonRoutes:
             "question": question,
             "page_live": None,
         }
-        return Response(render_template("confirm.html", values), media_type="text/html; charset=utf-8")
+        return HTMLResponse(render_template("confirm.html", values))
 
     async def _handle_schedule_form(self, visit: PageRequest) -> Response:
         actions.check_button_allowed(visit.caller, "schedule")
@@ -102,7 +102,7 @@ class ButtonRoutes:
         else:
             page, status = make_schedule_preview(form, rehearsed, ""), HTTPStatus.OK
         values = {**self._make_common_values(visit.request, page.title, visit.caller), **page.values, "page_live": None}
-        return Response(render_template(page.template, values), status, media_type="text/html; charset=utf-8")
+        return HTMLResponse(render_template(page.template, values), status)
 
 
 def _redirect_to(path: str) -> Response:

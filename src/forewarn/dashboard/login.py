@@ -9,7 +9,7 @@ from functools import partial
 from http import HTTPStatus
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from forewarn.auth.signed_tokens import TokenSigner, decode_caller, expiry_of
@@ -87,11 +87,7 @@ class LoginRoutes:
     def _render_form(self, request: Request, target: str, error_message: str = "") -> Response:
         values = {"next": target, "wrong": error_message, "page_live": None, "has_issuer": self._issuer is not None}
         status = HTTPStatus.UNAUTHORIZED if error_message else HTTPStatus.OK
-        return Response(
-            render_template("login.html", self._make_common_values(request, "Log in") | values),
-            status,
-            media_type="text/html",
-        )
+        return HTMLResponse(render_template("login.html", self._make_common_values(request, "Log in") | values), status)
 
     # By a link
 
@@ -99,9 +95,7 @@ class LoginRoutes:
         """Show a page that asks for confirmation: link scanners that open the link must not use it up."""
         caller, _ = await self._open_link(request)
         values = {"page_live": None, "who": caller.actor, "word": request.path_params["word"]}
-        return Response(
-            render_template("link.html", self._make_common_values(request, "Log in") | values), media_type="text/html"
-        )
+        return HTMLResponse(render_template("link.html", self._make_common_values(request, "Log in") | values))
 
     async def _log_in_with_link(self, request: Request) -> Response:
         check_origin(request)
@@ -144,10 +138,7 @@ class LoginRoutes:
         # Show a page that leads on instead of a redirect: a redirect would still count as sent by the issuer's site,
         # and the browser withholds the SameSite=Strict session cookie from such requests.
         values = {"page_live": None, "next": sanitize_target(target)}
-        response = Response(
-            render_template("welcome.html", self._make_common_values(request, "Welcome") | values),
-            media_type="text/html",
-        )
+        response = HTMLResponse(render_template("welcome.html", self._make_common_values(request, "Welcome") | values))
         issuer.delete_cookie(request, response)
         self._sessions.begin(caller, self._context.clock.now(), request, response)
         return response
