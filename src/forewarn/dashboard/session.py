@@ -6,7 +6,6 @@ read it.
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,6 +19,7 @@ from forewarn.auth.signed_tokens import TokenSigner, decode_caller, encode_calle
 from forewarn.clock import uptime_s
 from forewarn.core.access import Principal, Revocation, Token
 from forewarn.errors import Forbidden
+from forewarn.net.listen_address import is_loopback_name
 
 __all__ = ["DashboardSession", "SessionStore", "Sessions", "check_origin", "is_rebound"]
 
@@ -187,13 +187,4 @@ def is_rebound(request: Request) -> bool:
     # A page can point its own host name at 127.0.0.1, and would then count as of the same origin.
     client = request.scope.get("server")
     host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
-    if client is None or not _is_loopback(client[0]):
-        return False
-    return not (host == "localhost" or _is_loopback(host))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return client is not None and is_loopback_name(client[0]) and not is_loopback_name(host)
