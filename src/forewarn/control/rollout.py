@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -87,39 +88,24 @@ async def list_hosts(
 @router.post("/{rollout_id}/pause")
 async def pause(context: ContextOf, actor: Actor, rollout_id: str, body: RolloutReasonIn | None = None) -> RolloutOut:
     """Pause a rollout: no further host begins; hosts in progress finish."""
-    reason = None if body is None else body.reason
-    await context.engine.rollouts.change(
-        rollout_id,
-        lambda rollout, now: rollout_commands.pause_rollout(rollout, now, reason=reason),
-        "paused",
-        actor=actor,
-    )
+    change = partial(rollout_commands.pause_rollout, reason=None if body is None else body.reason)
+    await context.engine.rollouts.change(rollout_id, change, "paused", actor=actor)
     return await _read_rollout_out(context, rollout_id)
 
 
 @router.post("/{rollout_id}/resume")
 async def resume(context: ContextOf, actor: Actor, rollout_id: str, body: RolloutResumeIn | None = None) -> RolloutOut:
     """Resume a paused rollout; earlier failures no longer count."""
-    accept_health = body is not None and body.accept_health
-    await context.engine.rollouts.change(
-        rollout_id,
-        lambda rollout, now: rollout_commands.resume_rollout(rollout, now, accept_health=accept_health),
-        "resumed",
-        actor=actor,
-    )
+    change = partial(rollout_commands.resume_rollout, accept_health=body is not None and body.accept_health)
+    await context.engine.rollouts.change(rollout_id, change, "resumed", actor=actor)
     return await _read_rollout_out(context, rollout_id)
 
 
 @router.post("/{rollout_id}/abort")
 async def abort(context: ContextOf, actor: Actor, rollout_id: str, body: RolloutReasonIn | None = None) -> RolloutOut:
     """Abort a rollout: no further host begins; maintenances not yet started are canceled; started ones finish."""
-    reason = None if body is None else body.reason
-    await context.engine.rollouts.change(
-        rollout_id,
-        lambda rollout, now: rollout_commands.abort_rollout(rollout, now, reason=reason),
-        "aborted",
-        actor=actor,
-    )
+    change = partial(rollout_commands.abort_rollout, reason=None if body is None else body.reason)
+    await context.engine.rollouts.change(rollout_id, change, "aborted", actor=actor)
     return await _read_rollout_out(context, rollout_id)
 
 
