@@ -49,7 +49,7 @@ async def list_entries(  # noqa: PLR0913 - a query parameter each
     With `newest` the first page holds the last entries, and `next` is the `before` of the page that precedes it. A page
     may hold fewer than `limit` entries, even none, although `next` is set; there may be more on the next page.
     """
-    size = min(limit, context.page_size_max)
+    size = min(limit, context.settings.page_size_max)
     start, end = parse_after(after) or 0, parse_after(before)
     selection = replace(chosen, maintenance_id=maintenance)
 

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from fastapi.security import HTTPBearer
 from forewarn.auth.authenticator import Authenticator
 from forewarn.auth.refusal_counter import RefusalCounter
 from forewarn.clock import Clock, uptime_s
+from forewarn.config import Settings
 from forewarn.control.access import ROUTES, source_address
 from forewarn.control.admission import Admission
 from forewarn.control.broadcast import EntryBroadcast
@@ -23,7 +23,6 @@ from forewarn.control.inventory_parser import InventoryParser
 from forewarn.control.refusal_log import RefusalLog
 from forewarn.core.access import FILE_OPERATOR, Principal, Role
 from forewarn.core.decision import ChangeSet
-from forewarn.core.inventory_difference import RemovalLimit
 from forewarn.core.limit_log import LimitLog
 from forewarn.core.model import Event, Maintenance
 from forewarn.endpoint.request_journal import RequestJournal
@@ -70,22 +69,13 @@ class Context:
     Attributes:
         is_loopback: True if the control address is on loopback, where health routes need no token.
         admission: Limits on how much of the service each caller may use at a time.
-        body_size_bytes_max: Maximum size of a request body.
-        page_size_max: Maximum number of items in one page.
-        request_vms_max: Maximum number of hosts and VMs in one request.
         journal: Recent requests of VMs.
         limits_met: Callers that met a limit of the metadata endpoint.
         refresh_endpoint_state: Fetches the counts and journal entries of the other process that answers VMs, if there
             is one.
         notifier: Sends notifications to subscribers.
-        allows_faults: True if operators may inject faults.
-        may_run_commands: True if a rollout may name a command that is run here.
         refusal_counter: Counts of refused calls.
         refusal_log: Writes refused calls into the audit log.
-        token_lifetime, token_lifetime_max: Default and maximum lifetime of a person's token.
-        token_names_max: Maximum number of scopes and VMs of a token.
-        session_lifetime: Maximum duration of a dashboard session.
-        removal_limit: Limit on the VMs that an inventory may remove without confirmation.
         is_stopping: Set when the service stops; streams then end.
         verification_lock: Lock held while the audit log is verified: one verification at a time.
         changed: Hint for streams, set and replaced at each change of the audit log.
@@ -94,6 +84,7 @@ class Context:
         listing_lock: Lock held while the request journal is listed.
     """
 
+    settings: Settings
     engine: Engine
     hub: HostWatches
     scheduler: Scheduler
@@ -109,17 +100,7 @@ class Context:
     admission: Admission
     limits_met: LimitLog = field(default_factory=LimitLog)
     refresh_endpoint_state: Callable[[], Awaitable[None]] = _do_nothing
-    token_lifetime: timedelta = timedelta(days=90)
-    token_lifetime_max: timedelta = timedelta(days=366)
-    token_names_max: int = 1000
-    session_lifetime: timedelta = timedelta(hours=12)
-    removal_limit: RemovalLimit = field(default_factory=RemovalLimit)
-    allows_faults: bool = False
-    may_run_commands: bool = False
-    body_size_bytes_max: int = 1 << 20
     inventory_size_bytes_max: int = 64 << 20
-    page_size_max: int = 1000
-    request_vms_max: int = 10_000
     is_stopping: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     entry_broadcast: EntryBroadcast = field(init=False)

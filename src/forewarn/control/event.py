@@ -54,7 +54,7 @@ async def list_events(  # noqa: PLR0913 - a query parameter each
     selection = replace(chosen, states=tuple(sorted(states)))
     wanted = set(status or EventStatus)
     before = parse_after(after)
-    size = min(limit, context.page_size_max)
+    size = min(limit, context.settings.page_size_max)
 
     def read(reader: Reader) -> PageOut[EventOut]:
         page = reader.list_maintenances(before=before, limit=size, selection=selection, owned=caller.ownership)

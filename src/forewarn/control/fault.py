@@ -17,7 +17,7 @@ router = APIRouter(prefix="/v1/faults", tags=["fault"])
 
 def _check_allowed(context: Context) -> None:
     """Raise Forbidden unless the service was started with fault injection, to protect VMs in production."""
-    if not context.allows_faults:
+    if not context.settings.fault_injection:
         msg = "fault injection is off: start the service with --fault-injection"
         raise Forbidden(msg)
 

@@ -137,7 +137,7 @@ class RequestGate:
 
     def _choose_body_limit(self, scope: Scope, caller: Principal) -> int:
         is_inventory = scope["path"] in _INVENTORIES and caller.role is Role.OPERATOR
-        return self._context.inventory_size_bytes_max if is_inventory else self._context.body_size_bytes_max
+        return self._context.inventory_size_bytes_max if is_inventory else self._context.settings.body_size_bytes_max
 
     async def _read_body(
         self, request: Request, exchange: _GuardedExchange, account: UsageAccount, limit: int

@@ -39,7 +39,7 @@ async def show_history(  # noqa: PLR0913 - a query parameter each
 ) -> PageOut[EpisodeOut]:
     """List each maintenance that affected the VM, newest first. The VM may no longer be declared."""
     before = parse_after(after)
-    size = min(limit, context.page_size_max)
+    size = min(limit, context.settings.page_size_max)
     owned = caller.ownership
 
     def read(reader: Reader) -> tuple[list[VmHistoryItem], int | None] | None:

@@ -45,7 +45,7 @@ async def list_hosts(
     limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
 ) -> PageOut[HostOut]:
     """List hosts with their VMs, by name."""
-    size = min(limit, context.page_size_max)
+    size = min(limit, context.settings.page_size_max)
 
     def read(reader: Reader) -> PageOut[HostOut]:
         page = reader.get_host_page(after, size + 1)
@@ -89,7 +89,7 @@ async def declare(  # noqa: PLR0913 - parameters injected by FastAPI
     also add a VM only to a scope that is new or of which the host already runs VMs.
     """
     declared = to_host_declaration(name, body)
-    removals = None if remove_missing else context.removal_limit
+    removals = None if remove_missing else context.settings.removals
     change = await context.engine.inventory.apply_host(
         declared, actor=caller.actor, key=key, removals=removals, is_host=caller.role is Role.HOST
     )

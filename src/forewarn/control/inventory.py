@@ -48,7 +48,7 @@ async def apply(
     `too_many_removals`, unless `remove_missing` is true. A VM under an active maintenance is never removed.
     """
     text = await request.body()
-    removals = None if remove_missing else context.removal_limit
+    removals = None if remove_missing else context.settings.removals
     inventory = await context.inventory_parser.parse(text)
     change = await context.engine.inventory.apply(
         inventory, compute_fingerprint(text), actor=actor, key=key, removals=removals
@@ -60,7 +60,7 @@ async def apply(
 async def diff(context: ContextOf, _actor: Actor, request: Request) -> InventoryDifferenceOut:
     """Preview what applying this file would change, and whether it would be refused."""
     inventory = await context.inventory_parser.parse(await request.body())
-    return to_difference_out(*await context.engine.inventory.compare(inventory, context.removal_limit))
+    return to_difference_out(*await context.engine.inventory.compare(inventory, context.settings.removals))
 
 
 @router.get("", response_model=InventoryIn)

@@ -52,4 +52,4 @@ async def list_accounts(
         )
 
     everyone = sorted([*context.admission.accounts, *context.limits_met], key=order)
-    return PageOut(items=[shown(found) for found in everyone[: min(limit, context.page_size_max)]], next=None)
+    return PageOut(items=[shown(found) for found in everyone[: min(limit, context.settings.page_size_max)]], next=None)

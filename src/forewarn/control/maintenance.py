@@ -70,8 +70,8 @@ async def plan(context: ContextOf, actor: Actor, body: MaintenanceIn) -> PageOut
 def _check_size(context: Context, body: MaintenanceIn) -> None:
     """Raise LimitExceeded if the request names too many hosts and VMs."""
     count = len(body.hosts) + len(body.vms)
-    if count > context.request_vms_max:
-        msg = f"{count} hosts and VMs are named: the limit is {context.request_vms_max} (request_vms_max)"
+    if count > context.settings.request_vms_max:
+        msg = f"{count} hosts and VMs are named: the limit is {context.settings.request_vms_max} (request_vms_max)"
         raise LimitExceeded(msg)
 
 
@@ -88,7 +88,7 @@ async def list_maintenances(  # noqa: PLR0913 - a query parameter each
 
     A page may hold fewer than `limit`, even none, although `next` is set; there may be more on the next page.
     """
-    size = min(limit, context.page_size_max)
+    size = min(limit, context.settings.page_size_max)
     before = parse_after(after)
     selection = replace(chosen, states=tuple(dict.fromkeys(state or ())))
 

@@ -27,7 +27,7 @@ async def list_requests(
     limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
 ) -> Response:
     """List the newest requests that are kept, oldest first, with warnings where a client makes unsafe assumptions."""
-    size = min(limit, context.page_size_max)
+    size = min(limit, context.settings.page_size_max)
     since = parse_after(after) or 0
 
     def is_own(name: str) -> bool:

@@ -45,7 +45,7 @@ async def start(context: ContextOf, actor: Actor, key: IdempotencyHeader, body: 
     """Plan a rollout and start it."""
     spec = body.to_spec()
     # The command would run on this machine as the user of the service, so the setting has to allow it.
-    if spec.health is not None and not context.may_run_commands:
+    if spec.health is not None and not context.settings.health_commands:
         msg = "this service runs no health commands: allow them with the setting health_commands"
         raise Forbidden(msg, setting="health_commands")
     return RolloutOut.from_model(await context.engine.rollouts.create(spec, actor=actor, key=key))
@@ -56,7 +56,7 @@ async def list_rollouts(
     context: ContextOf, _actor: Actor, limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100
 ) -> PageOut[RolloutOut]:
     """List the newest rollouts, newest first."""
-    size = min(limit, context.page_size_max)
+    size = min(limit, context.settings.page_size_max)
     found = await context.engine.read(lambda reader: reader.list_rollouts(limit=size))
     return PageOut(items=[RolloutOut.from_model(decode_rollout(each.content)) for each in found], next=None)
 
@@ -76,7 +76,7 @@ async def list_hosts(
     limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
 ) -> PageOut[RolloutHostOut]:
     """List the hosts of a rollout, in batch order."""
-    begin, size = parse_after(after) or 0, min(limit, context.page_size_max)
+    begin, size = parse_after(after) or 0, min(limit, context.settings.page_size_max)
     rollout, _ = await context.engine.rollouts.read(rollout_id)
     hosts = rollout.hosts[begin : begin + size]
     is_more = begin + size < len(rollout.hosts)

@@ -114,7 +114,7 @@ async def list_deliveries(
     limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
 ) -> PageOut[DeliveryOut]:
     """List deliveries that are waiting for a retry, or dead ones; oldest first."""
-    size = min(limit, context.page_size_max)
+    size = min(limit, context.settings.page_size_max)
     start = _parse_delivery_key(after)
 
     def read(reader: Reader) -> list[Delivery]:

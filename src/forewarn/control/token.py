@@ -28,13 +28,13 @@ async def whoami(caller: Caller) -> PrincipalOut:
 @router.post("/tokens", status_code=201)
 async def create(context: ContextOf, actor: Actor, body: AccessTokenIn) -> AccessTokenOut:
     """Create a token; it is shown only this once."""
-    count = len(body.scopes) + len(body.vms)
-    if count > context.token_names_max:
-        msg = f"{count} scopes and VMs are named: the limit is {context.token_names_max} (token_names_max)"
+    settings, count = context.settings, len(body.scopes) + len(body.vms)
+    if count > settings.token_names_max:
+        msg = f"{count} scopes and VMs are named: the limit is {settings.token_names_max} (token_names_max)"
         raise LimitExceeded(msg)
-    lasts = context.token_lifetime if body.expires_in_s is None else timedelta(seconds=body.expires_in_s)
-    if lasts > context.token_lifetime_max:
-        msg = f"the maximum token lifetime is {context.token_lifetime_max.days} days (token_lifetime_max)"
+    lasts = settings.token_lifetime if body.expires_in_s is None else timedelta(seconds=body.expires_in_s)
+    if lasts > settings.token_lifetime_max:
+        msg = f"the maximum token lifetime is {settings.token_lifetime_max.days} days (token_lifetime_max)"
         raise InvalidRequest(msg)
     wanted = TokenRequest(
         name=body.name, role=body.role, scopes=tuple(body.scopes), vms=tuple(body.vms), lifetime=lasts
@@ -50,7 +50,7 @@ async def list_tokens(
     limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
 ) -> PageOut[AccessTokenOut]:
     """List the tokens of people and programs, oldest first, including revoked and expired ones."""
-    begin, size = parse_after(after) or 0, min(limit, context.page_size_max)
+    begin, size = parse_after(after) or 0, min(limit, context.settings.page_size_max)
     found = await context.engine.read(lambda reader: reader.list_tokens())
     shown = [AccessTokenOut.from_model(token) for token in found[begin : begin + size]]
     return PageOut(items=shown, next=str(begin + size) if begin + size < len(found) else None)

@@ -48,7 +48,7 @@ async def list_vms(
     limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
 ) -> PageOut[VmOut]:
     """List VMs, by name."""
-    size = min(limit, context.page_size_max)
+    size = min(limit, context.settings.page_size_max)
 
     def read(reader: Reader) -> PageOut[VmOut]:
         found = reader.get_vm_page(after, size + 1, caller.ownership)

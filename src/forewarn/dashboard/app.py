@@ -78,7 +78,9 @@ class _Dashboard:
         self._boards = BoardCache(context)
         self._directory = InventoryNameIndex(context.engine.identity)
         self._live = LivePages(context, self._boards)
-        self._sessions = Sessions(context.authenticator.operator_token, context.session_lifetime, context.engine.tokens)
+        self._sessions = Sessions(
+            context.authenticator.operator_token, context.settings.session_lifetime, context.engine.tokens
+        )
         self._login = LoginRoutes(
             context, self._sessions, lambda request, title: self._make_common_values(request, title, None)
         )

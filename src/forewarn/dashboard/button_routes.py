@@ -92,7 +92,7 @@ class ButtonRoutes:
         actions.check_button_allowed(visit.caller, "schedule")
         form = await read_form(visit.request)
         try:
-            wanted = read_request(form, self._context.request_vms_max)
+            wanted = read_request(form, self._context.settings.request_vms_max)
             if form.get("step") == "send":
                 made = await actions.schedule_maintenance(self._context, wanted, form.get("key", ""), visit.caller)
                 return _redirect_to(f"/maintenance/{quote(made[0])}" if len(made) == 1 else "/")

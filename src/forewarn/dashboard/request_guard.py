@@ -120,7 +120,7 @@ class RequestGuard:
         if request.method == "POST":
             admission.charge_change(request, account)
             # The limit was that of an unknown caller until now.
-            request.state.exchange.size_bytes_max = self._context.body_size_bytes_max
+            request.state.exchange.size_bytes_max = self._context.settings.body_size_bytes_max
 
     def require_same_origin(self, answer: PageAnswer) -> Answer:
         """Wrap a handler of a form: as `require_session`, and refuse forms of other sites."""

@@ -187,6 +187,7 @@ class Service:
             addresses_max=settings.refused_addresses_max,
         )
         self.context = Context(
+            settings=settings,
             engine=self.engine,
             hub=hub,
             scheduler=self.scheduler,
@@ -195,24 +196,14 @@ class Service:
             metrics=self.metrics,
             is_loopback=is_loopback(self._control_address[0]),
             check_ready=self._check_ready,
-            body_size_bytes_max=settings.body_size_bytes_max,
-            page_size_max=settings.page_size_max,
-            request_vms_max=settings.request_vms_max,
             journal=self.journal,
             refusal_counter=refusals,
             refusal_log=RefusalLog(self.engine, refusals, self.clock),
-            token_lifetime=settings.token_lifetime,
-            token_lifetime_max=settings.token_lifetime_max,
-            token_names_max=settings.token_names_max,
-            session_lifetime=settings.session_lifetime,
-            removal_limit=settings.removals,
             notifier=self.backend.notifier,
             admission=Admission(
                 UsageAccounts(settings.budgets.by_role(), settings.budgets_max), _make_throttle(settings)
             ),
             limits_met=self.traffic.quotas.limit_log,
-            allows_faults=settings.fault_injection,
-            may_run_commands=settings.health_commands,
         )
         if self.process is not None:
             self.context.refresh_endpoint_state = self.process.refresh_counters
@@ -351,7 +342,7 @@ class Service:
             inventory = parse_inventory(text)
         except InvalidRequest as error:
             raise ConfigError(format_file_error(error, str(path)), setting="inventory") from error
-        actor, removals = "operator:inventory", self.context.removal_limit
+        actor, removals = "operator:inventory", self.settings.removals
         try:
             await self.engine.inventory.apply(inventory, compute_fingerprint(text), actor=actor, removals=removals)
         except Conflict as error:
