@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from forewarn.errors import Conflict, IdempotencyMismatch, NotFound, StoreUnavai
 from forewarn.scheduling.scheduler import SchedulerSettings
 from forewarn.store import SqlStore
 from forewarn.store.contract import Reader, Store, Transaction
+from forewarn.util.tasks import cancel_tasks
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import SCOPES, VMS, seconds
 from tests.support.world import NOW, minutes
@@ -351,19 +354,19 @@ async def test_what_was_deleted_before_the_service_stopped_is_in_the_audit_log(m
     made = await simulated(DECLARED)
     await made.schedule_one("user-redeploy", "db")
     await made.advance(timedelta(minutes=40))
-    write, steps = made.engine._committer.write, 0
+    write, steps, is_second = made.engine.committer.write, 0, asyncio.Event()
 
     async def write_once(work: Any) -> Any:  # noqa: ANN401 - as the committer's
         nonlocal steps
         steps += 1
         if steps > 1:
+            is_second.set()
             await asyncio.Event().wait()
         return await write(work)
 
-    monkeypatch.setattr(made.engine.retention._committer, "write", write_once)
+    monkeypatch.setattr(made.engine.committer, "write", write_once)
     pruning = asyncio.create_task(made.engine.retention.prune_history(timedelta(minutes=5), timedelta(minutes=5), 1000))
-    while steps < 2:
-        await asyncio.sleep(0)
+    await is_second.wait()
     await cancel_tasks(pruning)
     (entry,) = [entry for entry in made.entries() if entry.kind is K.PRUNED]
     assert "1 maintenances and" in str(entry.reason)
