@@ -273,7 +273,7 @@ def agent_hooks() -> str:
             "- A command succeeds with exit status 0, a webhook with any 2xx status.\n"
             "- `timeout` limits one attempt. Whatever the `timeout`, the steps `prepare` and `before-approval` are stopped 5 s before NotBefore\n  (`margin`).\n"
             "- A hook may run more than once for the same event: when a failed hook is retried, and when a crash or restart of the agent has\n  interrupted a step. Write hooks so that a second run does no harm.\n"
-            "- The log has the output of a successful step, and the last line of a failed command. The last 4,096 characters of either are in\n  `forewarn agent status --json`.\n"
+            "- When a step succeeds, the log has the output of its commands. When a command fails, the log has only the last line of its output.\n  In both cases, `forewarn agent status --json` has the last 4,096 characters of the output.\n"
         )
     )
 

@@ -106,7 +106,7 @@ def _add_predict_failure(noun: typer.Typer) -> None:
         connection: ControlConnection,
         output: Output,
         within: Annotated[
-            str | None, typer.Option("--in", metavar="SPAN", help="Time until its VMs are moved. (default: 7d)")
+            str | None, typer.Option("--in", metavar="SPAN", help="Time from announcement to NotBefore. (default: 7d)")
         ] = None,
         event_type: Annotated[
             EventType | None,
@@ -120,9 +120,9 @@ def _add_predict_failure(noun: typer.Typer) -> None:
         force: ForceOption = False,
         reason: ForceReasonOption = None,
     ) -> None:
-        """Report that a host will probably fail. Each of its VMs is moved within the time of --in.
+        """Report that a host will probably fail. Each VM of the host is moved when the time of --in is over.
 
-        A VM that has asked for events is warned by an event.
+        A VM that has asked for events is warned by an event. If the event is approved, the VM is moved earlier.
         """
         body = {"notice_s": as_span_s(within, "--in"), "type": event_type} | build_force_body(
             force=force, reason=reason

@@ -50,7 +50,7 @@ def _make_option(help_: str, metavar: str, **more: Any) -> Any:  # noqa: ANN401 
     return typer.Option(metavar=metavar, help=help_, rich_help_panel=_PANEL, **more)
 
 
-_TIME_FORMS = "RFC 3339, or a span ago such as 30d."
+_TIME_FORMS = "RFC 3339, or how long ago, such as 30d."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

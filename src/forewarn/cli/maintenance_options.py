@@ -106,7 +106,7 @@ TurnsOutAsOption = Annotated[
     typer.Option(
         case_sensitive=False,
         metavar="Freeze",
-        help="Actual impact, if it differs: Freeze, for a Reboot that does not restart the VMs.",
+        help="Announce a Reboot, but only freeze the VMs; the only value is Freeze.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -134,7 +134,7 @@ LatestStartOption = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Latest time to defer it to: RFC 3339, or a span from now. (default: cannot be deferred)",
+        help="Latest NotBefore that a deferral may set: RFC 3339, or a span from now. (default: cannot be deferred)",
         rich_help_panel=_WHEN,
     ),
 ]

@@ -59,7 +59,8 @@ def add_record(app: typer.Typer) -> None:
     ) -> None:
         """Record the answers of a metadata endpoint with their times. Nothing is approved.
 
-        The transcript contains the names of VMs as the endpoint shows them. 'forewarn replay' serves it again.
+        The transcript contains the names of VMs as the endpoint shows them. 'forewarn replay' serves the transcript
+        again.
         """
         with require_testing_extra():
             from forewarn.client.pace import Pace
@@ -209,16 +210,19 @@ def add_replay(app: typer.Typer) -> None:
             typer.Option(min=0.001, max=100_000, metavar="TIMES", help="Speed relative to the recording."),
         ] = 1.0,
         listen: Annotated[str, typer.Option(metavar="ADDRESS:PORT", help="Address to listen on.")] = "127.0.0.1:8169",
-        is_loop: Annotated[bool, typer.Option("--loop", help="Begin again at the end of the recording.")] = False,
+        is_loop: Annotated[bool, typer.Option("--loop", help="When the recording ends, replay it again.")] = False,
         is_now: Annotated[
             bool,
-            typer.Option("--now", help="Shift every NotBefore, so that events have as much notice as when recorded."),
+            typer.Option(
+                "--now", help="Shift every NotBefore, so that events have the recorded notice, divided by --speed."
+            ),
         ] = False,
     ) -> None:
         """Serve a recording again, with its timing and its failures.
 
-        The command prints one line when it is ready, one for each approval, and one at the end of the recording. From
-        then on, it serves the last answer until SIGTERM or Ctrl-C. Approvals are answered with 200 and have no effect.
+        The command prints one line when it is ready, one for each approval, and one at the end of the recording. Then,
+        without --loop, it serves the last answer until SIGTERM or Ctrl-C. Approvals are answered with 200 and have no
+        effect.
         """
         with require_testing_extra():
             from forewarn.clock import RealClock

@@ -62,7 +62,7 @@ def add_rollout(app: typer.Typer) -> None:
         connection: ControlConnection,
         output: Output,
         follow: Annotated[
-            bool, typer.Option("--follow", "-f", help="Follow it until it ends or waits for you.")
+            bool, typer.Option("--follow", "-f", help="Follow the rollout until it ends or waits for you.")
         ] = False,
     ) -> None:
         """Show the progress of a rollout, and what it waits for."""
@@ -127,7 +127,7 @@ def _add_start(noun: typer.Typer) -> None:
         output: Output,
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without starting anything.")] = False,
         follow: Annotated[
-            bool, typer.Option("--follow", "-f", help="Follow it until it ends or waits for you.")
+            bool, typer.Option("--follow", "-f", help="Follow the rollout until it ends or waits for you.")
         ] = False,
     ) -> None:
         """Start a rollout, or show its plan with --dry-run."""

@@ -116,12 +116,15 @@ def add_scenario(app: typer.Typer) -> None:
         speed: Annotated[
             float,
             typer.Option(
-                min=0.01, max=100_000, metavar="TIMES", help="With --clock real: factor by which it runs faster."
+                min=0.01,
+                max=100_000,
+                metavar="TIMES",
+                help="With --clock real: factor by which the scenario runs faster.",
             ),
         ] = 1.0,
         parameters: SetOption = None,
     ) -> None:
-        """Play a scenario against a separate service, and check that all its expectations are met."""
+        """Start a temporary service, play a scenario in it, and check that all expectations of the scenario are met."""
         with require_testing_extra():
             from forewarn.testing.scenario_loader import load_scenario
 

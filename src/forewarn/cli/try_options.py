@@ -37,7 +37,11 @@ ScenarioOption = Annotated[
 ]
 AllOption = Annotated[
     bool,
-    typer.Option("--all", help="Run every scenario for handlers, several at a time."),
+    typer.Option(
+        "--all",
+        help="Run the handler in every shipped scenario except those for 'forewarn scenario play' only; several at a "
+        "time.",
+    ),
 ]
 JobsOption = Annotated[
     int | None,

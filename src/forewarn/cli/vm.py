@@ -133,13 +133,14 @@ def _add_history(noun: typer.Typer) -> None:
             str | None,
             typer.Option(
                 metavar="TIME",
-                help="Omit maintenance that ended before this time: RFC 3339, or a span ago such as 30d.",
+                help="Omit maintenance that ended before this time: RFC 3339, or how long ago, such as 30d.",
             ),
         ] = None,
         until: Annotated[
             str | None,
             typer.Option(
-                metavar="TIME", help="Omit maintenance created after this time: RFC 3339, or a span ago such as 30d."
+                metavar="TIME",
+                help="Omit maintenance created at this time or later: RFC 3339, or how long ago, such as 30d.",
             ),
         ] = None,
         limit: Annotated[
