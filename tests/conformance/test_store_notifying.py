@@ -1,4 +1,4 @@
-"""What every store owes to those who are told of what happens. The duties stand in `store.notifying_contract`."""
+"""What every store owes to those who are told of what happens. The duties stand in `store.contract`."""
 
 from __future__ import annotations
 

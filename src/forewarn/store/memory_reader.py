@@ -27,10 +27,9 @@ from forewarn.core.model import (
 )
 from forewarn.core.selection import EVERYTHING, Selection, matches_entry, matches_maintenance
 from forewarn.core.subscription import Delivery, DeliveryState
-from forewarn.store.base_reader import BaseReader
-from forewarn.store.contract import IdempotencyRecord, Page, StoredRollout
 from forewarn.store.memory_ownership import is_entry_owned, is_maintenance_owned, is_vm_owned
 from forewarn.store.memory_tables import ALL, Table, Tables
+from forewarn.store.reader import IdempotencyRecord, Page, Reader, StoredRollout
 
 __all__ = ["MemoryReader", "copy_as_json", "find_by_key"]
 
@@ -52,8 +51,8 @@ def copy_as_json(content: Mapping[str, Any]) -> dict[str, Any]:
     return copy
 
 
-class MemoryReader(BaseReader):
-    """Reads in dictionaries; see `forewarn.store.contract.Reader` for the duties."""
+class MemoryReader(Reader):
+    """Reads in dictionaries."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables

@@ -16,8 +16,8 @@ from forewarn.core.audit_chain import Chain, ChainHead, ChainLink
 from forewarn.core.model import Audience, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.subscription import Delivery, Subscription
 from forewarn.errors import StoreUnavailable
-from forewarn.store.base_transaction import ChainedEntry
-from forewarn.store.contract import IdempotencyRecord, StoredRollout
+from forewarn.store.reader import IdempotencyRecord, StoredRollout
+from forewarn.store.transaction import ChainedEntry
 
 __all__ = ["ALL", "Index", "MaintenanceHolders", "Table", "Tables"]
 

@@ -1,4 +1,4 @@
-"""The writing half of the in-memory store: the primitives of `forewarn.store.base_transaction` in dictionaries."""
+"""The writing half of the in-memory store: the primitives of `forewarn.store.transaction` in dictionaries."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from forewarn.core.fast_replace import replace
 from forewarn.core.model import ACTIVE_STATES, Event, Maintenance, MaintenanceState, VirtualMachine
 from forewarn.core.policy import NO_POLICY
 from forewarn.core.subscription import Delivery, Subscription
-from forewarn.store.base_reader import KEY_FIELDS
-from forewarn.store.base_transaction import MUTABLE_FIELDS, BaseTransaction, ChainedEntry
-from forewarn.store.contract import IdempotencyRecord
 from forewarn.store.memory_reader import MemoryReader, copy_as_json, find_by_key
 from forewarn.store.memory_tables import ALL, Tables
+from forewarn.store.reader import KEY_FIELDS, IdempotencyRecord
+from forewarn.store.transaction import MUTABLE_FIELDS, ChainedEntry, Transaction
 
 __all__ = ["MemoryTransaction"]
 
@@ -35,8 +34,8 @@ _GET_KEY = {kind: attrgetter(name) for kind, name in KEY_FIELDS.items()} | {
 }
 
 
-class MemoryTransaction(MemoryReader, BaseTransaction):
-    """Reads and writes in dictionaries; see `forewarn.store.contract.Transaction` for the duties."""
+class MemoryTransaction(MemoryReader, Transaction):
+    """Reads and writes in dictionaries."""
 
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)

@@ -12,6 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from forewarn.errors import StoreUnavailable
 from forewarn.store import tables as t
+from forewarn.store.contract import SharedTransaction
 from forewarn.store.lease import Lease
 from forewarn.store.sql_transaction import SqlTransaction
 
@@ -21,7 +22,7 @@ _CHANNEL = "forewarn"
 _OVER = datetime.fromtimestamp(0, UTC)
 
 
-class PostgresTransaction(SqlTransaction):
+class PostgresTransaction(SqlTransaction, SharedTransaction):
     """A write transaction that notifies the other replicas."""
 
     def __init__(self, connection: sa.Connection) -> None:

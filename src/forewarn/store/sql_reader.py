@@ -27,9 +27,8 @@ from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.core.subscription import Delivery, DeliveryState, Subscription
 from forewarn.store import tables as t
 from forewarn.store.audit_chain import find_nth_newest_event_at, read_link_page
-from forewarn.store.base_reader import KEY_FIELDS, BaseReader
-from forewarn.store.contract import IdempotencyRecord, Page, StoredRollout
 from forewarn.store.ownership import match_owned_entries, match_owned_events, match_owned_maintenances, match_owned_vms
+from forewarn.store.reader import KEY_FIELDS, IdempotencyRecord, Page, Reader, StoredRollout
 from forewarn.store.rows import from_rows, split_into_pieces
 from forewarn.store.selection_conditions import (
     build_entry_conditions,
@@ -61,8 +60,8 @@ _NEAR = 5000
 """Maximum number of following entries for which examining each is quicker than finding all that belong to a tenant."""
 
 
-class SqlReader(BaseReader):
-    """Reads on one connection; see `forewarn.store.contract.Reader` for the duties."""
+class SqlReader(Reader):
+    """Reads on one connection."""
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection

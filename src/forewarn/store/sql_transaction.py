@@ -1,4 +1,4 @@
-"""The writing half of the SQL store: the primitives of `forewarn.store.base_transaction` as statements."""
+"""The writing half of the SQL store: the primitives of `forewarn.store.transaction` as statements."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from forewarn.core.audit_chain import Chain, ChainHead
 from forewarn.core.model import ACTIVE_STATES, Maintenance, VirtualMachine
 from forewarn.store import tables as t
 from forewarn.store.audit_chain import HEADS, ChainHeads, forget_audit, forget_events
-from forewarn.store.base_reader import KEY_FIELDS
-from forewarn.store.base_transaction import MUTABLE_FIELDS, BaseTransaction, ChainedEntry
-from forewarn.store.contract import IdempotencyRecord
+from forewarn.store.reader import KEY_FIELDS, IdempotencyRecord
 from forewarn.store.rows import claim_rows, split_into_pieces, to_row
 from forewarn.store.sql_reader import TABLES, SqlReader
+from forewarn.store.transaction import MUTABLE_FIELDS, ChainedEntry, Transaction
 
 __all__ = ["SqlTransaction"]
 
@@ -30,8 +29,8 @@ _SURPLUS_MAX = 100
 """Maximum number of rows that are forgotten in one step after a limit was lowered."""
 
 
-class SqlTransaction(SqlReader, BaseTransaction):
-    """Reads and writes on one connection; see `forewarn.store.contract.Transaction` for the duties."""
+class SqlTransaction(SqlReader, Transaction):
+    """Reads and writes on one connection."""
 
     def __init__(self, connection: sa.Connection) -> None:
         super().__init__(connection)

@@ -7,15 +7,16 @@ from collections.abc import Collection, Iterable
 
 from forewarn.core.decision import WorkingSet
 from forewarn.core.model import Event, EventType, MaintenanceState, VirtualMachine, audience_key, split_audience_keys
-from forewarn.store.base_reader import BaseReader
+from forewarn.store.reader import Reader
 
 __all__ = ["WorkingSetLoader"]
 
 
-class WorkingSetLoader(BaseReader):
-    """Loads working sets through primitives; see `forewarn.store.contract.Transaction` for the duties."""
+class WorkingSetLoader(Reader):
+    """Loading what a decision needs, within a transaction."""
 
     def load_targets(self, hosts: Iterable[str], vms: Iterable[str]) -> WorkingSet:
+        """Load the input of planning: those hosts and VMs, their scopes, audiences, documents and current holders."""
         hosts = list(hosts)
         state = WorkingSet(hosts=self.find_hosts(hosts))
         found = [*self._find_vms_on(hosts), *self._find_rows(VirtualMachine, vms).values()]
@@ -28,6 +29,14 @@ class WorkingSetLoader(BaseReader):
     def load_maintenances(
         self, ids: Iterable[str], *, with_neighbours: bool = False, into: WorkingSet | None = None
     ) -> WorkingSet:
+        """Load those maintenances, complete and in focus.
+
+        Args:
+            ids: Ids of maintenances; unknown ones are left out.
+            into: Working set to add to; None for a new one.
+            with_neighbours: True to take the active maintenances that share a VM or scope into focus too, as ending one
+                may free them.
+        """
         state = WorkingSet() if into is None else into
         ids = set(ids)
         self._add_maintenances(state, ids)
@@ -41,6 +50,7 @@ class WorkingSetLoader(BaseReader):
         return state
 
     def load_events(self, ids: Iterable[str]) -> WorkingSet:
+        """Load those events, finished ones included, with their maintenances in focus."""
         events = self._find_rows(Event, ids)
         state = WorkingSet()
         self._add_maintenances(state, {e.maintenance_id for e in events.values()})
@@ -52,6 +62,13 @@ class WorkingSetLoader(BaseReader):
         return state
 
     def load_audiences(self, keys: Iterable[str], *, with_waiting: bool = False) -> WorkingSet:
+        """Load those audiences with their documents; the maintenances of their listed events are in focus.
+
+        Args:
+            keys: Keys of the audiences.
+            with_waiting: True to take the scheduled maintenances of their VMs into focus too, each with all its VMs: an
+                audience that is being enabled must see them (R70b).
+        """
         keys = list(keys)
         ids = set(self._find_listed(keys).values())
         holders = self._find_holders(*split_audience_keys(keys)) if with_waiting else set()

@@ -1,17 +1,19 @@
-"""The writing that all stores share, above primitives that each store implements.
+"""Writing: what every store can be asked to change, and the steps that are the same for all stores.
 
-Here it is decided what a change set writes and in which order, which fields may change, what an inventory replaces, and
-how much is forgotten in one step. See `docs/adr/0036-one-decision-for-all-stores.md`.
+A store changes rows by key or property; what a change set writes and in which order, which fields may change, what an
+inventory replaces, and how much is forgotten in one step is decided here. See
+`docs/adr/0036-one-decision-for-all-stores.md`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from forewarn.core.access import Revocation
+from forewarn.core.access import Revocation, Token
 from forewarn.core.alert_schedule import AlertCheck
 from forewarn.core.audit_chain import Chain, ChainHead, append_entry
 from forewarn.core.clock_jump import ClockJump
@@ -20,19 +22,11 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.model import Audience, AuditEntry, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.subscription import Delivery, Subscription
 from forewarn.errors import StoreUnavailable
-from forewarn.store.base_reader import INVENTORY_VERSION
 from forewarn.store.clock_jump import CLOCK_JUMP, encode_jump
-from forewarn.store.contract import (
-    INVENTORY,
-    IdempotencyRecord,
-    PruneResult,
-    StoredRollout,
-    Transaction,
-    list_changed_keys,
-)
+from forewarn.store.reader import HOST_PREFIX, INVENTORY, INVENTORY_VERSION, IdempotencyRecord, StoredRollout
 from forewarn.store.working_set_loader import WorkingSetLoader
 
-__all__ = ["MUTABLE_FIELDS", "BaseTransaction", "ChainedEntry"]
+__all__ = ["MUTABLE_FIELDS", "ChainedEntry", "PruneResult", "Transaction"]
 
 Declared = TypeVar("Declared", Host, Scope, VirtualMachine)
 
@@ -65,16 +59,54 @@ _NOUNS: dict[type[Any], str] = {Host: "host", Scope: "scope", VirtualMachine: "v
 _ENTRIES_PER_MAINTENANCE = 10
 """Number of entries of no maintenance, and of `Chain.AUDIT`, forgotten in place of one maintenance."""
 
+_HOSTS_MARKED_MAX = 500
+"""Maximum number of hosts whose VMs may change at once before the inventory counts as replaced."""
 
-class BaseTransaction(WorkingSetLoader, Transaction):
-    """Writes through primitives; see `forewarn.store.contract.Transaction` for the duties."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneResult:
+    """Amount of history that was forgotten.
+
+    Attributes:
+        maintenances: Number of ended maintenances, forgotten with their events and claims.
+        entries: Number of audit log entries, both of these maintenances and of none.
+    """
+
+    maintenances: int = 0
+    entries: int = 0
+
+    def __bool__(self) -> bool:
+        """True if anything was forgotten."""
+        return bool(self.maintenances or self.entries)
+
+    def __add__(self, other: PruneResult) -> PruneResult:
+        """Add two amounts."""
+        return PruneResult(maintenances=self.maintenances + other.maintenances, entries=self.entries + other.entries)
+
+
+class Transaction(WorkingSetLoader):
+    """One write transaction: when it ends, all of it is on disk, or none."""
 
     def now(self) -> datetime | None:
+        """Return the time that all replicas of the database go by; None if no replicas share it."""
         return None
+
+    @abstractmethod
+    def next_sequence(self) -> int:
+        """Return the next number of the store's counter. The number is free again if the transaction fails."""
+
+    @abstractmethod
+    def list_active_ids(self) -> list[str]:
+        """Return the ids of all active maintenances."""
+
+    @abstractmethod
+    def check_writable(self) -> None:
+        """Write as much as a command does, and delete it again: this fails if the disk or the file is full."""
 
     # Changes
 
     def save(self, changes: ChangeSet) -> None:
+        """Write the changes of a decision."""
         self._upsert_rows(Audience, changes.audiences.values())
         self._mark_changed(document.audience.key for document in changes.documents)
         self._write_values(Maintenance, changes.maintenances, changes.created)
@@ -109,14 +141,27 @@ class BaseTransaction(WorkingSetLoader, Transaction):
         if keys:
             self._upsert_marks(keys, self.next_sequence())
 
+    @abstractmethod
+    def extend_active_until(self, active_until: Mapping[str, datetime]) -> None:
+        """Move ``active_until`` of enabled audiences forward; never back."""
+
     def save_alert_checks(self, checks: Mapping[str, AlertCheck | None]) -> None:
+        """Store the next check of each maintenance; None removes it. `save` does so for the checks of its changes."""
         self._delete_rows(AlertCheck, (key for key, check in checks.items() if check is None))
         self._upsert_rows(AlertCheck, (check for check in checks.values() if check is not None))
 
     # Inventory
 
     def replace_inventory(self, inventory: Inventory, fingerprint: str, before: Inventory | None = None) -> None:
-        marks = [INVENTORY] if before is None else list_changed_keys(before, inventory)
+        """Make the declared state exactly this.
+
+        Args:
+            inventory: The new declaration.
+            fingerprint: Fingerprint of the file that contained it.
+            before: Part that is replaced, if only a part is declared anew; names on neither side stay unchanged. None:
+                replace everything.
+        """
+        marks = [INVENTORY] if before is None else _list_changed_keys(before, inventory)
         before = self.get_inventory() if before is None else before
         self._replace_rows(Host, before.hosts, inventory.hosts)
         self._replace_rows(Scope, before.scopes, inventory.scopes)
@@ -149,25 +194,57 @@ class BaseTransaction(WorkingSetLoader, Transaction):
     # Single values
 
     def save_clock_kind(self, kind: str) -> None:
+        """Store the kind of clock."""
         self._put_meta("clock", kind)
 
     def save_clock_jump(self, jump: ClockJump | None) -> None:
+        """Store a clock jump until it is confirmed; None: it was confirmed."""
         self._put_meta(CLOCK_JUMP, None if jump is None else encode_jump(jump))
 
     def save_rollout(self, rollout: StoredRollout) -> None:
+        """Store a new or changed rollout."""
         self._upsert_rows(StoredRollout, [rollout])
 
+    @abstractmethod
+    def save_idempotency_record(self, outcome: IdempotencyRecord) -> None:
+        """Store the result of a command with an ``Idempotency-Key``."""
+
     def save_subscription(self, subscription: Subscription) -> None:
+        """Store a new or changed subscription.
+
+        Raises:
+            StoreUnavailable: Another one has its name.
+        """
         self._upsert_rows(Subscription, [subscription])
 
     def delete_subscription(self, subscription_id: str) -> None:
+        """Forget a subscription and its deliveries."""
         self._delete_deliveries_of(subscription_id)
         self._delete_rows(Subscription, [subscription_id])
 
     def save_deliveries(self, deliveries: Iterable[Delivery]) -> None:
+        """Store new or changed deliveries."""
         self._upsert_rows(Delivery, deliveries)
 
+    @abstractmethod
+    def delete_deliveries(self, subscription_id: str, keys: Iterable[tuple[int, str]]) -> None:
+        """Forget deliveries that got through."""
+
+    @abstractmethod
+    def save_token(self, token: Token) -> None:
+        """Store a new or changed token."""
+
     def add_revocation(self, revocation: Revocation, now: datetime, actor_max: int) -> bool:
+        """Store a revocation, and forget those that have expired.
+
+        Args:
+            revocation: The revocation.
+            now: Present time.
+            actor_max: Maximum number kept for one actor; beyond it, those that expire last are kept.
+
+        Returns:
+            True if it was not revoked before.
+        """
         # One that expires now has expired; moments are whole microseconds.
         self._delete_rows_before(Revocation, "expires_at", now + timedelta.resolution)
         if self.is_revoked(revocation.nonce):
@@ -181,6 +258,17 @@ class BaseTransaction(WorkingSetLoader, Transaction):
     def prune_history(
         self, ended_before: datetime, outcomes_before: datetime, limit: int, audit_before: datetime | None = None
     ) -> PruneResult:
+        """Forget up to `limit` maintenances that ended before `ended_before`, with their events and audit log entries.
+
+        Once fewer than `limit` are left, entries of no maintenance are forgotten too, at most ten times `limit`. Then
+        entries of `Chain.AUDIT` are forgotten by age alone, the oldest first, also at most ten times `limit`: those
+        before `audit_before`, or before `ended_before` if that is None. Both hash chains can still be followed
+        afterwards. Then tokens that were revoked or expired before `ended_before` are forgotten too. Deliveries from
+        before it are always forgotten.
+
+        Returns:
+            How much was forgotten; nothing once there is nothing left to forget.
+        """
         self._delete_rows_before(IdempotencyRecord, "at", outcomes_before)
         ids = self._list_ended_ids(ended_before, limit)
         entries = self._forget_maintenances(ids)
@@ -273,3 +361,11 @@ class BaseTransaction(WorkingSetLoader, Transaction):
     @abstractmethod
     def _forget_audit_entries(self, before: datetime, limit: int) -> int:
         """Forget at most `limit` of the oldest entries of `Chain.AUDIT`, up to the first one not before that time."""
+
+
+def _list_changed_keys(before: Inventory, after: Inventory) -> list[str]:
+    """Return the keys for the differences between two inventories: those of hosts, or that of the whole inventory."""
+    # A changed scope or host can affect VMs anywhere, so only changes to VMs alone are marked by host.
+    hosts = {vm.host for side in (before, after) for vm in side.vms}
+    is_small = before.scopes == after.scopes and before.hosts == after.hosts and len(hosts) <= _HOSTS_MARKED_MAX
+    return [HOST_PREFIX + host for host in sorted(hosts)] if is_small else [INVENTORY]

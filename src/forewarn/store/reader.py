@@ -1,0 +1,454 @@
+"""Reading: what every store can be asked, and the answers that are the same for all stores.
+
+A store answers which rows have a key or a property; what a document, an inventory or the changes of a feed consist of
+is decided here. See `docs/adr/0036-one-decision-for-all-stores.md`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
+
+from forewarn.core.access import Ownership, Revocation, Token
+from forewarn.core.alert_schedule import AlertCheck
+from forewarn.core.audit_chain import ChainPage
+from forewarn.core.clock_jump import ClockJump
+from forewarn.core.decision import AudienceDocument
+from forewarn.core.inventory import Inventory
+from forewarn.core.model import (
+    Audience,
+    AuditEntry,
+    Event,
+    Host,
+    Maintenance,
+    MaintenanceState,
+    Scope,
+    VirtualMachine,
+)
+from forewarn.core.selection import EVERYTHING, Selection
+from forewarn.core.subscription import Delivery, DeliveryState, Subscription
+from forewarn.store.clock_jump import CLOCK_JUMP, decode_jump
+
+__all__ = [
+    "HOST_PREFIX",
+    "INVENTORY",
+    "INVENTORY_VERSION",
+    "KEY_FIELDS",
+    "FeedChanges",
+    "IdempotencyRecord",
+    "Page",
+    "Reader",
+    "StoredRollout",
+]
+
+T = TypeVar("T")
+
+INVENTORY = ""
+"""Key of the inventory among the audience keys in the change feed."""
+
+HOST_PREFIX = "host:"
+"""Prefix, among those keys, of the name of a host whose VMs have changed."""
+
+INVENTORY_VERSION = "inventory_version"
+"""Key in `meta` of the number that grows with each change of the inventory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedChanges:
+    """Changes since some position.
+
+    Attributes:
+        position: Position that these changes lead to.
+        documents: The present document of each audience that has changed, disabled ones included.
+        inventory: The inventory, if much of it was replaced; None if not.
+        hosts: VMs of each host whose VMs have changed, if the inventory was not replaced.
+    """
+
+    position: int
+    documents: list[AudienceDocument]
+    inventory: Inventory | None
+    hosts: Mapping[str, tuple[VirtualMachine, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One part of a list.
+
+    Attributes:
+        items: At most as many as requested. There may be fewer, or none, although more follow: a page of a selection
+            ends once enough rows were examined.
+        next: Value to pass as ``after`` (as ``before``, if the newest come first) for the next part; None at the end.
+    """
+
+    items: list[T]
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdempotencyRecord:
+    """Stored result of a command with an ``Idempotency-Key``."""
+
+    key: str
+    fingerprint: str
+    content: dict[str, Any]
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRollout:
+    """A rollout as `wire.rollout.encode_rollout` encodes it, with the columns for looking it up."""
+
+    id: str
+    name: str
+    created_at: datetime
+    is_ended: bool
+    content: str
+
+
+KEY_FIELDS: dict[type[Any], str] = {
+    AlertCheck: "maintenance_id",
+    Audience: "key",
+    Event: "id",
+    Host: "name",
+    Maintenance: "id",
+    Revocation: "nonce",
+    Scope: "name",
+    StoredRollout: "id",
+    Subscription: "id",
+    VirtualMachine: "name",
+}
+"""Field with the key of each kind of value that is found by one key."""
+
+
+class Reader(ABC):
+    """Reading without locking anyone out.
+
+    A method with an argument `owned` sees only what belongs to that tenant; None: everything.
+    """
+
+    # Inventory
+
+    def get_inventory(self) -> Inventory:
+        """Return everything that is declared, VMs by name."""
+        return Inventory(
+            hosts=tuple(sorted(self._list_rows(Host), key=attrgetter("name"))),
+            scopes=tuple(sorted(self._list_rows(Scope), key=attrgetter("name"))),
+            vms=tuple(self.list_vms()),
+        )
+
+    def get_inventory_version(self) -> int:
+        """Return a number that grows whenever the result of `get_inventory` changes."""
+        return int(self._get_meta(INVENTORY_VERSION) or 0)
+
+    def get_inventory_fingerprint(self) -> str | None:
+        """Return the fingerprint of the inventory that was applied last."""
+        return self._get_meta("inventory")
+
+    def get_inventory_around(
+        self, *, host: str, vms: Iterable[str], addresses: Iterable[str], scopes: Iterable[str]
+    ) -> Inventory:
+        """Return what a declaration of one host can affect; the cost depends on that, not on the size of the inventory.
+
+        Args:
+            host: Name of the host; includes the host and its VMs.
+            vms: Names of VMs on any host.
+            addresses: Addresses of further VMs.
+            scopes: Names of scopes, in addition to those of the VMs.
+        """
+        names = {*vms, *self._find_vm_names(addresses)}
+        found = self._find_rows(VirtualMachine, names) | {vm.name: vm for vm in self.list_vms(host=host)}
+        named = {*scopes, *(vm.scope for vm in found.values() if vm.scope is not None)}
+        around = self.find_scopes(named)
+        return Inventory(
+            hosts=tuple(self.find_hosts([host]).values()),
+            scopes=tuple(around[name] for name in sorted(around)),
+            vms=tuple(found[name] for name in sorted(found)),
+        )
+
+    @abstractmethod
+    def list_vms(
+        self, *, host: str | None = None, name: str | None = None, owned: Ownership | None = None
+    ) -> list[VirtualMachine]:
+        """Return VMs by name, only those on one host or with one name if given."""
+
+    @abstractmethod
+    def get_vm_page(self, after: str | None, limit: int, owned: Ownership | None = None) -> list[VirtualMachine]:
+        """Return at most `limit` VMs whose names come after that one, by name."""
+
+    @abstractmethod
+    def get_host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
+        """Return at most `limit` hosts whose names come after that one, by name, each with the names of its VMs."""
+
+    def find_hosts(self, names: Iterable[str]) -> dict[str, Host]:
+        """Return the named hosts, by name."""
+        return self._find_rows(Host, names)
+
+    @abstractmethod
+    def list_failed_hosts(self, limit: int) -> list[Host]:
+        """Return at most `limit` hosts that have failed and not recovered, the last to fail first."""
+
+    def find_scopes(self, names: Iterable[str]) -> dict[str, Scope]:
+        """Return the named scopes, by name."""
+        return self._find_rows(Scope, names)
+
+    # Documents
+
+    def find_audiences(self, keys: Iterable[str]) -> dict[str, Audience]:
+        """Return the audiences with those keys, as far as they were ever enabled."""
+        return self._find_rows(Audience, keys)
+
+    def iter_documents(self) -> Iterator[AudienceDocument]:
+        """Yield the document of every enabled audience; the listed events are read once and grouped by audience."""
+        yield from self._build_documents(self._list_enabled_audiences(), self._list_listed_events())
+
+    @abstractmethod
+    def get_position(self) -> int:
+        """Return the number of the last committed change."""
+
+    def get_feed_changes(self, since: int) -> FeedChanges:
+        """Return the changes after that position, in one consistent view."""
+        position = self.get_position()
+        # Most polls of a replica find nothing new: then the counter is all that is read.
+        keys = set() if position == since else self._find_marked_keys(since)
+        documents = list(self._build_documents(self.find_audiences(keys).values(), self._list_listed_events(keys)))
+        if INVENTORY in keys:
+            return FeedChanges(position=position, documents=documents, inventory=self.get_inventory())
+        names = [key.removeprefix(HOST_PREFIX) for key in keys if key.startswith(HOST_PREFIX)]
+        # A host that has lost its last VM is included without VMs, so that they disappear on other replicas too.
+        hosts: dict[str, list[VirtualMachine]] = {name: [] for name in names}
+        for vm in sorted(self._find_vms_on(names), key=attrgetter("name")):
+            hosts[vm.host].append(vm)
+        found = {name: tuple(vms) for name, vms in hosts.items()}
+        return FeedChanges(position=position, documents=documents, inventory=None, hosts=found)
+
+    def _build_documents(self, audiences: Iterable[Audience], listed: Iterable[Event]) -> Iterator[AudienceDocument]:
+        by_audience: dict[str, list[Event]] = {}
+        # Documents list events in the order of their creation (R29).
+        for event in sorted(listed, key=attrgetter("sequence")):
+            by_audience.setdefault(event.audience, []).append(event)
+        maintenances = self.find_maintenances({e.maintenance_id for events in by_audience.values() for e in events})
+        for audience in audiences:
+            events = by_audience.get(audience.key, ())
+            yield AudienceDocument(audience=audience, items=tuple((e, maintenances[e.maintenance_id]) for e in events))
+
+    # Maintenances and events
+
+    @abstractmethod
+    def list_maintenances(
+        self,
+        *,
+        states: Sequence[MaintenanceState] = (),
+        before: int | None = None,
+        limit: int = 100,
+        selection: Selection = EVERYTHING,
+        owned: Ownership | None = None,
+    ) -> Page[Maintenance]:
+        """Return maintenances, newest first, older than sequence `before`.
+
+        Args:
+            states: Shorthand for a selection of these states, if the selection names none.
+            before: Upper bound of the sequence, exclusive; None: start with the newest.
+            limit: Maximum number in one page.
+            selection: Filter.
+            owned: Tenant whose maintenances to return; None: all.
+        """
+
+    @abstractmethod
+    def list_ended_since(self, moment: datetime, limit: int, owned: Ownership | None = None) -> list[Maintenance]:
+        """Return the last maintenances that have ended since then, the last first."""
+
+    @abstractmethod
+    def get_maintenance(self, maintenance_id: str, owned: Ownership | None = None) -> Maintenance | None:
+        """Return one maintenance; None if there is none."""
+
+    def find_maintenances(self, ids: Iterable[str]) -> dict[str, Maintenance]:
+        """Return those of the maintenances that exist, by id."""
+        return self._find_rows(Maintenance, ids)
+
+    @abstractmethod
+    def find_events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
+        """Return the events of each of those maintenances, in order of creation."""
+
+    @abstractmethod
+    def find_event_audiences(self, event_ids: Iterable[str]) -> dict[str, str]:
+        """Return the audience of each of those events, finished ones included; unknown ids are left out."""
+
+    @abstractmethod
+    def find_owned_events(self, event_ids: Iterable[str], owned: Ownership) -> set[str]:
+        """Return those of the ids whose events are about VMs of that tenant."""
+
+    @abstractmethod
+    def count_by_state(self) -> Mapping[MaintenanceState, int]:
+        """Return the number of maintenances in each state."""
+
+    @abstractmethod
+    def next_due_at(self, except_for: Iterable[str] = (), *, only_started: bool = False) -> datetime | None:
+        """Return the earliest moment at which a maintenance outside `except_for` is due, optionally a started one."""
+
+    @abstractmethod
+    def next_inactive_at(self) -> datetime | None:
+        """Return the smallest ``active_until`` of an enabled audience."""
+
+    @abstractmethod
+    def list_due(self, now: datetime, limit: int, *, only_started: bool = False) -> list[Maintenance]:
+        """Return maintenances due by `now`, optionally only started ones, ordered by due time, then by creation."""
+
+    @abstractmethod
+    def list_inactive(self, before: datetime, limit: int) -> list[Audience]:
+        """Return enabled audiences whose ``active_until`` is at or before `before`."""
+
+    # The audit log
+
+    @abstractmethod
+    def list_entries(  # noqa: PLR0913 - which part of a long list, each in its own way
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        newest: bool = False,
+        before: int | None = None,
+        selection: Selection = EVERYTHING,
+        owned: Ownership | None = None,
+    ) -> Page[AuditEntry]:
+        """Return audit log entries; each page is oldest first.
+
+        Args:
+            after: Lower bound of the sequence, exclusive.
+            limit: Maximum number in one page.
+            newest: True to begin with the last entries; then pass `Page.next` as `before` to get earlier ones.
+            before: Upper bound of the sequence, exclusive; None: no bound.
+            selection: Filter.
+            owned: Tenant whose entries to return; None: all.
+        """
+
+    @abstractmethod
+    def get_link_page(self, after: int | None, limit: int) -> ChainPage:
+        """Return at most `limit` links of both hash chains with larger numbers, in order; None: from the beginning."""
+
+    @abstractmethod
+    def get_newest_excess_at(self, entries_max: int) -> datetime | None:
+        """Return the moment of the newest entry in excess of `entries_max`; None if there is no excess.
+
+        Entries of `Chain.AUDIT` are not counted: they are kept by age alone.
+        """
+
+    @abstractmethod
+    def find_nth_newest_of_tenant(self, tenant_key: str, since: datetime, count: int) -> datetime | None:
+        """Return the moment of the `count`-th newest entry that tenants made for the operations of one tenant.
+
+        Args:
+            tenant_key: The tenant, as `Ownership.key`.
+            since: Start of the period; operations that the tenant requested earlier do not count.
+            count: Position from the end, beginning with 1.
+
+        Returns:
+            The moment; None if there are fewer entries.
+        """
+
+    # Notifications
+
+    @abstractmethod
+    def next_alert_check_at(self) -> datetime | None:
+        """Return the moment of the earliest check."""
+
+    @abstractmethod
+    def list_due_alert_checks(self, now: datetime, limit: int) -> list[AlertCheck]:
+        """Return checks that are due by `now`, in order of their moment, then of their maintenance."""
+
+    def list_subscriptions(self) -> list[Subscription]:
+        """Return all subscriptions, oldest first."""
+        return sorted(self._list_rows(Subscription), key=attrgetter("created_at", "id"))
+
+    def get_subscription(self, subscription_id: str) -> Subscription | None:
+        """Return the subscription with that id; None if there is none."""
+        return self._find_rows(Subscription, [subscription_id]).get(subscription_id)
+
+    @abstractmethod
+    def list_deliveries(
+        self, subscription_id: str, state: DeliveryState, *, after: tuple[int, str] = (0, ""), limit: int = 100
+    ) -> list[Delivery]:
+        """Return deliveries of a subscription in that state with keys after `after`, in the order of their keys."""
+
+    @abstractmethod
+    def find_deliveries(self, subscription_id: str, keys: Iterable[tuple[int, str]]) -> list[Delivery]:
+        """Return those of the deliveries of a subscription that exist, in the order of their keys."""
+
+    @abstractmethod
+    def count_deliveries(self) -> Mapping[tuple[str, DeliveryState], int]:
+        """Return the number of deliveries by subscription and state; zero counts are left out."""
+
+    # Access, rollouts, single values
+
+    @abstractmethod
+    def get_token_by_digest(self, digest: str) -> Token | None:
+        """Return the token with that digest."""
+
+    @abstractmethod
+    def get_token(self, token_id: str) -> Token | None:
+        """Return the token with that id."""
+
+    @abstractmethod
+    def list_tokens(self, host: str | None = None) -> list[Token]:
+        """Return the tokens of people, or those of a host, oldest first."""
+
+    @abstractmethod
+    def is_revoked(self, nonce: str) -> bool:
+        """Return True if the login link with this nonce was used, or the session with this nonce was logged out."""
+
+    def get_rollout(self, rollout_id: str) -> StoredRollout | None:
+        """Return one rollout; None if there is none."""
+        return self._find_rows(StoredRollout, [rollout_id]).get(rollout_id)
+
+    @abstractmethod
+    def list_rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
+        """Return the newest rollouts, newest first; optionally only those that have ended, or have not."""
+
+    @abstractmethod
+    def get_idempotency_record(self, key: str) -> IdempotencyRecord | None:
+        """Return the stored result of the command with that ``Idempotency-Key``; None if there is none."""
+
+    def get_clock_kind(self) -> str | None:
+        """Return the kind of clock that the database is used with: ``real`` or ``virtual``; None while it is new."""
+        return self._get_meta("clock")
+
+    def get_clock_jump(self) -> ClockJump | None:
+        """Return the clock jump that no operator has confirmed; None if there is none."""
+        return decode_jump(self._get_meta(CLOCK_JUMP))
+
+    # Primitives
+
+    @abstractmethod
+    def _find_rows(self, kind: type[T], keys: Iterable[str]) -> dict[str, T]:
+        """Return the values of that kind that exist for these keys, by key."""
+
+    @abstractmethod
+    def _list_rows(self, kind: type[T]) -> list[T]:
+        """Return all values of that kind, in any order."""
+
+    @abstractmethod
+    def _get_meta(self, key: str) -> str | None:
+        """Return the single value stored under that key."""
+
+    @abstractmethod
+    def _find_vm_names(self, addresses: Iterable[str]) -> set[str]:
+        """Return the names of the VMs with these addresses."""
+
+    @abstractmethod
+    def _find_vms_on(self, hosts: Iterable[str]) -> list[VirtualMachine]:
+        """Return the VMs on these hosts, in any order."""
+
+    @abstractmethod
+    def _list_enabled_audiences(self) -> list[Audience]:
+        """Return the enabled audiences, in any order."""
+
+    @abstractmethod
+    def _list_listed_events(self, audiences: Iterable[str] | None = None) -> list[Event]:
+        """Return the listed events of these audiences, in any order; None: of all."""
+
+    @abstractmethod
+    def _find_marked_keys(self, since: int) -> set[str]:
+        """Return the keys in the change feed that were marked after that position."""
