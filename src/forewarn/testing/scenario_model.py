@@ -112,7 +112,7 @@ def _parse_step_time(value: object) -> StepTime:
 
 
 class _ScenarioModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, arbitrary_types_allowed=True)
 
 
 def _expand_short_form(value: object) -> object:
@@ -127,8 +127,6 @@ class VmStep(_ScenarioModel):
     operation: Name | None = Field(None, alias="as")
     notice: PositiveSpan | None = None
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
 
 class HostStep(_ScenarioModel):
     """An operation on a host with all its VMs."""
@@ -137,8 +135,6 @@ class HostStep(_ScenarioModel):
     operation: Name | None = Field(None, alias="as")
     notice: PositiveSpan | None = Field(None, alias="in")
     type: EventType | None = None
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class ScheduleStep(_ScenarioModel):
@@ -155,8 +151,6 @@ class ScheduleStep(_ScenarioModel):
     description: Annotated[str, Field(max_length=1000)] | None = None
     turns_out_as: Literal[EventType.FREEZE] | None = None
     latest_start: PositiveSpan | None = None
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     @model_validator(mode="after")
     def _require_target_and_type(self) -> Self:
@@ -190,8 +184,6 @@ class ExtendStep(_ScenarioModel):
     by: PositiveSpan
     scope: Name | None = Field(None, alias="for")
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
 
 class ImpactStep(_ScenarioModel):
     """A further impact of a started operation (R80)."""
@@ -219,8 +211,6 @@ class FaultStep(_ScenarioModel):
     rate: Annotated[float, Field(gt=0, le=1)] = 1.0
     lasts: PositiveSpan | None = Field(None, alias="for")
     delay: PositiveSpan | None = None
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     @model_validator(mode="after")
     def _require_known_fault(self) -> Self:
@@ -267,8 +257,6 @@ class ExpectStep(_ScenarioModel):
     enabled: bool | None = None
     within: PositiveSpan = timedelta(0)
     always: bool = False
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     @model_validator(mode="after")
     def _require_expectation(self) -> Self:
@@ -393,8 +381,6 @@ class TimelineStep(_ScenarioModel):
     parameters: Parameters = Field(
         default_factory=dict, alias="set", description="Parameters of the included scenario."
     )
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, arbitrary_types_allowed=True)
 
     @model_validator(mode="after")
     def _require_one_action(self) -> Self:
