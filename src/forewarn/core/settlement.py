@@ -23,7 +23,7 @@ from forewarn.core.model import POLICY, Event, Maintenance, MaintenanceState
 from forewarn.core.tenancy import PASSED_CAUSES, get_tenant, next_allowed_start
 from forewarn.errors import Conflict, IllegalTransition, QuietHoursConflict
 
-__all__ = ["force_start", "get_ready_time", "is_approved_by_all", "settle_maintenances", "start_maintenance"]
+__all__ = ["force_start", "get_ready_time", "is_approved_by_all", "settle_maintenances"]
 
 
 def is_approved_by_all(events: list[Event]) -> bool:
@@ -90,7 +90,7 @@ def _settle_maintenance(draft: Draft, maintenance: Maintenance) -> bool:
     # A maintenance that is made and starts in one decision does not depend on the clock.
     may_start = draft.may_start or maintenance.created_at == draft.now
     if due_at is not None and due_at <= draft.now and may_start:
-        start_maintenance(draft, maintenance)
+        draft.apply_trigger(maintenance, Trigger.START)  # for all its events at once (R82, R84)
         return True
     if due_at != maintenance.due_at:
         draft.put(replace(maintenance, due_at=due_at))
@@ -111,11 +111,6 @@ def _get_due_time(draft: Draft, maintenance: Maintenance) -> datetime | None:
     return at
 
 
-def start_maintenance(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
-    """Move it from Scheduled to Started, for all its events at once (R82, R84)."""
-    return draft.apply_trigger(maintenance, Trigger.START, reason=reason)
-
-
 def force_start(draft: Draft, maintenance: Maintenance, *, reason: str) -> Maintenance:
     """Start without waiting for votes or NotBefore, by order of an operator (invariant 4 of the design).
 
@@ -126,4 +121,4 @@ def force_start(draft: Draft, maintenance: Maintenance, *, reason: str) -> Maint
         msg = f"maintenance {maintenance.id} cannot start: another one is in progress on one of its VMs; wait for it"
         raise Conflict(msg, id=maintenance.id)
     # Even while the clock is not trusted: an operator's command depends on no deadline (ADR 29).
-    return start_maintenance(draft, maintenance, reason=reason)
+    return draft.apply_trigger(maintenance, Trigger.START, reason=reason)
