@@ -122,6 +122,7 @@ class TrialHandler:
         folder: Working directory; None for that of this process.
 
     Attributes:
+        process: Its current process, or its last one.
         leftover_processes: Number of processes that it left behind and that had to be killed.
         reboots: Number of times that a reboot of its VM killed it.
     """
@@ -136,6 +137,7 @@ class TrialHandler:
         environment: Mapping[str, str] = MappingProxyType({}),
         folder: Path | None = None,
     ) -> None:
+        self.process: HandlerProcess
         self.leftover_processes = 0
         self.reboots = 0
         self._lab = lab
@@ -148,41 +150,25 @@ class TrialHandler:
         self._output = b""
         self._output_bytes = 0
         self._is_powered_off = False
-        self._process: HandlerProcess
 
     @property
     def is_running(self) -> bool:
         """True until its process ends, other than by a reboot of its VM."""
-        return self._is_powered_off or self._process.is_running
-
-    @property
-    def has_own_network(self) -> bool:
-        """True if it has its own network, with the endpoint at 169.254.169.254."""
-        return self._process.has_own_network
-
-    @property
-    def status(self) -> int | None:
-        """Exit status; None while it runs."""
-        return self._process.status
-
-    @property
-    def was_killed(self) -> bool:
-        """True if it had to be killed because it ignored SIGTERM."""
-        return self._process.was_killed
+        return self._is_powered_off or self.process.is_running
 
     @property
     def output(self) -> bytes:
         """End of its output, both streams, across all reboots."""
-        return (self._output + self._process.output)[-_OUTPUT_BYTES_MAX:]
+        return (self._output + self.process.output)[-_OUTPUT_BYTES_MAX:]
 
     @property
     def output_bytes(self) -> int:
         """Total size of its output."""
-        return self._output_bytes + self._process.output_bytes
+        return self._output_bytes + self.process.output_bytes
 
     def measure_processor_wait(self) -> float:
         """Return the seconds that its threads have waited for a processor since the last call; 0 if unknown."""
-        return self._process.measure_processor_wait() if self._process.is_running else 0.0
+        return self.process.measure_processor_wait() if self.process.is_running else 0.0
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -195,18 +181,18 @@ class TrialHandler:
 
     async def _start(self) -> None:
         process = await self._start_in_own_network() if self._wants_network else None
-        self._process = process or await self._start_on_host_network()
+        self.process = process or await self._start_on_host_network()
 
     async def power_off(self) -> None:
         """Kill it with all its descendants, as a reboot of its VM does; `power_on` starts it again."""
         self.reboots += 1
         self._is_powered_off = True
-        await self._process.kill()
+        await self.process.kill()
         _kill_marked(self._mark)  # before `read_rest_of_output`: descendants hold the output pipe open
-        await self._process.read_rest_of_output()
+        await self.process.read_rest_of_output()
         # Moved to the handler, and cleared in the process, or the next output would count it twice.
         self._output, self._output_bytes = self.output, self.output_bytes
-        self._process.output, self._process.output_bytes = b"", 0
+        self.process.output, self.process.output_bytes = b"", 0
 
     async def power_on(self) -> None:
         """Start it again after `power_off`."""
@@ -215,10 +201,10 @@ class TrialHandler:
 
     async def _stop(self) -> None:
         """Send it SIGTERM, kill it if it does not end within 5 s, and then its descendants."""
-        await self._process.stop()
+        await self.process.stop()
         # After the handler's own end: processes that it takes down itself are not left behind.
         self.leftover_processes = _kill_marked(self._mark)
-        await self._process.read_rest_of_output()
+        await self.process.read_rest_of_output()
 
     async def _start_in_own_network(self) -> HandlerProcess | None:
         """Start a process in its own network; return None where that is impossible."""

@@ -98,7 +98,7 @@ async def try_handler(  # noqa: PLR0913 - the parts of a trial
             report.outcomes = await ScenarioPlayer(
                 scenario, lab, on_step, on_wait=on_wait, coordinator=coordinator
             ).play()
-            report.status = handler.status
+            report.status = handler.process.status
         _complete_report(report, lab, times, handler, findings)
     return report
 
@@ -183,7 +183,7 @@ def _complete_report(
     exchanges = [exchange for exchange in lab.list_requests(times.vm) if exchange.number in times.requested_s]
     moments = [times.requested_s[exchange.number] for exchange in exchanges]
     gets = [times.requested_s[exchange.number] for exchange in exchanges if exchange.method == "GET"]
-    report.has_own_network = handler.has_own_network
+    report.has_own_network = handler.process.has_own_network
     report.took_s = round(asyncio.get_running_loop().time() - times.began_s, 3)
     report.reboots = handler.reboots
     report.requests = len(exchanges)
@@ -266,7 +266,7 @@ def _judge_process(report: TrialReport, handler: TrialHandler) -> list[Finding]:
         findings.append(Finding("ended", f"it exited with status {report.status}", is_failure=True))
     if not report.requests:
         findings.append(Finding("never-asked", "it sent no request to the endpoint", is_failure=True))
-    if handler.was_killed:
+    if handler.process.was_killed:
         findings.append(Finding("ignored-sigterm", "it did not exit within 5 s of SIGTERM", is_failure=False))
     if handler.leftover_processes:
         findings.append(
