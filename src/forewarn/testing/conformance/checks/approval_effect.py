@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
 
 from forewarn.clock import RealClock
@@ -220,71 +221,31 @@ def _check_approval_after_start(probe: EndpointProbe) -> CheckOutcome:
     return holds(said) if reply.status == HTTPStatus.OK else breaks(said)
 
 
+_ApprovalCheck = partial(ConformanceCheck, phase=CheckPhase.APPROVE)
+
 CHECKS = (
-    ConformanceCheck(
-        "approve-headers",
-        ("R10", "R13"),
-        "An approval without the header approves nothing",
-        _check_wrong_headers,
-        CheckPhase.APPROVE,
+    _ApprovalCheck(
+        "approve-headers", ("R10", "R13"), "An approval without the header approves nothing", _check_wrong_headers
     ),
-    ConformanceCheck(
-        "approve-malformed",
-        ("R54",),
-        "A list malformed in part approves nothing",
-        _check_partly_malformed_list,
-        CheckPhase.APPROVE,
+    _ApprovalCheck(
+        "approve-malformed", ("R54",), "A list malformed in part approves nothing", _check_partly_malformed_list
     ),
-    ConformanceCheck(
-        "approve-unknown",
-        ("R55", "A11"),
-        "A list with an unknown id approves nothing",
-        _check_list_with_unknown_id,
-        CheckPhase.APPROVE,
+    _ApprovalCheck(
+        "approve-unknown", ("R55", "A11"), "A list with an unknown id approves nothing", _check_list_with_unknown_id
     ),
-    ConformanceCheck("approve", ("R49", "W4"), "An approval returns 200", _check_approval, CheckPhase.APPROVE),
-    ConformanceCheck(
-        "approve-effect", ("R47", "R76"), "An approved event starts", _check_approval_effect, CheckPhase.APPROVE
+    _ApprovalCheck("approve", ("R49", "W4"), "An approval returns 200", _check_approval),
+    _ApprovalCheck("approve-effect", ("R47", "R76"), "An approved event starts", _check_approval_effect),
+    _ApprovalCheck(
+        "approve-body", ("R57", "A13", "W4"), "A 200 to an approval is empty or the document", _check_approval_body
     ),
-    ConformanceCheck(
-        "approve-body",
-        ("R57", "A13", "W4"),
-        "A 200 to an approval is empty or the document",
-        _check_approval_body,
-        CheckPhase.APPROVE,
+    _ApprovalCheck("approve-again", ("R49", "W5"), "Approving again returns 200", _check_repeated_approval),
+    _ApprovalCheck("approve-case", ("R53",), "EventId is compared without regard to case", _check_id_case),
+    _ApprovalCheck("approve-several", ("R52",), "Several events may be approved in one POST", _check_several_events),
+    _ApprovalCheck(
+        "approve-versions", ("R23", "R48", "W6"), "Any api-version may approve", _check_approval_in_any_version
     ),
-    ConformanceCheck(
-        "approve-again", ("R49", "W5"), "Approving again returns 200", _check_repeated_approval, CheckPhase.APPROVE
-    ),
-    ConformanceCheck(
-        "approve-case", ("R53",), "EventId is compared without regard to case", _check_id_case, CheckPhase.APPROVE
-    ),
-    ConformanceCheck(
-        "approve-several",
-        ("R52",),
-        "Several events may be approved in one POST",
-        _check_several_events,
-        CheckPhase.APPROVE,
-    ),
-    ConformanceCheck(
-        "approve-versions",
-        ("R23", "R48", "W6"),
-        "Any api-version may approve",
-        _check_approval_in_any_version,
-        CheckPhase.APPROVE,
-    ),
-    ConformanceCheck(
-        "approve-forms",
-        ("R6", "R7"),
-        "An approval may come in any form",
-        _check_approval_in_any_form,
-        CheckPhase.APPROVE,
-    ),
-    ConformanceCheck(
-        "approve-started",
-        ("R49", "R55"),
-        "Approving a started event returns 200",
-        _check_approval_after_start,
-        CheckPhase.APPROVE,
+    _ApprovalCheck("approve-forms", ("R6", "R7"), "An approval may come in any form", _check_approval_in_any_form),
+    _ApprovalCheck(
+        "approve-started", ("R49", "R55"), "Approving a started event returns 200", _check_approval_after_start
     ),
 )
