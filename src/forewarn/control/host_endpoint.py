@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from forewarn.control.context import Actor, Caller, Context, ContextOf, HostActor, is_still_valid
 from forewarn.core.access import Principal, Token
@@ -16,7 +16,7 @@ from forewarn.core.approval import Approver
 from forewarn.core.model import VirtualMachine
 from forewarn.errors import Forbidden
 from forewarn.publishing.host_watch import HostWatch
-from forewarn.wire.control import PageOut
+from forewarn.wire.control import PageOut, RequestModel
 from forewarn.wire.hostfeed import ALIVE, encode_state_line
 
 if TYPE_CHECKING:
@@ -34,11 +34,7 @@ _LOOK_S = 60.0
 _NAMES_MAX = 10_000
 
 
-class _RequestModel(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class HostApprovalIn(_RequestModel):
+class HostApprovalIn(RequestModel):
     """Approvals that a VM of the host has given."""
 
     vm: Annotated[str, Field(max_length=128, description="Name of the VM.")]
@@ -58,7 +54,7 @@ class HostApprovalOut(BaseModel):
     refused: list[str]
 
 
-class HostRequestsIn(_RequestModel):
+class HostRequestsIn(RequestModel):
     """Time of the last request of VMs of the host; a scope's first request enables the service for it (R67, R69)."""
 
     vms: Annotated[

@@ -6,13 +6,13 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from forewarn.control.context import Actor, Context, ContextOf, IdempotencyHeader
 from forewarn.control.maintenance import parse_after
 from forewarn.core import rollout_commands
 from forewarn.errors import Forbidden
-from forewarn.wire.control import PageOut
+from forewarn.wire.control import PageOut, RequestModel
 from forewarn.wire.rollout import RolloutHostOut, RolloutIn, RolloutOut, RolloutPlanOut, decode_rollout
 
 __all__ = ["router"]
@@ -20,17 +20,15 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/rollouts", tags=["rollout"])
 
 
-class RolloutReasonIn(BaseModel):
+class RolloutReasonIn(RequestModel):
     """Reason for a pause or an abort."""
 
-    model_config = ConfigDict(extra="forbid")
     reason: Annotated[str, Field(max_length=1000, description="Reason, shown with the rollout.")] | None = None
 
 
-class RolloutResumeIn(BaseModel):
+class RolloutResumeIn(RequestModel):
     """Options for resuming a rollout."""
 
-    model_config = ConfigDict(extra="forbid")
     accept_health: bool = Field(default=False, description="Treat the last health check as passed.")
 
 

@@ -10,16 +10,13 @@ from forewarn.control.context import Caller
 from forewarn.core.model import EntryKind, EventSource, EventType
 from forewarn.core.selection import Selection
 from forewarn.errors import Forbidden, InvalidRequest
-from forewarn.wire.control import Moment
+from forewarn.wire.control import NO_NUL, Moment
 
 __all__ = ["SelectionOf"]
 
-# PostgreSQL refuses this character in a text.
-_NO_NUL = r"^[^\x00]*$"
-
 
 def _make_text_query(description: str, length_max: int = 128) -> object:
-    return Query(min_length=1, max_length=length_max, pattern=_NO_NUL, description=description)
+    return Query(min_length=1, max_length=length_max, pattern=NO_NUL, description=description)
 
 
 async def _read_selection(  # noqa: PLR0913 - a parameter each

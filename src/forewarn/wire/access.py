@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from forewarn.core.access import Principal, Role, Token
 from forewarn.core.limit_log import CallerKind
 from forewarn.core.usage_limits import UseKind
-from forewarn.wire.control import Moment
+from forewarn.wire.control import Moment, RequestModel, ResponseModel
 
 __all__ = ["AccessTokenIn", "AccessTokenOut", "AccountOut", "LoginLinkOut", "PrincipalOut"]
 
@@ -19,10 +19,9 @@ _Name = Annotated[str, Field(min_length=1, max_length=128)]
 _PersonRole = Literal[Role.OPERATOR, Role.TENANT, Role.READ_ONLY]
 
 
-class AccessTokenIn(BaseModel):
+class AccessTokenIn(RequestModel):
     """A token to create, for a person or a program. For tokens of endpoints on hosts, use `/v1/hosts/{name}/tokens`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = Field(
         description="Owner, as recorded in the audit log. `local` is reserved for the token in the state folder."
     )
@@ -45,10 +44,9 @@ class AccessTokenIn(BaseModel):
         return self
 
 
-class AccessTokenOut(BaseModel):
+class AccessTokenOut(ResponseModel):
     """A token; its secret is shown once, when it is created."""
 
-    model_config = ConfigDict(frozen=True)
     id: str
     name: str
     role: Role
@@ -79,10 +77,9 @@ class AccessTokenOut(BaseModel):
         )
 
 
-class PrincipalOut(BaseModel):
+class PrincipalOut(ResponseModel):
     """The authenticated caller."""
 
-    model_config = ConfigDict(frozen=True)
     actor: str = Field(description="Caller, as recorded in the audit log.")
     role: Role
     scopes: list[str]
@@ -105,20 +102,18 @@ class PrincipalOut(BaseModel):
         )
 
 
-class LoginLinkOut(BaseModel):
+class LoginLinkOut(ResponseModel):
     """A link that logs a browser in, once."""
 
-    model_config = ConfigDict(frozen=True)
     url: str = Field(
         description="URL to open in a browser. The first person to press its button is logged in as the caller."
     )
     expires_at: Moment
 
 
-class AccountOut(BaseModel):
+class AccountOut(ResponseModel):
     """Present use of the control API by a caller, and the limits it has met there or at the metadata endpoint."""
 
-    model_config = ConfigDict(frozen=True)
     name: str
     role: Role | CallerKind = Field(
         description="Role of a caller of the control API. `vm` and `address` are callers of the metadata endpoint: "

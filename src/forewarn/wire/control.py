@@ -61,14 +61,17 @@ __all__ = [
     "PlannedEventOut",
     "PlannedMaintenanceOut",
     "ReasonIn",
+    "RequestModel",
+    "ResponseModel",
     "VmOut",
+    "to_timedelta",
 ]
 
 T = TypeVar("T")
 
 _SPAN_MAX_S = 10 * 366 * 86400
-_NO_NUL = r"^[^\x00]*$"
-"""Pattern without the character NUL, which a database may refuse."""
+NO_NUL = r"^[^\x00]*$"
+"""Pattern without the character NUL, which PostgreSQL refuses in a text."""
 
 
 def _convert_to_utc(moment: datetime) -> datetime:
@@ -86,24 +89,28 @@ def _format_rfc3339(moment: datetime) -> str:
 
 Moment = Annotated[AwareDatetime, AfterValidator(_convert_to_utc), PlainSerializer(_format_rfc3339)]
 Reason = Annotated[
-    str, Field(min_length=1, max_length=1000, pattern=_NO_NUL, description="Reason, recorded in the audit log.")
+    str, Field(min_length=1, max_length=1000, pattern=NO_NUL, description="Reason, recorded in the audit log.")
 ]
 Seconds = Annotated[float, Field(ge=0, le=_SPAN_MAX_S, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 
 
-class _In(BaseModel):
+class RequestModel(BaseModel):
+    """Base of requests and of parts of files; unknown members are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class _Out(BaseModel):
+class ResponseModel(BaseModel):
+    """Base of responses and of the data of notifications."""
+
     model_config = ConfigDict(frozen=True)
 
 
 # Requests
 
 
-class _ForceableIn(_In):
+class _ForceableIn(RequestModel):
     force: bool = Field(
         default=False, description="Undercut the minimum notice and ignore quiet hours. Requires `reason`."
     )
@@ -130,7 +137,7 @@ class MaintenanceIn(_ForceableIn):
     type: EventType | None = None
     source: EventSource | None = None
     cause: str | None = Field(None, max_length=64, description=f"One of {', '.join(CAUSES)}.")
-    description: str | None = Field(None, max_length=1000, pattern=_NO_NUL)
+    description: str | None = Field(None, max_length=1000, pattern=NO_NUL)
     duration_s: Annotated[int, Field(ge=-1, le=_SPAN_MAX_S)] | None = Field(
         None, description="Expected impact in seconds. 0: no interruption; -1: unknown."
     )
@@ -168,7 +175,7 @@ class MaintenanceIn(_ForceableIn):
             description=self.description,
             duration_s=self.duration_s,
             impact=self.impact,
-            notice=_to_timedelta(self.notice_s),
+            notice=to_timedelta(self.notice_s),
             not_before=self.not_before,
             hosts=tuple(dict.fromkeys(self.hosts)),
             vms=tuple(self.vms),
@@ -190,12 +197,12 @@ class OperationIn(_ForceableIn):
             cause=cause,
             vms=(vm,),
             source=self.source,
-            notice=_to_timedelta(self.notice_s),
+            notice=to_timedelta(self.notice_s),
             force_reason=self.force_reason,
         )
 
 
-class HostFailureIn(_In):
+class HostFailureIn(RequestModel):
     """A hardware failure of a host. It has already happened, so there is no notice (R73)."""
 
     reason: Reason | None = None
@@ -208,19 +215,19 @@ class FailurePredictionIn(_ForceableIn):
     type: EventType | None = Field(None, description="Redeploy; Freeze if the VMs are migrated live (A15).")
 
 
-class ReasonIn(_In):
+class ReasonIn(RequestModel):
     """An optional reason."""
 
     reason: Reason | None = None
 
 
-class ForcedStartIn(_In):
+class ForcedStartIn(RequestModel):
     """A start without waiting for approvals or NotBefore."""
 
     reason: Reason
 
 
-class DeferralIn(_In):
+class DeferralIn(RequestModel):
     """A later NotBefore."""
 
     not_before: Moment | None = Field(None, description="New NotBefore. Cannot be combined with `by_s`.")
@@ -239,10 +246,10 @@ class DeferralIn(_In):
     @property
     def by(self) -> timedelta | None:
         """Delay of NotBefore; None if a moment is given."""
-        return _to_timedelta(self.by_s)
+        return to_timedelta(self.by_s)
 
 
-class ExtendIn(_In):
+class ExtendIn(RequestModel):
     """More time to prepare."""
 
     by_s: Annotated[float, Field(gt=0, le=_SPAN_MAX_S, allow_inf_nan=False)]
@@ -258,19 +265,19 @@ class ExtendIn(_In):
         return timedelta(seconds=self.by_s)
 
 
-class ImpactIn(_In):
+class ImpactIn(RequestModel):
     """A further impact of a started maintenance (R80)."""
 
     duration_s: Annotated[int, Field(ge=0, le=86400)]
 
 
-class ApprovalIn(_In):
+class ApprovalIn(RequestModel):
     """Events to approve for the VMs (X6)."""
 
     event_ids: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1, max_length=1000)]
 
 
-class FaultIn(_In):
+class FaultIn(RequestModel):
     """A fault to inject."""
 
     kind: str = Field(max_length=64, description=f"One of {', '.join(FAULTS)}.")
@@ -292,7 +299,7 @@ class FaultIn(_In):
     )
 
 
-class ClockAdvanceIn(_In):
+class ClockAdvanceIn(RequestModel):
     """Amount by which to move a virtual clock forward."""
 
     by_s: Seconds
@@ -301,7 +308,7 @@ class ClockAdvanceIn(_In):
 # Responses
 
 
-class ErrorBody(_Out):
+class ErrorBody(ResponseModel):
     """Description of an error."""
 
     code: str
@@ -309,13 +316,13 @@ class ErrorBody(_Out):
     details: dict[str, Any] = {}
 
 
-class ErrorOut(_Out):
+class ErrorOut(ResponseModel):
     """Body of every error response."""
 
     error: ErrorBody
 
 
-class EventOut(_Out):
+class EventOut(ResponseModel):
     """An event, as one audience sees it."""
 
     id: str
@@ -354,7 +361,7 @@ _UNWARNED = (
 )
 
 
-class MaintenanceOut(_Out):
+class MaintenanceOut(ResponseModel):
     """A maintenance with its events."""
 
     id: str
@@ -420,7 +427,7 @@ class MaintenanceOut(_Out):
         )
 
 
-class PlannedEventOut(_Out):
+class PlannedEventOut(ResponseModel):
     """An event that would be announced."""
 
     scope: str
@@ -429,7 +436,7 @@ class PlannedEventOut(_Out):
     is_approved: bool = Field(description="True if a policy would approve it immediately.")
 
 
-class PlannedMaintenanceOut(_Out):
+class PlannedMaintenanceOut(ResponseModel):
     """A maintenance that would be created. Nothing was changed, so it has no id."""
 
     dry_run: Literal[True] = True
@@ -487,7 +494,7 @@ class PlannedMaintenanceOut(_Out):
         )
 
 
-class PageOut(_Out, Generic[T]):
+class PageOut(ResponseModel, Generic[T]):
     """One part of a list.
 
     Pass ``next`` as ``after`` to get the next part; null at the end.
@@ -497,7 +504,7 @@ class PageOut(_Out, Generic[T]):
     next: str | None = None
 
 
-class ApprovalResultOut(_Out):
+class ApprovalResultOut(ResponseModel):
     """Result of the approval of one event."""
 
     event_id: str
@@ -507,13 +514,13 @@ class ApprovalResultOut(_Out):
     outcome: str = Field(description="`approved`, `unchanged`, `refused` or `unknown`.")
 
 
-class ApprovalResultsOut(_Out):
+class ApprovalResultsOut(ResponseModel):
     """Result of each approval; the status is 207 if they differ (X6)."""
 
     items: list[ApprovalResultOut]
 
 
-class VmOut(_Out):
+class VmOut(ResponseModel):
     """A VM."""
 
     name: str
@@ -550,7 +557,7 @@ class VmOut(_Out):
         )
 
 
-class HostOut(_Out):
+class HostOut(ResponseModel):
     """A host and its VMs."""
 
     name: str
@@ -564,7 +571,7 @@ class HostOut(_Out):
         return cls(name=host.name, vms=vms, failed_at=host.failed_at, failure_reason=host.failure_reason)
 
 
-class InventoryChangeOut(_Out):
+class InventoryChangeOut(ResponseModel):
     """Number of changes made by applying an inventory."""
 
     added: int
@@ -578,7 +585,7 @@ class InventoryChangeOut(_Out):
         return cls(added=change.added, changed=change.changed, removed=change.removed, unchanged=change.unchanged)
 
 
-class AuditEntryOut(_Out):
+class AuditEntryOut(ResponseModel):
     """One entry of the audit log."""
 
     sequence: int
@@ -611,7 +618,7 @@ class AuditEntryOut(_Out):
         )
 
 
-class ClockOut(_Out):
+class ClockOut(ResponseModel):
     """The service's clock."""
 
     clock: str
@@ -621,13 +628,13 @@ class ClockOut(_Out):
     )
 
 
-class ClockConfirmationIn(_In):
+class ClockConfirmationIn(RequestModel):
     """Confirmation of a clock that has jumped."""
 
     reason: str | None = Field(None, max_length=1000, description="Reason, recorded in the audit log.")
 
 
-class FaultOut(_Out):
+class FaultOut(ResponseModel):
     """An active fault."""
 
     id: int
@@ -656,13 +663,13 @@ class FaultOut(_Out):
         )
 
 
-class ClearedFaultsOut(_Out):
+class ClearedFaultsOut(ResponseModel):
     """Number of faults that ended."""
 
     count: int
 
 
-class ClientWarningOut(_Out):
+class ClientWarningOut(ResponseModel):
     """Client behavior that real endpoints refuse or do not promise."""
 
     code: str
@@ -671,7 +678,7 @@ class ClientWarningOut(_Out):
     is_wrong: bool = Field(description="True if it fails on other endpoints; false if it is only unwise.")
 
 
-class ExchangeOut(_Out):
+class ExchangeOut(ResponseModel):
     """A request of a VM and its answer."""
 
     number: int
@@ -708,5 +715,6 @@ class ExchangeOut(_Out):
         )
 
 
-def _to_timedelta(seconds: float | None) -> timedelta | None:
+def to_timedelta(seconds: float | None) -> timedelta | None:
+    """Convert a number of seconds to a timedelta; None stays None."""
     return None if seconds is None else timedelta(seconds=seconds)

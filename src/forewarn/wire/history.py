@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from forewarn.core.lifecycle import get_event_status
 from forewarn.core.model import EventSource, EventStatus, EventType, MaintenanceState
 from forewarn.core.vm_history import RecordedApproval, VmHistoryItem
-from forewarn.wire.control import Moment
+from forewarn.wire.control import Moment, ResponseModel
 
 __all__ = ["EpisodeOut", "RecordedApprovalOut", "Seen"]
 
@@ -18,10 +18,8 @@ Seen = tuple[datetime, Literal["request", "approval"]]
 """Latest moment at which the VM has seen its event, and the evidence for it."""
 
 
-class RecordedApprovalOut(BaseModel):
+class RecordedApprovalOut(ResponseModel):
     """An approval."""
-
-    model_config = ConfigDict(frozen=True)
 
     at: Moment
     by: str
@@ -39,10 +37,8 @@ class RecordedApprovalOut(BaseModel):
         )
 
 
-class EpisodeOut(BaseModel):
+class EpisodeOut(ResponseModel):
     """One maintenance from the view of one VM. Values that were not recorded are null."""
-
-    model_config = ConfigDict(frozen=True)
 
     vm: str
     maintenance_id: str

@@ -14,13 +14,13 @@ from typing import Literal
 
 from cloudevents.core.bindings.http import to_structured_event
 from cloudevents.core.v1.event import CloudEvent
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from forewarn.core.access import Principal
 from forewarn.core.model import AuditEntry, EntryKind, Event, EventSource, EventType, Maintenance, MaintenanceState
 from forewarn.core.rollout import Rollout
 from forewarn.core.subscription import NotificationKind, Subscription, make_delivery_id
-from forewarn.wire.control import EventOut, Moment
+from forewarn.wire.control import EventOut, Moment, ResponseModel
 
 __all__ = [
     "CONTENT_TYPE",
@@ -71,11 +71,7 @@ _STATES = {
 _ROLLOUT_WORDS = {"paused": NotificationKind.ROLLOUT_PAUSED, "failed": NotificationKind.ROLLOUT_FAILED}
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class MaintenanceFacts(_Data):
+class MaintenanceFacts(ResponseModel):
     """The maintenance behind an event, as far as every tenant may know it."""
 
     id: str
@@ -95,7 +91,7 @@ class MaintenanceFacts(_Data):
     )
 
 
-class EventData(_Data):
+class EventData(ResponseModel):
     """``dev.forewarn.event.*.v1``: a change of an event, as ``GET /v1/events`` shows it."""
 
     event: EventOut
@@ -108,7 +104,7 @@ class EventData(_Data):
     )
 
 
-class MaintenanceData(_Data):
+class MaintenanceData(ResponseModel):
     """``dev.forewarn.maintenance.*.v1``: a change of a maintenance for which no VM sees an event."""
 
     maintenance: MaintenanceFacts
@@ -117,7 +113,7 @@ class MaintenanceData(_Data):
     reason: str | None
 
 
-class RolloutData(_Data):
+class RolloutData(ResponseModel):
     """``dev.forewarn.rollout.*.v1``: a rollout was paused or has failed."""
 
     id: str
@@ -127,7 +123,7 @@ class RolloutData(_Data):
     reason: str | None
 
 
-class PingData(_Data):
+class PingData(ResponseModel):
     """``dev.forewarn.ping.v1``: a test of the delivery of notifications."""
 
     subscription: str
@@ -283,7 +279,7 @@ def encode_ping(message_id: str, subscription: Subscription, source: str, now: d
     return _encode_event(about, "ping", source, PingData(subscription=subscription.name))
 
 
-def _encode_event(about: Mapping[str, str | datetime], noun: str, source: str, data: BaseModel) -> bytes:
+def _encode_event(about: Mapping[str, str | datetime], noun: str, source: str, data: ResponseModel) -> bytes:
     attributes = {
         **about,
         "source": source,
@@ -293,7 +289,7 @@ def _encode_event(about: Mapping[str, str | datetime], noun: str, source: str, d
     return to_structured_event(CloudEvent(attributes, data.model_dump(mode="json"))).body
 
 
-def _build_data(notification: Notification) -> tuple[str, BaseModel]:
+def _build_data(notification: Notification) -> tuple[str, ResponseModel]:
     entry, maintenance, reason = notification.entry, notification.maintenance, notification.reason
     if notification.rollout is not None:
         id, name = notification.rollout

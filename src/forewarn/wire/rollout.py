@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
 from forewarn.core.causes import DEFAULT_CAUSE
 from forewarn.core.model import EventSource, EventType
@@ -26,7 +26,7 @@ from forewarn.core.rollout_plan import QuietHoursDelay, RolloutBatch, RolloutPla
 from forewarn.core.rollout_step_types import WaitForChange
 from forewarn.errors import CallerError, InvalidRequest, StoreCorrupt
 from forewarn.util.duration import format_duration, parse_duration
-from forewarn.wire.control import Moment, Seconds
+from forewarn.wire.control import NO_NUL, Moment, RequestModel, ResponseModel, Seconds, to_timedelta
 from forewarn.wire.yaml_source import YamlSource
 
 __all__ = [
@@ -54,30 +54,21 @@ _SPAN_MAX = timedelta(days=3660)
 _SPAN_MAX_S = int(_SPAN_MAX.total_seconds())
 _TIMEOUT_MAX = timedelta(hours=1)
 _WORDS_MAX = 64
-_NO_NUL = r"^[^\x00]*$"
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 Host = Annotated[str, Field(min_length=1, max_length=128)]
 Hosts = Annotated[list[Host], Field(min_length=1, max_length=HOSTS_MAX)]
-Word = Annotated[str, Field(max_length=4096, pattern=_NO_NUL)]
+Word = Annotated[str, Field(max_length=4096, pattern=NO_NUL)]
 Command = Annotated[list[Word], Field(min_length=1, max_length=_WORDS_MAX)]
 
 
-class _In(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Out(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class _RolloutFields(_In):
+class _RolloutFields(RequestModel):
     """Common part of a specification in a file and in JSON."""
 
     name: Name
     type: EventType | None = None
     cause: Annotated[str, Field(max_length=64)] | None = None
-    description: Annotated[str, Field(max_length=1000, pattern=_NO_NUL)] | None = None
+    description: Annotated[str, Field(max_length=1000, pattern=NO_NUL)] | None = None
     order: HostOrder = HostOrder.LISTED
     batch_size: Annotated[int, Field(ge=1, le=HOSTS_MAX)] | None = None
     hosts_at_once: Annotated[int, Field(ge=1, le=AT_ONCE_MAX)] | None = None
@@ -158,12 +149,12 @@ _Timeout = Annotated[timedelta, BeforeValidator(_parse_timeout)]
 _Duration = Annotated[int, BeforeValidator(_parse_duration)]
 
 
-class _FileCanary(_In):
+class _FileCanary(RequestModel):
     hosts: Hosts
     pause: _Span | None = None
 
 
-class _FileHealth(_In):
+class _FileHealth(RequestModel):
     command: Command
     timeout: _Timeout = timedelta(minutes=1)
 
@@ -221,7 +212,7 @@ def parse_rollout(content: bytes, where: str = "rollout") -> RolloutSpec:
 # The control API
 
 
-class CanaryIn(_In):
+class CanaryIn(RequestModel):
     """Hosts that go first."""
 
     hosts: Hosts
@@ -230,7 +221,7 @@ class CanaryIn(_In):
     )
 
 
-class HealthCheckIn(_In):
+class HealthCheckIn(RequestModel):
     """Health check between two batches."""
 
     command: Command = Field(description="Program and arguments, run without a shell. Exit status 0 means healthy.")
@@ -282,7 +273,7 @@ class RolloutIn(_RolloutFields):
         canary, health, pause = self.canary, self.health, timedelta(seconds=self.pause_s)
         return self._build_spec(
             duration_s=self.duration_s,
-            notice=_to_timedelta(self.notice_s),
+            notice=to_timedelta(self.notice_s),
             hosts=None if self.hosts == "all" else tuple(self.hosts),
             canary=() if canary is None else tuple(canary.hosts),
             canary_pause=pause if canary is None or canary.pause_s is None else timedelta(seconds=canary.pause_s),
@@ -290,11 +281,11 @@ class RolloutIn(_RolloutFields):
             health=None
             if health is None
             else HealthCheck(command=tuple(health.command), timeout=timedelta(seconds=health.timeout_s)),
-            deadline=_to_timedelta(self.deadline_s),
+            deadline=to_timedelta(self.deadline_s),
         )
 
 
-class QuietHoursMoveOut(_Out):
+class QuietHoursMoveOut(ResponseModel):
     """A host that quiet hours postpone."""
 
     host: str
@@ -308,7 +299,7 @@ class QuietHoursMoveOut(_Out):
         return cls(host=move.host, not_before=move.not_before, moved_from=move.moved_from, moved_by=list(move.moved_by))
 
 
-class PlannedBatchOut(_Out):
+class PlannedBatchOut(ResponseModel):
     """A batch of a plan."""
 
     number: int = Field(description="Number of the batch, from 1.")
@@ -337,7 +328,7 @@ class PlannedBatchOut(_Out):
         )
 
 
-class RolloutPlanOut(_Out):
+class RolloutPlanOut(ResponseModel):
     """Plan of a rollout; nothing was changed. The times are estimates."""
 
     dry_run: Literal[True] = True
@@ -363,7 +354,7 @@ class RolloutPlanOut(_Out):
         )
 
 
-class RolloutHostOut(_Out):
+class RolloutHostOut(ResponseModel):
     """A host of a rollout."""
 
     name: str
@@ -388,7 +379,7 @@ class RolloutHostOut(_Out):
         )
 
 
-class RolloutOut(_Out):
+class RolloutOut(ResponseModel):
     """A rollout as a whole. Its hosts are a separate list, since there may be many."""
 
     id: str
@@ -454,7 +445,3 @@ def decode_rollout(text: str) -> Rollout:
 
 def _to_seconds(span: timedelta | None) -> float | None:
     return None if span is None else span.total_seconds()
-
-
-def _to_timedelta(seconds: float | None) -> timedelta | None:
-    return None if seconds is None else timedelta(seconds=seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from forewarn.core.subscription import (
     Delivery,
@@ -13,7 +13,7 @@ from forewarn.core.subscription import (
     Subscription,
     SubscriptionState,
 )
-from forewarn.wire.control import Moment, Name, Reason
+from forewarn.wire.control import Moment, Name, Reason, RequestModel, ResponseModel
 
 __all__ = [
     "DeliveryOut",
@@ -31,15 +31,7 @@ _NAMES_MAX = 1000
 _DeliveryId = Annotated[str, Field(pattern=r"^[0-9]{1,18}-[^\x00]{1,128}$")]
 
 
-class _In(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Out(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class SubscriptionIn(_In):
+class SubscriptionIn(RequestModel):
     """A subscription to notifications of future audit log entries."""
 
     name: Annotated[
@@ -61,19 +53,19 @@ class SubscriptionIn(_In):
     )
 
 
-class SubscriptionPauseIn(_In):
+class SubscriptionPauseIn(RequestModel):
     """Reason for a pause."""
 
     reason: Reason | None = None
 
 
-class SubscriptionResumeIn(_In):
+class SubscriptionResumeIn(RequestModel):
     """Options for resuming a paused subscription."""
 
     skip: bool = Field(default=False, description="Skip everything that has happened up to now.")
 
 
-class SecretRotationIn(_In):
+class SecretRotationIn(RequestModel):
     """Options for replacing the secret of a subscription."""
 
     at_once: bool = Field(
@@ -81,7 +73,7 @@ class SecretRotationIn(_In):
     )
 
 
-class RedeliveryIn(_In):
+class RedeliveryIn(RequestModel):
     """Selection of dead deliveries to retry."""
 
     ids: Annotated[list[_DeliveryId], Field(max_length=1000)] | None = Field(
@@ -96,7 +88,7 @@ class RedeliveryIn(_In):
         return [(int(sequence), subject) for sequence, _, subject in parts]
 
 
-class SubscriptionOut(_Out):
+class SubscriptionOut(ResponseModel):
     """A subscription. Its secret is shown once, when it is created."""
 
     id: str
@@ -146,7 +138,7 @@ class SubscriptionOut(_Out):
         )
 
 
-class DeliveryOut(_Out):
+class DeliveryOut(ResponseModel):
     """A delivery whose first attempt failed."""
 
     id: str = Field(description="The `id` of the notification.")
@@ -176,13 +168,13 @@ class DeliveryOut(_Out):
         )
 
 
-class RedeliveryOut(_Out):
+class RedeliveryOut(ResponseModel):
     """Number of deliveries that are being retried."""
 
     count: int
 
 
-class PingResultOut(_Out):
+class PingResultOut(ResponseModel):
     """The receiver's answer to a ping."""
 
     delivered: bool

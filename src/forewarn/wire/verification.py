@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pydantic import BaseModel, ConfigDict
-
 from forewarn.core.audit_chain import Chain, ChainFault, ChainHead, ChainVerifier
 from forewarn.errors import InvalidRequest
+from forewarn.wire.control import ResponseModel
 
 __all__ = ["ChainFindingOut", "ChainOut", "HeadsOut", "VerificationOut", "format_head", "parse_noted_heads"]
 
 
-class _Out(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class HeadsOut(_Out):
+class HeadsOut(ResponseModel):
     """Head of each hash chain, as ``CHAIN:SEQUENCE:HASH``."""
 
     heads: list[str]
@@ -27,7 +22,7 @@ class HeadsOut(_Out):
         return cls(heads=[format_head(chain, heads.get(chain, ChainHead())) for chain in Chain])
 
 
-class ChainOut(_Out):
+class ChainOut(ResponseModel):
     """Result for one hash chain."""
 
     chain: Chain
@@ -36,7 +31,7 @@ class ChainOut(_Out):
     head: str
 
 
-class ChainFindingOut(_Out):
+class ChainFindingOut(ResponseModel):
     """A fault in a hash chain."""
 
     chain: Chain
@@ -45,7 +40,7 @@ class ChainFindingOut(_Out):
     message: str
 
 
-class VerificationOut(_Out):
+class VerificationOut(ResponseModel):
     """Result of a verification; `findings` holds at most a hundred of `findings_total`."""
 
     chains: list[ChainOut]
