@@ -172,12 +172,7 @@ async def approve(context: ContextOf, _actor: HostActor, name: str, body: HostAp
         api_version=body.api_version or None,
     )
     approval = await context.engine.authority.approve(body.event_ids, approver)
-    return HostApprovalOut(
-        unknown=list(approval.unknown),
-        approved=list(approval.approved),
-        unchanged=list(approval.unchanged),
-        refused=list(approval.refused),
-    )
+    return HostApprovalOut.model_validate(approval, from_attributes=True)
 
 
 @router.post("/requests")

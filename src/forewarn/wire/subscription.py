@@ -154,18 +154,7 @@ class DeliveryOut(ResponseModel):
     @classmethod
     def from_model(cls, delivery: Delivery) -> DeliveryOut:
         """Build from the model."""
-        d = delivery
-        return cls(
-            id=d.id,
-            sequence=d.sequence,
-            subject=d.subject,
-            kind=d.kind,
-            at=d.at,
-            state=d.state,
-            attempts=d.attempts,
-            next_at=d.next_at,
-            last_error=d.last_error,
-        )
+        return cls.model_validate(delivery, from_attributes=True)
 
 
 class RedeliveryOut(ResponseModel):

@@ -55,10 +55,7 @@ class VerificationOut(ResponseModel):
                 ChainOut(chain=chain, entries=found.entries, gaps=found.gaps, head=format_head(chain, found.head))
                 for chain, found in verifier.chains.items()
             ],
-            findings=[
-                ChainFindingOut(chain=each.chain, sequence=each.sequence, fault=each.fault, message=each.message)
-                for each in verifier.findings
-            ],
+            findings=[ChainFindingOut.model_validate(each, from_attributes=True) for each in verifier.findings],
             findings_total=verifier.findings_total,
         )
 
