@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from bench.postgresql import open_engine
 from forewarn.core.access import Role, Token
-from forewarn.core.decision import ChangeSet
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import Audience, Host, Scope, ScopeKind, VirtualMachine, audience_key
 from forewarn.store import SqlStore
 from forewarn.store.tables import metadata

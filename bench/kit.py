@@ -107,15 +107,15 @@ def _day(count: int) -> float:
 
 
 def _names() -> list[str]:
-    from forewarn.testing.scenario_loader import shipped_scenarios  # noqa: PLC0415 - as above
+    from forewarn.testing.scenario.scenario_loader import shipped_scenarios  # noqa: PLC0415 - as above
 
     return shipped_scenarios()
 
 
 async def _play(name: str) -> float:
     """Seconds for one scenario, reading its file included."""
-    from forewarn.testing.player import ScenarioPlayer, create_lab  # noqa: PLC0415 - as above
-    from forewarn.testing.scenario_loader import load_scenario  # noqa: PLC0415 - as above
+    from forewarn.testing.scenario.scenario_loader import load_scenario  # noqa: PLC0415 - as above
+    from forewarn.testing.trial.player import ScenarioPlayer, create_lab  # noqa: PLC0415 - as above
 
     began_s = time.perf_counter()
     scenario = load_scenario(name)

@@ -23,9 +23,9 @@ from mutmut.mutation.file_mutation import create_mutations
 
 from bench.process import ROOT, BenchError
 from bench.result import Effort, Result, Row
-from forewarn.testing.report import TrialReport
-from forewarn.testing.scenario_loader import Scenario, load_scenario, shipped_scenarios
-from forewarn.testing.trial import try_handler
+from forewarn.testing.scenario.scenario_loader import Scenario, load_scenario, shipped_scenarios
+from forewarn.testing.trial.report import TrialReport
+from forewarn.testing.trial.trial import try_handler
 
 __all__ = ["HANDLERS", "Mutant", "harmless_mutants", "measure", "mutants_of"]
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from forewarn.config import load_settings
-from forewarn.core.decision import ChangeSet
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.decision import ChangeSet
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import MaintenanceState
 from forewarn.observability.logs import configure_logging
 from forewarn.server.service import Service, run_service

@@ -38,15 +38,15 @@ from forewarn.clock import RealClock
 from forewarn.config import Settings
 from forewarn.core.causes import CAUSES, MINIMUM_NOTICE
 from forewarn.core.fault import FAULTS
-from forewarn.core.lifecycle import EVENT_STATUS, TRANSITIONS
+from forewarn.core.maintenance.lifecycle import EVENT_STATUS, TRANSITIONS
 from forewarn.core.model import ACTIVE_STATES, MaintenanceState
 from forewarn.endpoint.fault_registry import FaultRegistry
 from forewarn.endpoint.traffic import EndpointLimits, Traffic
 from forewarn.observability.metrics import Metrics
 from forewarn.publishing.feed import Feed
-from forewarn.testing.player import ScenarioPlayer, StepOutcome, create_lab
-from forewarn.testing.scenario_loader import Scenario, load_scenario, shipped_scenarios
-from forewarn.testing.scenario_schema import encode_scenario_schema
+from forewarn.testing.scenario.scenario_loader import Scenario, load_scenario, shipped_scenarios
+from forewarn.testing.scenario.scenario_schema import encode_scenario_schema
+from forewarn.testing.trial.player import ScenarioPlayer, StepOutcome, create_lab
 from forewarn.util.duration import format_duration
 from forewarn.wire.advice import ADVICE
 from forewarn.wire.document import Event
@@ -121,7 +121,7 @@ def metrics() -> str:
 
 def lifecycle() -> str:
     """The lifecycle, drawn from its table."""
-    text = "# Lifecycle\n\nStates of a maintenance, from `TRANSITIONS` in `core/lifecycle.py`.\n\n```mermaid\nstateDiagram-v2\n"
+    text = "# Lifecycle\n\nStates of a maintenance, from `TRANSITIONS` in `core/maintenance/lifecycle.py`.\n\n```mermaid\nstateDiagram-v2\n"
     for (state, trigger), target in TRANSITIONS.items():
         text += f"    {state or '[*]'} --> {target}: {trigger}\n"
     for end in (s for s in MaintenanceState if s not in ACTIVE_STATES):

@@ -26,9 +26,9 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from forewarn.core.access import Role
-from forewarn.core.alert_schedule import AlertThresholds
-from forewarn.core.decision import DecisionRules
 from forewarn.core.inventory_difference import RemovalLimit
+from forewarn.core.maintenance.alert_schedule import AlertThresholds
+from forewarn.core.maintenance.decision import DecisionRules
 from forewarn.core.usage_limits import UsageLimits
 from forewarn.errors import ConfigError
 from forewarn.net.listen_address import is_loopback_name, parse_host_names

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from forewarn.core.inventory import Inventory
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventType, Host, Scope, ScopeKind, VirtualMachine
 from tests.support.browsing import visit
 from tests.support.service import Running

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from forewarn.core.causes import CAUSES
-from forewarn.core.decision import AudienceDocument
-from forewarn.core.lifecycle import Trigger, apply_trigger
+from forewarn.core.maintenance.decision import AudienceDocument
+from forewarn.core.maintenance.lifecycle import Trigger, apply_trigger
 from forewarn.core.model import Audience, Event, Maintenance, MaintenanceState
 from forewarn.wire.imds import VERSIONS, Dialect, Version, encode_document
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from forewarn.core.decision import ChangeSet
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import Host
 from forewarn.store.contract import Store
 from tests.support.world import NOW

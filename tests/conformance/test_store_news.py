@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from forewarn.core.decision import AudienceDocument, ChangeSet
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.decision import AudienceDocument, ChangeSet
 from forewarn.core.model import Audience, Host, MaintenanceState, PowerState
 from forewarn.errors import Conflict
 from forewarn.store import SqlStore

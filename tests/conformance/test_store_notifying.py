@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from forewarn.core.alert_schedule import AlertCheck
-from forewarn.core.decision import ChangeSet
+from forewarn.core.maintenance.alert_schedule import AlertCheck
+from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import MaintenanceState
 from forewarn.core.subscription import Delivery, DeliveryState, NotificationKind, Subscription, SubscriptionState
 from forewarn.errors import StoreUnavailable

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from forewarn.testing.report import TrialReport
-from forewarn.testing.scenario_loader import load_scenario
-from forewarn.testing.trial import try_handler
+from forewarn.testing.scenario.scenario_loader import load_scenario
+from forewarn.testing.trial.report import TrialReport
+from forewarn.testing.trial.trial import try_handler
 from tests.handlers.planted import CORRECT, PlantedFault, correct_source
 
 __all__ = ["Play", "missing_tool", "play_all"]

@@ -24,7 +24,7 @@ from forewarn.actuators import Progress
 from forewarn.actuators.exec import VARIABLES, CommandLimits, Exec, build_environment
 from forewarn.actuators.exec_run import CommandRun, CommandRunState, prune_runs
 from forewarn.clock import RealClock
-from forewarn.core.actuator_result import RetryPolicy
+from forewarn.core.maintenance.actuator_result import RetryPolicy
 from forewarn.core.model import EventType, Maintenance, MaintenanceState
 from forewarn.errors import ActuatorBusy, ActuatorError, ConfigError
 from forewarn.scheduling.scheduler import SchedulerSettings

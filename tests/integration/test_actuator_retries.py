@@ -17,7 +17,7 @@ import pytest
 from forewarn.actuators import Actuator
 from forewarn.actuators.exec import CommandLimits, Exec
 from forewarn.actuators.webhook import Webhook
-from forewarn.core.actuator_result import RetryPolicy
+from forewarn.core.maintenance.actuator_result import RetryPolicy
 from forewarn.core.model import EntryKind, Maintenance
 from forewarn.scheduling.scheduler import SchedulerSettings
 from tests.support.operator_service import Asked, answer, operator_service

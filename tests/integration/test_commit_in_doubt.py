@@ -12,7 +12,7 @@ import pytest
 from forewarn.clock import RealClock
 from forewarn.config import make_settings
 from forewarn.core.inventory import Inventory
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Host
 from forewarn.engine.transaction import make_thread_runner
 from forewarn.errors import NotFound, StoreUnavailable

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.errors import ConfigError, EndpointRefused, EndpointUnreachable
 from forewarn.testing.conformance import (
     CHECKS,

@@ -32,8 +32,8 @@ from forewarn.actuators import Simulate
 from forewarn.cli.database import add_database, format_progress
 from forewarn.cli.main import format_error
 from forewarn.clock import VirtualClock
-from forewarn.core.decision import DecisionRules
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.decision import DecisionRules
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Scope, ScopeKind
 from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import ConfigError, Conflict, ForewarnError, StoreCorrupt, StoreUnavailable

@@ -35,7 +35,7 @@ from structlog.testing import capture_logs
 
 from forewarn.client.discovery import VARIABLE
 from forewarn.core.inventory import Inventory
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventType, VirtualMachine
 from forewarn.core.model import Host as Machine
 from forewarn.endpoint.server import ListeningSockets

@@ -8,7 +8,7 @@ import pytest
 
 from forewarn.actuators import Simulate
 from forewarn.clock import RealClock
-from forewarn.core.decision import DecisionRules
+from forewarn.core.maintenance.decision import DecisionRules
 from forewarn.core.model import VirtualMachine
 from forewarn.engine.leader_election import LeasedLeadership
 from forewarn.engine.transaction import run_inline

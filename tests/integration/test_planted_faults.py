@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from forewarn.testing.report import TrialReport
-from forewarn.testing.scenario_loader import load_scenario, shipped_scenarios
+from forewarn.testing.scenario.scenario_loader import load_scenario, shipped_scenarios
+from forewarn.testing.trial.report import TrialReport
 from tests.handlers.planted import CORRECT, planted_faults
 from tests.handlers.playing import Play, missing_tool, play_all
 

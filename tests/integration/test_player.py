@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from forewarn.core.fault import FAULTS, FaultPoint
-from forewarn.testing.player import ScenarioPlayer, StepOutcome, create_lab
-from forewarn.testing.scenario_loader import parse_scenario
+from forewarn.testing.scenario.scenario_loader import parse_scenario
+from forewarn.testing.trial.player import ScenarioPlayer, StepOutcome, create_lab
 from tests.support.documents import ROOT
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import yaml
 
-from forewarn.core.approval import ApprovalResult, Approver
+from forewarn.core.maintenance.approval import ApprovalResult, Approver
 from forewarn.host.control_plane_client import ControlPlaneClient
 from tests.support.access import client_of, tenant
 from tests.support.control import error

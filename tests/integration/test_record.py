@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.errors import LimitExceeded
-from forewarn.testing.transcript import EndReason, RequestFailure, Transcript, load_transcript
+from forewarn.testing.transcript.transcript import EndReason, RequestFailure, Transcript, load_transcript
 from tests.support.faulty import document, event, faulty, nothing, reset, says
 from tests.support.service import Running
 from tests.support.spans import GUARD_S

@@ -12,8 +12,8 @@ import pytest
 from forewarn.client import Client, EndpointUnreachable, Pace
 from forewarn.clock import VIRTUAL_START
 from forewarn.errors import ConfigError
-from forewarn.testing.transcript import RequestFailure, Transcript, TranscriptEntry, load_transcript
-from forewarn.testing.transcript_replay import ReplayServer
+from forewarn.testing.transcript.transcript import RequestFailure, Transcript, TranscriptEntry, load_transcript
+from forewarn.testing.transcript.transcript_replay import ReplayServer
 from forewarn.wire import imds
 from tests.support.faulty import document, event
 from tests.support.service import Running, eventually

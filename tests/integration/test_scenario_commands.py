@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.cli.main import run_command_line
-from forewarn.testing.scenario_schema import scenario_schema
+from forewarn.testing.scenario.scenario_schema import scenario_schema
 
 PAUSE = """\
 title: A pause

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from forewarn.clock import ScaledClock
-from forewarn.testing.player import ScenarioPlayer, StepOutcome, create_lab
-from forewarn.testing.scenario_loader import Scenario, load_scenario, shipped_scenarios
-from forewarn.testing.scenario_model import ACTIONS, FaultStep
+from forewarn.testing.scenario.scenario_loader import Scenario, load_scenario, shipped_scenarios
+from forewarn.testing.scenario.scenario_model import ACTIONS, FaultStep
+from forewarn.testing.trial.player import ScenarioPlayer, StepOutcome, create_lab
 from tests.support.documents import ROOT
 
 EXAMPLES = sorted((ROOT / "examples/scenarios").glob("*.yaml"))

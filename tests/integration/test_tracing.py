@@ -15,7 +15,7 @@ import httpx
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from forewarn.core.approval import Approver
+from forewarn.core.maintenance.approval import Approver
 from forewarn.observability.tracing.trace_ids import derive_root_span_id, derive_trace_id
 from tests.support.collector import Collector, Told, collector
 from tests.support.operator_service import operator_service

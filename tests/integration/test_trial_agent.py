@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.testing.scenario_loader import load_scenario, shipped_scenarios
+from forewarn.testing.scenario.scenario_loader import load_scenario, shipped_scenarios
 
 pytestmark = [pytest.mark.slow, pytest.mark.namespaces, pytest.mark.begins_first]
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from forewarn.testing.scenario_loader import load_scenario, shipped_scenarios
+from forewarn.testing.scenario.scenario_loader import load_scenario, shipped_scenarios
 from tests.support.documents import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.begins_first]

@@ -15,7 +15,7 @@ import uvloop
 from forewarn.actuators.webhook import Webhook
 from forewarn.client.exchange import HttpRequest
 from forewarn.client.transport import AsyncHttpTransport
-from forewarn.core.approval import Approver
+from forewarn.core.maintenance.approval import Approver
 from forewarn.errors import ActuatorError, ControlUnreachable, EndpointUnreachable
 from forewarn.host.control_plane_client import ControlPlaneClient
 from forewarn.net.httpx_errors import UNANSWERED

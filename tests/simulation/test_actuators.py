@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from forewarn.actuators import Actuator, Progress, Simulate
-from forewarn.core.actuator_result import RetryPolicy
+from forewarn.core.maintenance.actuator_result import RetryPolicy
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
 from forewarn.errors import ActuationFailed, ActuatorError
 from forewarn.scheduling.scheduler import SchedulerSettings

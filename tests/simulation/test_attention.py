@@ -8,10 +8,10 @@ import pytest
 
 from forewarn.actuators import Simulate
 from forewarn.config import Settings
-from forewarn.core.alert_schedule import AlertThresholds
-from forewarn.core.approval import Approver
-from forewarn.core.decision import DecisionRules
-from forewarn.core.forecast import MaintenanceProblem
+from forewarn.core.maintenance.alert_schedule import AlertThresholds
+from forewarn.core.maintenance.approval import Approver
+from forewarn.core.maintenance.decision import DecisionRules
+from forewarn.core.maintenance.forecast import MaintenanceProblem
 from forewarn.core.model import AuditEntry, EntryKind, Maintenance
 from forewarn.dashboard.board import read_board
 from tests.support.simulated import Simulated, inventory, simulated

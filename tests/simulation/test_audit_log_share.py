@@ -9,8 +9,8 @@ import pytest
 
 from forewarn.core.access import Ownership
 from forewarn.core.audit_chain import ChainVerifier
-from forewarn.core.decision import DecisionRules
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.decision import DecisionRules
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import AuditEntry, EntryKind
 from forewarn.errors import LimitExceeded
 from forewarn.scheduling.scheduler import SchedulerSettings

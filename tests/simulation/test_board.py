@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 import pytest
 
 from forewarn.actuators import Simulate
-from forewarn.core.actuator_result import Progress
-from forewarn.core.alert_schedule import AlertThresholds
-from forewarn.core.forecast import MaintenanceProblem
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.actuator_result import Progress
+from forewarn.core.maintenance.alert_schedule import AlertThresholds
+from forewarn.core.maintenance.forecast import MaintenanceProblem
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Maintenance
 from forewarn.dashboard import board as boards
 from forewarn.dashboard.board import Board, read_board, update_board

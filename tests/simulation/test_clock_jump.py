@@ -8,9 +8,9 @@ import pytest
 
 from forewarn.actuators import Simulate
 from forewarn.config import load_settings
-from forewarn.core.approval import Approver
 from forewarn.core.inventory import Inventory
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.approval import Approver
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EntryKind, Host, MaintenanceState, VirtualMachine
 from forewarn.errors import Conflict
 from forewarn.server.backend import Backend

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from forewarn.core.causes import CAUSES
-from forewarn.core.decision import DecisionRules
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.decision import DecisionRules
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EntryKind, EventSource, EventType, Maintenance, MaintenanceState
 from forewarn.errors import BelowMinimumNotice, Conflict, LimitExceeded
 from tests.support.simulated import Simulated, inventory, simulated

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from forewarn.core.inventory import HostDeclaration
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EntryKind, Host
-from forewarn.core.rollout import RolloutHostState, RolloutSpec
+from forewarn.core.rollout.rollout import RolloutHostState, RolloutSpec
 from forewarn.errors import Conflict, NotFound
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import SCOPES, VMS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from forewarn.core.decision import DecisionRules
 from forewarn.core.inventory import HostDeclaration
 from forewarn.core.inventory_difference import RemovalLimit
+from forewarn.core.maintenance.decision import DecisionRules
 from forewarn.core.model import EntryKind
 from forewarn.errors import Conflict
 from tests.support.simulated import Simulated, inventory, simulated

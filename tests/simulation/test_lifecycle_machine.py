@@ -19,8 +19,8 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forewarn.core.decision import DecisionRules
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.decision import DecisionRules
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Event, Maintenance, MaintenanceState, PowerState, Scope, ScopeKind, VirtualMachine
 from forewarn.core.policy import ExtensionAllowance, Policy
 from forewarn.errors import BelowMinimumNotice, Conflict, IllegalTransition, InvalidRequest, QuietHoursConflict

@@ -20,13 +20,13 @@ from hypothesis import HealthCheck as Trouble
 from hypothesis import Phase, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forewarn.core import rollout_commands as commands
-from forewarn.core.conflicts import is_routine
 from forewarn.core.inventory import Inventory
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.conflicts import is_routine
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Host, Maintenance, MaintenanceState, PowerState, Scope, ScopeKind, VirtualMachine
 from forewarn.core.policy import ExtensionAllowance, Policy
-from forewarn.core.rollout import (
+from forewarn.core.rollout import rollout_commands as commands
+from forewarn.core.rollout.rollout import (
     HealthCheck,
     HealthResult,
     HostOrder,
@@ -36,15 +36,15 @@ from forewarn.core.rollout import (
     RolloutSpec,
     RolloutState,
 )
-from forewarn.core.rollout_decision import (
+from forewarn.core.rollout.rollout_decision import (
     apply_own_step,
     decide_next_steps,
     observe_rollout,
     record_refused,
     record_scheduled,
 )
-from forewarn.core.rollout_plan import RolloutPlan, pause_after, plan_rollout
-from forewarn.core.rollout_step_types import (
+from forewarn.core.rollout.rollout_plan import RolloutPlan, pause_after, plan_rollout
+from forewarn.core.rollout.rollout_step_types import (
     CancelMaintenance,
     CheckHealth,
     RolloutFacts,

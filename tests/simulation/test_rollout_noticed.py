@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.core.rollout import RolloutSpec
+from forewarn.core.rollout.rollout import RolloutSpec
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.simulated_world import SCOPES, VMS
 from tests.support.world import minutes

@@ -13,7 +13,7 @@ import pytest
 
 from forewarn.actuators import Progress, Simulate
 from forewarn.clock import RealClock, VirtualClock
-from forewarn.core.actuator_result import RetryPolicy
+from forewarn.core.maintenance.actuator_result import RetryPolicy
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
 from forewarn.engine.clock_guard import ClockGuard
 from forewarn.errors import InvalidRequest

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from forewarn.clock import VirtualClock
-from forewarn.core.decision import DecisionRules
+from forewarn.core.maintenance.decision import DecisionRules
 from forewarn.core.model import EntryKind, MaintenanceState
-from forewarn.core.rollout import RolloutSpec
+from forewarn.core.rollout.rollout import RolloutSpec
 from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import Conflict, IdempotencyMismatch, NotFound, StoreUnavailable
 from forewarn.scheduling.scheduler import SchedulerSettings

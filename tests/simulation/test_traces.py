@@ -14,7 +14,7 @@ from forewarn.actuators import Actuator
 from forewarn.actuators.contract import TRACEPARENT, Progress
 from forewarn.actuators.traced import TracedActuator
 from forewarn.clock import VirtualClock
-from forewarn.core.actuator_result import RetryPolicy
+from forewarn.core.maintenance.actuator_result import RetryPolicy
 from forewarn.core.model import Maintenance
 from forewarn.errors import ActuationFailed, ActuatorError
 from forewarn.observability.tracing import ActuatorCall, Tracing

@@ -12,10 +12,10 @@ from typing import Any
 
 from forewarn.actuators import Progress
 from forewarn.core.access import Role
-from forewarn.core.approval import Approver
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.approval import Approver
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventType, Maintenance
-from forewarn.core.rollout import RolloutSpec
+from forewarn.core.rollout.rollout import RolloutSpec
 from forewarn.errors import ActuationFailed, ActuatorError
 from forewarn.util.ids import SeededIds
 from tests.support.access import token_of

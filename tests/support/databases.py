@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
-from forewarn.core.decision import ChangeSet
+from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import Audience, AuditEntry, Event, Maintenance, VirtualMachine
 from forewarn.store import MemoryStore, SqlStore, Store
 from forewarn.store.migrate import COMPATIBLE_SINCE

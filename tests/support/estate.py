@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventType, Maintenance
 from tests.support.service import Running
 from tests.support.wire import Wire, approval, get, post

@@ -14,8 +14,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from forewarn.clock import VirtualClock
-from forewarn.core.decision import DecisionRules
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.decision import DecisionRules
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import (
     AuditEntry,
     EntryKind,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from forewarn.core.causes import CAUSES
-from forewarn.core.decision import DecisionRules
+from forewarn.core.maintenance.decision import DecisionRules
 from forewarn.core.model import AuditEntry, EntryKind, Event, EventType, Maintenance, MaintenanceState
 
 __all__ = ["FINAL", "check_audit_log", "check_starts"]

@@ -23,7 +23,7 @@ import uvloop
 
 from forewarn.actuators import Actuator
 from forewarn.config import load_settings
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventType, Maintenance
 from forewarn.endpoint.fastpath import VmConnection
 from forewarn.publishing.feed import Channel

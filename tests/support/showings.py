@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from forewarn.testing.transcript import Transcript, TranscriptEntry
+from forewarn.testing.transcript.transcript import Transcript, TranscriptEntry
 
 __all__ = ["BEGAN", "ID", "event", "shown", "transcript", "transcripts"]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from forewarn.actuators import Actuator, Simulate
 from forewarn.clock import Clock, VirtualClock
-from forewarn.core.approval import ApprovalResult, Approver
-from forewarn.core.decision import DecisionRules
 from forewarn.core.inventory import Inventory
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.approval import ApprovalResult, Approver
+from forewarn.core.maintenance.decision import DecisionRules
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import AuditEntry, EntryKind, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.engine.clock_guard import ClockGuard
 from forewarn.engine.engine import Engine, make_engine

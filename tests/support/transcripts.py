@@ -16,9 +16,15 @@ from forewarn.client import Pace
 from forewarn.client.transport import AsyncHttpTransport
 from forewarn.clock import RealClock, VirtualClock
 from forewarn.net.listen_address import bind_listener, build_socket_url
-from forewarn.testing.transcript import EndReason, Transcript, TranscriptEntry, TranscriptWriter, load_transcript
-from forewarn.testing.transcript_recorder import Recorder
-from forewarn.testing.transcript_replay import ReplayedApproval, ReplayServer
+from forewarn.testing.transcript.transcript import (
+    EndReason,
+    Transcript,
+    TranscriptEntry,
+    TranscriptWriter,
+    load_transcript,
+)
+from forewarn.testing.transcript.transcript_recorder import Recorder
+from forewarn.testing.transcript.transcript_replay import ReplayedApproval, ReplayServer
 from tests.support.service import Running, Vm, eventually
 from tests.support.spans import GUARD_S
 from tests.support.wire import LATEST, approval, post

@@ -11,8 +11,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from forewarn.core.causes import CAUSES, MINIMUM_NOTICE
-from forewarn.core.decision import ChangeSet, Draft
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.decision import ChangeSet, Draft
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import (
     EntryKind,
     EventSource,

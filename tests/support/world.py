@@ -10,20 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from forewarn.core import actuator_result, postponement
-from forewarn.core.actuator_result import ActuatorFailure, Progress, RetryPolicy
-from forewarn.core.approval import ApprovalResult, Approver, approve_events
-from forewarn.core.decision import AudienceDocument, ChangeSet, DecisionRules, Draft, WorkingSet
-from forewarn.core.enablement import disable_audience, enable_audience
-from forewarn.core.ending import (
+from forewarn.core.maintenance import actuator_result, postponement
+from forewarn.core.maintenance.actuator_result import ActuatorFailure, Progress, RetryPolicy
+from forewarn.core.maintenance.approval import ApprovalResult, Approver, approve_events
+from forewarn.core.maintenance.decision import AudienceDocument, ChangeSet, DecisionRules, Draft, WorkingSet
+from forewarn.core.maintenance.enablement import disable_audience, enable_audience
+from forewarn.core.maintenance.ending import (
     cancel_maintenance,
     complete_maintenance,
     fail_maintenance,
     record_extra_impact,
     record_impact,
 )
-from forewarn.core.lifecycle import get_event_status
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.lifecycle import get_event_status
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.planning import plan_maintenance
+from forewarn.core.maintenance.settlement import force_start, settle_maintenances
 from forewarn.core.model import (
     Audience,
     AuditEntry,
@@ -36,8 +38,6 @@ from forewarn.core.model import (
     VirtualMachine,
     audience_key,
 )
-from forewarn.core.planning import plan_maintenance
-from forewarn.core.settlement import force_start, settle_maintenances
 
 __all__ = ["NOW", "Line", "World", "minutes"]
 

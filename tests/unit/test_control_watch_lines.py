@@ -10,8 +10,8 @@ import pytest
 
 from forewarn.control.host_endpoint import _WatchResponse
 from forewarn.core.access import FILE_OPERATOR
-from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience, Host
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.host_watch import HostWatches

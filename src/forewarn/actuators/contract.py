@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Protocol
 
-from forewarn.core.actuator_result import Progress
+from forewarn.core.maintenance.actuator_result import Progress
 from forewarn.core.model import Maintenance
 
 __all__ = ["BEGIN_BEFORE_S", "TRACEPARENT", "Actuator", "Progress"]

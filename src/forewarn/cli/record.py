@@ -22,8 +22,8 @@ from forewarn.util.escape import escape_lines
 from forewarn.util.secrets import open_private
 
 if TYPE_CHECKING:
-    from forewarn.testing.transcript import EndReason, Transcript, TranscriptEntry
-    from forewarn.testing.transcript_recorder import Recorder
+    from forewarn.testing.transcript.transcript import EndReason, Transcript, TranscriptEntry
+    from forewarn.testing.transcript.transcript_recorder import Recorder
 
 __all__ = ["add_from_transcript", "add_record", "add_replay"]
 
@@ -66,8 +66,8 @@ def add_record(app: typer.Typer) -> None:
             from forewarn.client.pace import Pace
             from forewarn.client.transport import AsyncHttpTransport, check_url
             from forewarn.clock import RealClock
-            from forewarn.testing.transcript import TranscriptWriter
-            from forewarn.testing.transcript_recorder import Recorder
+            from forewarn.testing.transcript.transcript import TranscriptWriter
+            from forewarn.testing.transcript.transcript_recorder import Recorder
         output = Output()
         check_url(url)
         for_s = as_span_s(span, "--for")
@@ -227,8 +227,8 @@ def add_replay(app: typer.Typer) -> None:
         with require_testing_extra():
             from forewarn.clock import RealClock
             from forewarn.net.listen_address import bind_listener, build_socket_url, parse_listen
-            from forewarn.testing.transcript import load_transcript
-            from forewarn.testing.transcript_replay import ReplayedApproval, ReplayServer
+            from forewarn.testing.transcript.transcript import load_transcript
+            from forewarn.testing.transcript.transcript_replay import ReplayedApproval, ReplayServer
         output = Output()
         transcript = load_transcript(path)
 
@@ -286,8 +286,8 @@ def add_from_transcript(noun: typer.Typer) -> None:
         changes.
         """
         with require_testing_extra():
-            from forewarn.testing.transcript import load_transcript
-            from forewarn.testing.transcript_conversion import convert_transcript
+            from forewarn.testing.transcript.transcript import load_transcript
+            from forewarn.testing.transcript.transcript_conversion import convert_transcript
         transcript = load_transcript(path)
         _warn_if_truncated(Output(), transcript)
         sys.stdout.write(escape_lines(convert_transcript(transcript)))

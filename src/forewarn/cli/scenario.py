@@ -18,8 +18,8 @@ from forewarn.cli.record import add_from_transcript
 from forewarn.errors import ForewarnError
 
 if TYPE_CHECKING:
-    from forewarn.testing.player import StepOutcome
-    from forewarn.testing.scenario_loader import Scenario
+    from forewarn.testing.scenario.scenario_loader import Scenario
+    from forewarn.testing.trial.player import StepOutcome
 
 __all__ = [
     "ExpectationFailed",
@@ -59,7 +59,7 @@ def add_scenario(app: typer.Typer) -> None:
     def list_scenarios(output: Output) -> None:
         """List the scenarios that come with Forewarn."""
         with require_testing_extra():
-            from forewarn.testing.scenario_loader import load_scenario, shipped_scenarios
+            from forewarn.testing.scenario.scenario_loader import load_scenario, shipped_scenarios
 
         found = [load_scenario(name) for name in shipped_scenarios()]
         content = [
@@ -78,8 +78,8 @@ def add_scenario(app: typer.Typer) -> None:
     def show(which: _Which, output: Output, parameters: SetOption = None) -> None:
         """Show the steps of a scenario with their times, or the errors in its file."""
         with require_testing_extra():
-            from forewarn.testing.scenario_loader import load_scenario
-            from forewarn.testing.scenario_timeline import format_timeline
+            from forewarn.testing.scenario.scenario_loader import load_scenario
+            from forewarn.testing.scenario.scenario_timeline import format_timeline
 
         scenario = load_scenario(which, parse_parameters(parameters))
         content = {
@@ -126,7 +126,7 @@ def add_scenario(app: typer.Typer) -> None:
     ) -> None:
         """Start a temporary service, play a scenario in it, and check that all expectations of the scenario are met."""
         with require_testing_extra():
-            from forewarn.testing.scenario_loader import load_scenario
+            from forewarn.testing.scenario.scenario_loader import load_scenario
 
         scenario = load_scenario(which, parse_parameters(parameters))
         outcomes = asyncio.run(_play_scenario(scenario, clock, speed, output))
@@ -163,7 +163,7 @@ def _add_check(noun: typer.Typer) -> None:
         The exit status is 1 if any scenario has an error.
         """
         with require_testing_extra():
-            from forewarn.testing.scenario_loader import check_scenario
+            from forewarn.testing.scenario.scenario_loader import check_scenario
 
         given = parse_parameters(parameters)
         found = {file: [error.message for error in check_scenario(file, given)] for file in files}
@@ -179,7 +179,7 @@ def _add_check(noun: typer.Typer) -> None:
     def schema() -> None:
         """Print the JSON Schema of scenario files; editors look for it in the folder of the scenario."""
         with require_testing_extra():
-            from forewarn.testing.scenario_schema import encode_scenario_schema
+            from forewarn.testing.scenario.scenario_schema import encode_scenario_schema
 
         sys.stdout.write(encode_scenario_schema())
 
@@ -209,7 +209,7 @@ async def _play_scenario(scenario: Scenario, clock: str, speed: float, output: O
     from forewarn.clock import VIRTUAL_START, ScaledClock
 
     with require_testing_extra():
-        from forewarn.testing.player import ScenarioPlayer, create_lab
+        from forewarn.testing.trial.player import ScenarioPlayer, create_lab
 
     # Both clocks begin at the same time, so that quiet hours are where the file expects them.
     made = None if clock == "virtual" else ScaledClock(speed, VIRTUAL_START)

@@ -30,8 +30,8 @@ from forewarn.cli.try_options import (
 from forewarn.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from forewarn.testing.report import TrialReport
-    from forewarn.testing.scenario_loader import Scenario
+    from forewarn.testing.scenario.scenario_loader import Scenario
+    from forewarn.testing.trial.report import TrialReport
 
 __all__ = ["add_try"]
 
@@ -89,8 +89,8 @@ def add_try(app: typer.Typer) -> None:
             msg = "--set cannot be combined with --all: name one scenario with --scenario"
             raise InvalidRequest(msg)
         with require_testing_extra():
-            from forewarn.testing.report import encode_junit
-            from forewarn.testing.scenario_loader import load_scenario
+            from forewarn.testing.scenario.scenario_loader import load_scenario
+            from forewarn.testing.trial.report import encode_junit
 
         reports = (
             _try_all(output, handler, jobs or _choose_jobs(output, prepared, recovered), how)
@@ -112,7 +112,7 @@ def add_try(app: typer.Typer) -> None:
 
 
 def _try_one(output: Output, scenario: Scenario, handler: list[str], options: dict[str, Any]) -> TrialReport:
-    from forewarn.testing.trial import try_handler
+    from forewarn.testing.trial.trial import try_handler
 
     on_wait = make_wait_printer(output, len(scenario.steps))
     return asyncio.run(try_handler(scenario, handler, on_step=make_step_printer(output), on_wait=on_wait, **options))
@@ -120,8 +120,8 @@ def _try_one(output: Output, scenario: Scenario, handler: list[str], options: di
 
 def _try_all(output: Output, handler: list[str], jobs: int, options: dict[str, Any]) -> list[TrialReport]:
     with require_testing_extra():
-        from forewarn.testing.scenario_loader import load_scenario, shipped_scenarios
-        from forewarn.testing.trial import try_all_scenarios
+        from forewarn.testing.scenario.scenario_loader import load_scenario, shipped_scenarios
+        from forewarn.testing.trial.trial import try_all_scenarios
 
     scenarios = [scenario for scenario in map(load_scenario, shipped_scenarios()) if scenario.only != "play"]
     return asyncio.run(

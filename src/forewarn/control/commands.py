@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 
 from forewarn.control.context import Context, not_found_error
 from forewarn.core.access import Ownership, Principal, is_requested_by_tenant
-from forewarn.core.approval import Approver
+from forewarn.core.maintenance.approval import Approver
+from forewarn.core.maintenance.tenancy import get_tenant_key, get_tenant_name
 from forewarn.core.model import Maintenance
 from forewarn.core.selection import Selection
-from forewarn.core.tenancy import get_tenant_key, get_tenant_name
 from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import Forbidden, InvalidRequest, QuietHoursConflict
 from forewarn.store.contract import Reader

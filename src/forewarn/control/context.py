@@ -22,8 +22,8 @@ from forewarn.control.broadcast import EntryBroadcast
 from forewarn.control.inventory_parser import InventoryParser
 from forewarn.control.refusal_log import RefusalLog
 from forewarn.core.access import FILE_OPERATOR, Principal, Role
-from forewarn.core.decision import ChangeSet
 from forewarn.core.limit_log import LimitLog
+from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import Event, Maintenance
 from forewarn.endpoint.request_journal import RequestJournal
 from forewarn.engine.engine import Engine

@@ -11,7 +11,7 @@ from forewarn.control import commands
 from forewarn.control.context import Caller, ContextOf
 from forewarn.control.maintenance import parse_after
 from forewarn.control.selection_query import SelectionOf
-from forewarn.core.lifecycle import EVENT_STATUS
+from forewarn.core.maintenance.lifecycle import EVENT_STATUS
 from forewarn.core.model import ACTIVE_STATES, EventStatus, MaintenanceState
 from forewarn.core.selection import matches_event
 from forewarn.store.contract import Reader

@@ -17,7 +17,7 @@ from forewarn.control.context import (
 )
 from forewarn.control.inventory import RemoveMissing
 from forewarn.core.access import Role
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.store.contract import Reader
 from forewarn.wire.control import (
     FailurePredictionIn,

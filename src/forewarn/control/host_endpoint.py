@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from forewarn.control.context import Actor, Caller, Context, ContextOf, HostActor, is_still_valid
 from forewarn.core.access import Principal, Token
-from forewarn.core.approval import Approver
+from forewarn.core.maintenance.approval import Approver
 from forewarn.core.model import VirtualMachine
 from forewarn.errors import Forbidden
 from forewarn.publishing.host_watch import HostWatch

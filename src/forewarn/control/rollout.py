@@ -10,7 +10,7 @@ from pydantic import Field
 
 from forewarn.control.context import Actor, Context, ContextOf, IdempotencyHeader
 from forewarn.control.maintenance import parse_after
-from forewarn.core import rollout_commands
+from forewarn.core.rollout import rollout_commands
 from forewarn.errors import Forbidden
 from forewarn.wire.control import PageOut, RequestModel
 from forewarn.wire.rollout import RolloutHostOut, RolloutIn, RolloutOut, RolloutPlanOut, decode_rollout

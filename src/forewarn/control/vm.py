@@ -16,7 +16,7 @@ from forewarn.control.context import (
     read_maintenances_out,
 )
 from forewarn.core.access import FILE_OPERATOR, Principal
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventSource, VirtualMachine, audience_key
 from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import Forbidden

@@ -60,7 +60,7 @@ class EventStatus(StrEnum):
 
 
 class MaintenanceState(StrEnum):
-    """State of a maintenance. `core.lifecycle` holds the transitions."""
+    """State of a maintenance. `core.maintenance.lifecycle` holds the transitions."""
 
     QUEUED = "queued"
     SCHEDULED = "scheduled"
@@ -337,7 +337,9 @@ class Maintenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One audience's view of a maintenance. Its status follows from the maintenance's state (`core.lifecycle`).
+    """One audience's view of a maintenance.
+
+    Its status follows from the maintenance's state (`core.maintenance.lifecycle`).
 
     Attributes:
         id: Upper-case GUID, the same for the whole life (R30).

@@ -10,8 +10,8 @@ from datetime import timedelta
 from forewarn.control import commands
 from forewarn.control.access import ROUTES
 from forewarn.control.context import Context
-from forewarn.core import rollout_commands
 from forewarn.core.access import Principal
+from forewarn.core.rollout import rollout_commands
 from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from forewarn.util.duration import parse_duration

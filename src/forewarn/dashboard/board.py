@@ -17,10 +17,10 @@ from operator import itemgetter
 
 from forewarn.clock import Clock, uptime_s
 from forewarn.control.context import Context
-from forewarn.core import forecast as outlooks
 from forewarn.core.access import Ownership, Principal
-from forewarn.core.alert_schedule import AlertThresholds
-from forewarn.core.forecast import Forecast, MaintenanceProblem, forecast_maintenance
+from forewarn.core.maintenance import forecast as outlooks
+from forewarn.core.maintenance.alert_schedule import AlertThresholds
+from forewarn.core.maintenance.forecast import Forecast, MaintenanceProblem, forecast_maintenance
 from forewarn.core.model import ACTIVE_STATES, EntryKind, Event, Maintenance, MaintenanceState
 from forewarn.store.contract import Reader
 

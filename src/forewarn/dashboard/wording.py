@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
-from forewarn.core.forecast import MaintenanceProblem, MissingVote, NextStep
+from forewarn.core.maintenance.forecast import MaintenanceProblem, MissingVote, NextStep
 from forewarn.core.model import Event, Maintenance, MaintenanceState
 from forewarn.dashboard.board import BoardItem
 

@@ -17,8 +17,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from forewarn.clock import Clock
-from forewarn.core.approval import Approver
 from forewarn.core.fault import FaultPoint, InjectedFault
+from forewarn.core.maintenance.approval import Approver
 from forewarn.endpoint import faulty_responses
 from forewarn.endpoint.authority import Authority
 from forewarn.endpoint.quota import HeldBody, OverLimit, find_exceeded_limit

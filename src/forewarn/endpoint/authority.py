@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from forewarn.core.approval import ApprovalResult, Approver
+from forewarn.core.maintenance.approval import ApprovalResult, Approver
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity
 

@@ -20,9 +20,9 @@ from datetime import datetime
 import uvloop
 
 from forewarn.clock import RealClock
-from forewarn.core.approval import ApprovalResult, Approver
-from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.approval import ApprovalResult, Approver
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.endpoint import messages
 from forewarn.endpoint.app import MetadataApp
 from forewarn.endpoint.descriptors import raise_descriptor_limit

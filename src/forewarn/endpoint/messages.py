@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from forewarn.core.approval import ApprovalResult, Approver
-from forewarn.core.decision import AudienceDocument
 from forewarn.core.limit_log import CallerLimitHits
+from forewarn.core.maintenance.approval import ApprovalResult, Approver
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Maintenance, Scope, VirtualMachine
 from forewarn.endpoint.request_journal import JournalEntry
 from forewarn.endpoint.traffic import EndpointLimits

@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 import structlog
 
 from forewarn.clock import uptime_s
-from forewarn.core.approval import ApprovalResult, Approver
-from forewarn.core.decision import AudienceDocument
+from forewarn.core.maintenance.approval import ApprovalResult, Approver
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Scope, VirtualMachine
 from forewarn.endpoint import messages
 from forewarn.endpoint.pipe import Pipe

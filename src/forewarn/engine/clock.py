@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from forewarn.core.decision import Draft
+from forewarn.core.maintenance.decision import Draft
 from forewarn.core.model import EntryKind
 from forewarn.engine.clock_guard import describe_jump
 from forewarn.engine.idempotency import IdempotencyKey, recall_outcome, save_outcome

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from forewarn.core import enablement, settlement
-from forewarn.core.actuator_result import ActuatorFailure, Progress, RetryPolicy, apply_result, mark_begun
-from forewarn.core.alerting import run_alert_check
-from forewarn.core.decision import ChangeSet, Draft, WorkingSet
+from forewarn.core.maintenance import enablement, settlement
+from forewarn.core.maintenance.actuator_result import ActuatorFailure, Progress, RetryPolicy, apply_result, mark_begun
+from forewarn.core.maintenance.alerting import run_alert_check
+from forewarn.core.maintenance.decision import ChangeSet, Draft, WorkingSet
 from forewarn.core.model import Audience, Maintenance, MaintenanceState
 from forewarn.engine.transaction import Committer, TransactionResult, save_draft
 from forewarn.store.contract import Reader, Transaction

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from forewarn.core.clock_jump import ClockJump
-from forewarn.core.decision import ChangeSet
+from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.endpoint.fault_registry import FaultRegistry
 from forewarn.engine.clock import ClockCommands
 from forewarn.engine.deadlines import DeadlineCommands

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from forewarn.core import enablement
-from forewarn.core.decision import Draft, WorkingSet
 from forewarn.core.fault import FaultPoint, InjectedFault
+from forewarn.core.maintenance import enablement
+from forewarn.core.maintenance.decision import Draft, WorkingSet
 from forewarn.core.model import EntryKind
 from forewarn.endpoint.fault_registry import FaultRegistry
 from forewarn.engine.transaction import Committer, trace_command

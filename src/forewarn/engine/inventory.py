@@ -8,8 +8,6 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
-from forewarn.core import host_failure
-from forewarn.core.decision import Draft, WorkingSet
 from forewarn.core.inventory import (
     HostDeclaration,
     Inventory,
@@ -29,6 +27,8 @@ from forewarn.core.inventory_difference import (
     format_removed_counts,
     format_scope_joins,
 )
+from forewarn.core.maintenance import host_failure
+from forewarn.core.maintenance.decision import Draft, WorkingSet
 from forewarn.core.model import ACTIVE_STATES, EntryKind, Host, Maintenance, Scope, VirtualMachine
 from forewarn.engine.idempotency import IdempotencyKey, recall_outcome, save_outcome
 from forewarn.engine.transaction import Committer, InventoryUpdate, TransactionResult, save_draft, trace_command

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forewarn.core import enablement, settlement
-from forewarn.core.approval import ApprovalResult, Approver, approve_events
-from forewarn.core.decision import Draft, WorkingSet
+from forewarn.core.maintenance import enablement, settlement
+from forewarn.core.maintenance.approval import ApprovalResult, Approver, approve_events
+from forewarn.core.maintenance.decision import Draft, WorkingSet
 from forewarn.core.model import Audience
 from forewarn.engine.transaction import Committer, trace_command
 from forewarn.observability.tracing import Origin

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import ceil
 
-from forewarn.core import ending, planning, postponement, settlement
 from forewarn.core.access import Ownership
-from forewarn.core.announcement import is_warned
 from forewarn.core.causes import CAUSES
-from forewarn.core.decision import Draft, WorkingSet
 from forewarn.core.fault import FaultPoint
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance import ending, planning, postponement, settlement
+from forewarn.core.maintenance.announcement import is_warned
+from forewarn.core.maintenance.decision import Draft, WorkingSet
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.unwarned import find_unwarned_vms
 from forewarn.core.model import Event, Maintenance
-from forewarn.core.unwarned import find_unwarned_vms
 from forewarn.endpoint.fault_registry import FaultRegistry
 from forewarn.engine.idempotency import IdempotencyKey, recall_outcome, save_outcome
 from forewarn.engine.transaction import Committer, TransactionResult, save_draft, trace_command

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from forewarn.core import ending, planning, rollout_commands, rollout_decision, settlement
-from forewarn.core.decision import ChangeSet, Draft, WorkingSet
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance import ending, planning, settlement
+from forewarn.core.maintenance.decision import ChangeSet, Draft, WorkingSet
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
-from forewarn.core.rollout import HealthResult, Rollout, RolloutSpec
-from forewarn.core.rollout_plan import RolloutPlan, plan_rollout
-from forewarn.core.rollout_step_types import (
+from forewarn.core.rollout import rollout_commands, rollout_decision
+from forewarn.core.rollout.rollout import HealthResult, Rollout, RolloutSpec
+from forewarn.core.rollout.rollout_plan import RolloutPlan, plan_rollout
+from forewarn.core.rollout.rollout_step_types import (
     CancelMaintenance,
     CheckHealth,
     RolloutFacts,
@@ -85,7 +86,7 @@ class RolloutCommands:
             self.may_be_active = True
 
     async def plan(self, spec: RolloutSpec) -> RolloutPlan:
-        """Return the plan of a rollout without starting it; see `core.rollout_plan.plan_rollout` for errors."""
+        """Return the plan of a rollout without starting it; see `core.rollout.rollout_plan.plan_rollout` for errors."""
         inventory = await self._committer.read_long(lambda reader: reader.get_inventory())
         would_warn = partial(self._committer.would_warn, spec.cause)
         return plan_rollout(
@@ -127,7 +128,7 @@ class RolloutCommands:
 
         Args:
             rollout_id: Id of the rollout.
-            change: Function of `core.rollout_commands`.
+            change: Function of `core.rollout.rollout_commands`.
             action: Action, as the audit log names it.
             actor: Actor named in the audit log.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from forewarn.core.decision import ChangeSet, Draft
+from forewarn.core.maintenance.decision import ChangeSet, Draft
 from forewarn.core.model import EntryKind
 from forewarn.core.subscription import (
     Delivery,

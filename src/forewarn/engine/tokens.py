@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from forewarn.core.access import Revocation, Role, Token
-from forewarn.core.decision import ChangeSet, Draft
+from forewarn.core.maintenance.decision import ChangeSet, Draft
 from forewarn.core.model import AuditEntry, EntryKind
 from forewarn.engine.ownership import check_owned
 from forewarn.engine.transaction import Committer, TransactionResult, trace_command

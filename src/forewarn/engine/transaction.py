@@ -20,10 +20,10 @@ from functools import partial, wraps
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
 from forewarn.clock import Clock, uptime_s
-from forewarn.core import settlement
-from forewarn.core.announcement import is_announcing, makes_event
-from forewarn.core.decision import AudienceDocument, ChangeSet, DecisionRules, Draft, WorkingSet
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance import settlement
+from forewarn.core.maintenance.announcement import is_announcing, makes_event
+from forewarn.core.maintenance.decision import AudienceDocument, ChangeSet, DecisionRules, Draft, WorkingSet
 from forewarn.core.model import audience_key
 from forewarn.engine.clock_guard import ClockGuard
 from forewarn.engine.leader_election import Leadership, SoleLeader

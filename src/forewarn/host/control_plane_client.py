@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from forewarn.core.approval import ApprovalResult, Approver
+from forewarn.core.maintenance.approval import ApprovalResult, Approver
 from forewarn.errors import ConfigError, ControlRefused, ControlUnreachable, LimitExceeded
 from forewarn.net.httpx_errors import UNANSWERED, describe_error
 

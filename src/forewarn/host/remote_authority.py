@@ -12,9 +12,9 @@ from pathlib import Path
 import structlog
 
 from forewarn.clock import Clock, uptime_s
-from forewarn.core.approval import ApprovalResult, Approver
-from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.approval import ApprovalResult, Approver
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.errors import ConfigError, ControlUnreachable, ForewarnError
 from forewarn.host.control_plane_client import ControlPlaneClient
 from forewarn.publishing.feed import Feed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.core.decision import ChangeSet
+from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import EntryKind
 from forewarn.core.subscription import Subscription, SubscriptionState
 from forewarn.engine.engine import Engine

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from forewarn.core.decision import ChangeSet
+from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import EntryKind, MaintenanceState
 from forewarn.core.subscription import DeliveryState, Subscription
 from forewarn.publishing.feed import Feed

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 
-from forewarn.core.decision import AudienceDocument
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience, MaintenanceState
 from forewarn.wire.imds import CONTENT_TYPE, Dialect, encode_documents
 

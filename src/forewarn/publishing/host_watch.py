@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Host, Scope, VirtualMachine
 from forewarn.errors import LimitExceeded, NotFound
 from forewarn.publishing.feed import Feed

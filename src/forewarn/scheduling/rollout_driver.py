@@ -12,8 +12,8 @@ from datetime import datetime
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.core.rollout import HealthResult
-from forewarn.core.rollout_step_types import CheckHealth
+from forewarn.core.rollout.rollout import HealthResult
+from forewarn.core.rollout.rollout_step_types import CheckHealth
 from forewarn.engine.rollouts import RolloutCommands
 from forewarn.util.duration import format_duration
 from forewarn.util.tasks import cancel_tasks

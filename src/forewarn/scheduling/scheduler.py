@@ -19,8 +19,8 @@ import structlog
 from forewarn.actuators import Actuator
 from forewarn.actuators.contract import BEGIN_BEFORE_S
 from forewarn.clock import Clock, VirtualClock, wait_until_or_event
-from forewarn.core.actuator_result import ActuatorFailure, Progress, RetryPolicy
-from forewarn.core.decision import ChangeSet
+from forewarn.core.maintenance.actuator_result import ActuatorFailure, Progress, RetryPolicy
+from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import Maintenance, MaintenanceState
 from forewarn.engine.engine import Engine
 from forewarn.errors import ActuationFailed, ActuatorBusy, ForewarnError, InvalidRequest, LeaseLost

@@ -18,7 +18,7 @@ import structlog
 from forewarn.actuators import Actuator, Simulate
 from forewarn.clock import Clock
 from forewarn.config import Settings
-from forewarn.core.actuator_result import RetryPolicy
+from forewarn.core.maintenance.actuator_result import RetryPolicy
 from forewarn.core.subscription import DeliveryBackoff
 from forewarn.endpoint import MetadataApp, MetadataServer
 from forewarn.endpoint.authority import Authority

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forewarn.core.approval import ApprovalResult, Approver
+from forewarn.core.maintenance.approval import ApprovalResult, Approver
 from forewarn.endpoint.authority import Authority
 from forewarn.observability.tracing import Tracing
 

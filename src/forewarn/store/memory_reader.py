@@ -14,8 +14,8 @@ from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
 from forewarn.core.access import TENANT_ACTOR_PREFIX, Ownership, Token
-from forewarn.core.alert_schedule import AlertCheck
 from forewarn.core.audit_chain import Chain, ChainLink, ChainPage
+from forewarn.core.maintenance.alert_schedule import AlertCheck
 from forewarn.core.model import (
     Audience,
     AuditEntry,

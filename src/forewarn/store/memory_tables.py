@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from forewarn.core.access import Revocation, Token
-from forewarn.core.alert_schedule import AlertCheck
 from forewarn.core.audit_chain import Chain, ChainHead, ChainLink
+from forewarn.core.maintenance.alert_schedule import AlertCheck
 from forewarn.core.model import Audience, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.subscription import Delivery, Subscription
 from forewarn.errors import StoreUnavailable

@@ -11,9 +11,9 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from forewarn.core.access import Revocation, Token
-from forewarn.core.alert_schedule import AlertCheck
 from forewarn.core.audit_chain import Chain, ChainHead, ChainLink
 from forewarn.core.fast_replace import replace
+from forewarn.core.maintenance.alert_schedule import AlertCheck
 from forewarn.core.model import ACTIVE_STATES, Event, Maintenance, MaintenanceState, VirtualMachine
 from forewarn.core.policy import NO_POLICY
 from forewarn.core.subscription import Delivery, Subscription

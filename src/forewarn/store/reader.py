@@ -14,11 +14,11 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from forewarn.core.access import Ownership, Revocation, Token
-from forewarn.core.alert_schedule import AlertCheck
 from forewarn.core.audit_chain import ChainPage
 from forewarn.core.clock_jump import ClockJump
-from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.alert_schedule import AlertCheck
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import (
     Audience,
     AuditEntry,

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from forewarn.core.access import TENANT_ACTOR_PREFIX, Ownership, Revocation, Token
-from forewarn.core.alert_schedule import AlertCheck
 from forewarn.core.audit_chain import ChainPage
+from forewarn.core.maintenance.alert_schedule import AlertCheck
 from forewarn.core.model import (
     Audience,
     AuditEntry,

@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from forewarn.core.access import Revocation, Token
-from forewarn.core.alert_schedule import AlertCheck
 from forewarn.core.audit_chain import Chain, ChainHead, append_entry
 from forewarn.core.clock_jump import ClockJump
-from forewarn.core.decision import ChangeSet
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.alert_schedule import AlertCheck
+from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import Audience, AuditEntry, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.subscription import Delivery, Subscription
 from forewarn.errors import StoreUnavailable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterable
 
-from forewarn.core.decision import WorkingSet
+from forewarn.core.maintenance.decision import WorkingSet
 from forewarn.core.model import Event, EventType, MaintenanceState, VirtualMachine, audience_key, split_audience_keys
 from forewarn.store.reader import Reader
 

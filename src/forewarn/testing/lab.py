@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 from forewarn.actuators import Actuator
 from forewarn.clock import Clock, VirtualClock
 from forewarn.config import make_settings
-from forewarn.core import decision
-from forewarn.core.approval import ApprovalResult, Approver
-from forewarn.core.decision import ChangeSet
 from forewarn.core.fault import InjectedFault
 from forewarn.core.inventory import Inventory
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance import decision
+from forewarn.core.maintenance.approval import ApprovalResult, Approver
+from forewarn.core.maintenance.decision import ChangeSet
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Event, Maintenance
 from forewarn.endpoint.authority import Authority
 from forewarn.engine.transaction import IdSource

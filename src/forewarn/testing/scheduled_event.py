@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
 
-from forewarn.core.lifecycle import EVENT_STATUS, get_event_status
+from forewarn.core.maintenance.lifecycle import EVENT_STATUS, get_event_status
 from forewarn.core.model import Event, MaintenanceState
 from forewarn.errors import ForewarnError
 from forewarn.testing.lab import Announced

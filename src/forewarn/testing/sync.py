@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from forewarn.clock import VIRTUAL_START, VirtualClock
 from forewarn.core.fault import InjectedFault
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.testing import background_loop
 from forewarn.testing.lab import ACTOR, Announced, Lab
 from forewarn.testing.scheduled_event import ScheduledEvent

@@ -12,7 +12,7 @@ import yaml
 from forewarn.core.causes import DEFAULT_CAUSE
 from forewarn.core.fault import FAULTS
 from forewarn.core.inventory import Inventory
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventSource, EventType, Host, NotificationProfile, VirtualMachine
 from forewarn.errors import InvalidRequest
 from forewarn.util.duration import parse_duration

@@ -11,8 +11,9 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from forewarn.core.causes import CAUSES, DEFAULT_CAUSE
 from forewarn.core.fault import FAULTS, InjectedFault
 from forewarn.core.inventory import InventoryChange
-from forewarn.core.lifecycle import get_event_status
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.lifecycle import get_event_status
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.unwarned import find_unwarned_vms
 from forewarn.core.model import (
     AuditEntry,
     EntryKind,
@@ -27,7 +28,6 @@ from forewarn.core.model import (
     Scope,
     VirtualMachine,
 )
-from forewarn.core.unwarned import find_unwarned_vms
 from forewarn.wire.advice import Advice
 from forewarn.wire.exchange import Exchange
 
@@ -395,7 +395,7 @@ class MaintenanceOut(ResponseModel):
     def from_model(
         cls, maintenance: Maintenance, events: list[Event], would_warn: Callable[[str], bool] | None = None
     ) -> MaintenanceOut:
-        """Build from the model; for `would_warn` see `core.unwarned.find_unwarned_vms`."""
+        """Build from the model; for `would_warn` see `core.maintenance.unwarned.find_unwarned_vms`."""
         m = maintenance
         return cls(
             id=m.id,

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from forewarn.core.lifecycle import get_event_status
+from forewarn.core.maintenance.lifecycle import get_event_status
 from forewarn.core.model import EventSource, EventStatus, EventType, MaintenanceState
 from forewarn.core.vm_history import RecordedApproval, VmHistoryItem
 from forewarn.wire.control import Moment, ResponseModel

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience, Event, EventSource, EventType, Maintenance, MaintenanceState, VirtualMachine
 from forewarn.wire.imds import Dialect
 from forewarn.wire.inventory import InventoryIn, VmIn, to_inventory, to_inventory_in

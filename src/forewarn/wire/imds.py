@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
 
-from forewarn.core.decision import AudienceDocument
-from forewarn.core.lifecycle import get_event_status
+from forewarn.core.maintenance.decision import AudienceDocument
+from forewarn.core.maintenance.lifecycle import get_event_status
 from forewarn.core.model import Event, EventStatus, EventType, Maintenance
 
 __all__ = [

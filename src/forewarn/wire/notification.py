@@ -18,7 +18,7 @@ from pydantic import Field
 
 from forewarn.core.access import Principal
 from forewarn.core.model import AuditEntry, EntryKind, Event, EventSource, EventType, Maintenance, MaintenanceState
-from forewarn.core.rollout import Rollout
+from forewarn.core.rollout.rollout import Rollout
 from forewarn.core.subscription import NotificationKind, Subscription, make_delivery_id
 from forewarn.wire.control import EventOut, Moment, ResponseModel
 

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model
 
 from forewarn.core.causes import DEFAULT_CAUSE
 from forewarn.core.model import EventSource, EventType
-from forewarn.core.rollout import (
+from forewarn.core.rollout.rollout import (
     HOSTS_MAX,
     HealthCheck,
     HostOrder,
@@ -22,8 +22,8 @@ from forewarn.core.rollout import (
     RolloutSpec,
     RolloutState,
 )
-from forewarn.core.rollout_plan import QuietHoursDelay, RolloutBatch, RolloutPlan, check_spec
-from forewarn.core.rollout_step_types import WaitForChange
+from forewarn.core.rollout.rollout_plan import QuietHoursDelay, RolloutBatch, RolloutPlan, check_spec
+from forewarn.core.rollout.rollout_step_types import WaitForChange
 from forewarn.errors import CallerError, InvalidRequest, StoreCorrupt
 from forewarn.util.duration import format_duration, parse_duration
 from forewarn.wire.control import NO_NUL, Moment, RequestModel, ResponseModel, Seconds, to_timedelta

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from email.utils import format_datetime
 
 from forewarn.actuators import Progress, Simulate
-from forewarn.core.approval import Approver
+from forewarn.core.maintenance.approval import Approver
 from forewarn.core.model import Maintenance
 from forewarn.errors import ActuatorError, ForewarnError, StoreUnavailable
 from forewarn.publishing.feed import Channel

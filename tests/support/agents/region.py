@@ -14,8 +14,8 @@ from forewarn.agent.agent import Agent
 from forewarn.agent.record import ApprovalState, EventRecord
 from forewarn.agent.rule import EventStep
 from forewarn.client import AsyncClient
-from forewarn.core.decision import DecisionRules
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.decision import DecisionRules
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import AuditEntry, Event, EventSource, EventType, Maintenance, MaintenanceState
 from forewarn.errors import ForewarnError
 from forewarn.scheduling.scheduler import SchedulerSettings

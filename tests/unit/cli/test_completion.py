@@ -8,7 +8,7 @@ from forewarn.cli.completion import Shell
 from forewarn.cli.main import _NOUNS, run_command_line
 from forewarn.core.causes import CAUSES
 from forewarn.core.fault import FAULTS
-from forewarn.testing.scenario_loader import shipped_scenarios
+from forewarn.testing.scenario.scenario_loader import shipped_scenarios
 
 
 @pytest.mark.parametrize(

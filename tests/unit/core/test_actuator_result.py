@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.actuator_result import PAUSE_MIN, RETRY_MAX, ActuatorFailure, Progress, RetryPolicy
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.actuator_result import PAUSE_MIN, RETRY_MAX, ActuatorFailure, Progress, RetryPolicy
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState, PowerState
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import vm

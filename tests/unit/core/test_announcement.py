@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.announcement import is_announcing, makes_event
-from forewarn.core.decision import DecisionRules
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.announcement import is_announcing, makes_event
+from forewarn.core.maintenance.decision import DecisionRules
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Audience, EntryKind, EventStatus, MaintenanceState, PowerState, Scope, ScopeKind
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import availability_set, scale_set, vm

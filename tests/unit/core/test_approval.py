@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from forewarn.core.approval import ApprovalResult, Approver
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.approval import ApprovalResult, Approver
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EntryKind, Event, EventStatus, Maintenance, MaintenanceState
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import availability_set, scale_set, vm

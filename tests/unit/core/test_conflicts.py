@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from forewarn.core.conflicts import (
+from forewarn.core.maintenance.conflicts import (
     cannot_overlap,
     find_coupled_deletes,
     find_duplicate,
@@ -10,7 +10,7 @@ from forewarn.core.conflicts import (
     is_routine,
     must_queue,
 )
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventSource, EventType, Maintenance, MaintenanceState, VirtualMachine
 from tests.support.world import World
 from tests.unit.core.builders import availability_set, maintenance, vm

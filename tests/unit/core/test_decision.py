@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from forewarn.core.decision import ChangeSet, DecisionRules, Draft, WorkingSet
-from forewarn.core.enablement import disable_audience, enable_audience
-from forewarn.core.ending import cancel_maintenance
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.decision import ChangeSet, DecisionRules, Draft, WorkingSet
+from forewarn.core.maintenance.enablement import disable_audience, enable_audience
+from forewarn.core.maintenance.ending import cancel_maintenance
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.planning import plan_maintenance
+from forewarn.core.maintenance.settlement import settle_maintenances
 from forewarn.core.model import EntryKind, EventStatus, MaintenanceState
-from forewarn.core.planning import plan_maintenance
-from forewarn.core.settlement import settle_maintenances
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import an_event, availability_set, maintenance, vm
 

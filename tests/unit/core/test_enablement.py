@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.decision import DecisionRules
-from forewarn.core.enablement import get_disable_time
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.decision import DecisionRules
+from forewarn.core.maintenance.enablement import get_disable_time
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Audience, EntryKind, EventStatus, MaintenanceState
 from forewarn.core.policy import Policy
 from tests.support.world import NOW, World, minutes

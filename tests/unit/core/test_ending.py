@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EntryKind, EventStatus, EventType, MaintenanceState, PowerState, Scope, ScopeKind
 from forewarn.errors import Conflict, IllegalTransition, InvalidRequest
 from tests.support.world import NOW, World, minutes

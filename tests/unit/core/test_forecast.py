@@ -5,16 +5,16 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from forewarn.core.actuator_result import ActuatorFailure, RetryPolicy, apply_result
-from forewarn.core.alert_schedule import AlertThresholds
-from forewarn.core.forecast import (
+from forewarn.core.maintenance.actuator_result import ActuatorFailure, RetryPolicy, apply_result
+from forewarn.core.maintenance.alert_schedule import AlertThresholds
+from forewarn.core.maintenance.forecast import (
     Forecast,
     MaintenanceProblem,
     MissingVoteReason,
     NextStep,
     forecast_maintenance,
 )
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Maintenance, MaintenanceState
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import availability_set, vm

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from forewarn.core.lifecycle import (
+from forewarn.core.maintenance.lifecycle import (
     EVENT_STATUS,
     TRANSITIONS,
     Trigger,

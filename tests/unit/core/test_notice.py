@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.announcement import ceil_to_second
 from forewarn.core.causes import CAUSES
-from forewarn.core.decision import DecisionRules
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.announcement import ceil_to_second
+from forewarn.core.maintenance.decision import DecisionRules
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.notice import get_minimum_notice
 from forewarn.core.model import EventSource, EventType, MaintenanceState
-from forewarn.core.notice import get_minimum_notice
 from forewarn.errors import BelowMinimumNotice, InvalidRequest
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import availability_set, vm

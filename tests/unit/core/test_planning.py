@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from forewarn.core.causes import CAUSES
-from forewarn.core.decision import DecisionRules
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.decision import DecisionRules
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.start_groups import split_into_groups
 from forewarn.core.model import (
     EventSource,
     EventStatus,
@@ -19,7 +20,6 @@ from forewarn.core.model import (
     VirtualMachine,
 )
 from forewarn.core.policy import Policy
-from forewarn.core.start_groups import split_into_groups
 from forewarn.errors import (
     BelowMinimumNotice,
     CallerError,

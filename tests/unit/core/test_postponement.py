@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from forewarn.core.decision import DecisionRules
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.decision import DecisionRules
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
 from forewarn.core.policy import ExtensionAllowance, Policy
 from forewarn.errors import Conflict, InvalidRequest, QuietHoursConflict

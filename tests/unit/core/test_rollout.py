@@ -9,7 +9,7 @@ import pytest
 
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host
-from forewarn.core.rollout import (
+from forewarn.core.rollout.rollout import (
     ENDED_STATES,
     OVER_STATES,
     HealthResult,
@@ -19,8 +19,14 @@ from forewarn.core.rollout import (
     RolloutSpec,
     RolloutState,
 )
-from forewarn.core.rollout_commands import abort_rollout, create_rollout, pause_rollout, resume_rollout, start_rollout
-from forewarn.core.rollout_lifecycle import (
+from forewarn.core.rollout.rollout_commands import (
+    abort_rollout,
+    create_rollout,
+    pause_rollout,
+    resume_rollout,
+    start_rollout,
+)
+from forewarn.core.rollout.rollout_lifecycle import (
     HOST_TRANSITIONS,
     TRANSITIONS,
     HostTrigger,
@@ -30,7 +36,7 @@ from forewarn.core.rollout_lifecycle import (
     check_host,
     check_rollout,
 )
-from forewarn.core.rollout_plan import plan_rollout
+from forewarn.core.rollout.rollout_plan import plan_rollout
 from forewarn.errors import Conflict, IllegalTransition
 from tests.support.world import NOW
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from forewarn.core.inventory import Inventory
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventType, Host, Maintenance, MaintenanceState, Scope, VirtualMachine
-from forewarn.core.rollout import (
+from forewarn.core.rollout.rollout import (
     HealthCheck,
     HealthResult,
     Rollout,
@@ -20,17 +20,23 @@ from forewarn.core.rollout import (
     RolloutSpec,
     RolloutState,
 )
-from forewarn.core.rollout_commands import abort_rollout, create_rollout, pause_rollout, resume_rollout, start_rollout
-from forewarn.core.rollout_decision import (
+from forewarn.core.rollout.rollout_commands import (
+    abort_rollout,
+    create_rollout,
+    pause_rollout,
+    resume_rollout,
+    start_rollout,
+)
+from forewarn.core.rollout.rollout_decision import (
     apply_own_step,
     decide_next_steps,
     observe_rollout,
     record_refused,
     record_scheduled,
 )
-from forewarn.core.rollout_lifecycle import RolloutTrigger
-from forewarn.core.rollout_plan import plan_rollout
-from forewarn.core.rollout_step_types import (
+from forewarn.core.rollout.rollout_lifecycle import RolloutTrigger
+from forewarn.core.rollout.rollout_plan import plan_rollout
+from forewarn.core.rollout.rollout_step_types import (
     CancelMaintenance,
     CheckHealth,
     FinishRollout,

@@ -8,8 +8,8 @@ import pytest
 
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import EventSource, Host, MaintenanceState, PowerState, Scope, ScopeKind, VirtualMachine
-from forewarn.core.rollout import RolloutSpec
-from forewarn.core.rollout_domains import FAULT_DOMAIN, UPDATE_DOMAIN, InventorySurvey, Occupancy, blocks_hosts
+from forewarn.core.rollout.rollout import RolloutSpec
+from forewarn.core.rollout.rollout_domains import FAULT_DOMAIN, UPDATE_DOMAIN, InventorySurvey, Occupancy, blocks_hosts
 from tests.unit.core.builders import availability_set, maintenance, vm
 
 SPEC = RolloutSpec(name="kernel", cause="host-maintenance")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from forewarn.core.decision import DecisionRules
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.decision import DecisionRules
 from forewarn.core.model import EventType, Host, PowerState, Scope, ScopeKind, VirtualMachine
 from forewarn.core.policy import Policy
-from forewarn.core.rollout import HOSTS_MAX, HostOrder, RolloutSpec
-from forewarn.core.rollout_plan import RolloutPlan, check_spec, pause_after, plan_rollout
+from forewarn.core.rollout.rollout import HOSTS_MAX, HostOrder, RolloutSpec
+from forewarn.core.rollout.rollout_plan import RolloutPlan, check_spec, pause_after, plan_rollout
 from forewarn.errors import (
     BelowMinimumNotice,
     CallerError,

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.decision import DecisionRules, Draft, WorkingSet
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.decision import DecisionRules, Draft, WorkingSet
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.settlement import get_ready_time, is_approved_by_all
 from forewarn.core.model import EntryKind, EventStatus, Maintenance, MaintenanceState
-from forewarn.core.settlement import get_ready_time, is_approved_by_all
 from forewarn.errors import Conflict, IllegalTransition
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import an_event, availability_set, maintenance, scale_set, vm

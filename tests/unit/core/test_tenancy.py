@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.approval import Approver
-from forewarn.core.decision import DecisionRules
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.approval import Approver
+from forewarn.core.maintenance.decision import DecisionRules
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EntryKind, EventSource, EventStatus, EventType, MaintenanceState, Scope, ScopeKind
 from forewarn.core.policy import NO_POLICY, Policy
 from forewarn.errors import Conflict, QuietHoursConflict

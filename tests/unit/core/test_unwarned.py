@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from forewarn.core.maintenance.unwarned import find_unwarned_vms
 from forewarn.core.model import MaintenanceState
-from forewarn.core.unwarned import find_unwarned_vms
 from tests.support.world import NOW
 from tests.unit.core.builders import an_event, maintenance, vm
 

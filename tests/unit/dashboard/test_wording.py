@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from forewarn.core.alert_schedule import AlertThresholds
-from forewarn.core.forecast import MaintenanceProblem, forecast_maintenance
-from forewarn.core.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.alert_schedule import AlertThresholds
+from forewarn.core.maintenance.forecast import MaintenanceProblem, forecast_maintenance
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Maintenance, MaintenanceState
 from forewarn.dashboard import wording
 from forewarn.dashboard.board import BoardItem

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from forewarn.core.approval import ApprovalResult, Approver
-from forewarn.core.decision import AudienceDocument
 from forewarn.core.limit_log import CallerKind, CallerLimitHits
+from forewarn.core.maintenance.approval import ApprovalResult, Approver
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience, EventType, MaintenanceState, NotificationProfile, Scope
 from forewarn.core.policy import Policy
 from forewarn.endpoint import messages

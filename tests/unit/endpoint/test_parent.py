@@ -9,9 +9,9 @@ from typing import NoReturn, cast
 import pytest
 
 from forewarn.clock import VirtualClock
-from forewarn.core.approval import ApprovalResult, Approver
-from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.approval import ApprovalResult, Approver
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience
 from forewarn.endpoint.fault_registry import FaultRegistry
 from forewarn.endpoint.messages import ApproveCall, CallResult, SyncReply, SyncRequest, encode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from forewarn.core.approval import Approver
+from forewarn.core.maintenance.approval import Approver
 from forewarn.errors import ControlUnreachable, LimitExceeded
 from forewarn.host.control_plane_client import ControlPlaneClient
 

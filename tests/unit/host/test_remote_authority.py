@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from forewarn.clock import RealClock
-from forewarn.core.approval import ApprovalResult, Approver
-from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.approval import ApprovalResult, Approver
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience, Host
 from forewarn.errors import ConfigError
 from forewarn.host import remote_authority

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from forewarn.core.decision import AudienceDocument, ChangeSet
+from forewarn.core.maintenance.decision import AudienceDocument, ChangeSet
 from forewarn.core.model import Audience, AuditEntry, EntryKind, MaintenanceState
 from forewarn.observability.metrics import Metrics
 from forewarn.publishing.feed import Feed

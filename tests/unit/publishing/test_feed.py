@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from forewarn.core.decision import AudienceDocument
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience, Event, Maintenance, MaintenanceState
 from forewarn.publishing.feed import Feed
 from forewarn.wire.imds import Dialect

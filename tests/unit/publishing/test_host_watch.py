@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience, Host
 from forewarn.errors import LimitExceeded, NotFound
 from forewarn.publishing.feed import Feed

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory, extract_changes
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience, Host
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity, InventoryDelta

@@ -16,10 +16,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from forewarn.core.alert_schedule import AlertCheck
 from forewarn.core.audit_chain import ChainPage
-from forewarn.core.decision import ChangeSet, WorkingSet
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.alert_schedule import AlertCheck
+from forewarn.core.maintenance.decision import ChangeSet, WorkingSet
 from forewarn.core.model import (
     Audience,
     AuditEntry,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from forewarn.errors import ConfigError
-from forewarn.testing.scenario_loader import Scenario, check_scenario, load_scenario, parse_scenario
-from forewarn.testing.scenario_model import ScheduleStep, StepTime
+from forewarn.testing.scenario.scenario_loader import Scenario, check_scenario, load_scenario, parse_scenario
+from forewarn.testing.scenario.scenario_model import ScheduleStep, StepTime
 
 HEAD = """\
 title: A test

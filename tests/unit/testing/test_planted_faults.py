@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.testing import handler_coordinator, preparation, trial
+from forewarn.testing.trial import handler_coordinator, preparation, trial
 from forewarn.wire.advice import ADVICE
 from tests.handlers.page import PAGE, planted_faults_page
 from tests.handlers.planted import CORRECT, PlantedFault, correct_source, planted_faults

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from forewarn.testing.handler_coordinator import HandlerCoordinator
-from forewarn.testing.reaction_time import ProcessorWait, ReactionTimer
+from forewarn.testing.trial.handler_coordinator import HandlerCoordinator
+from forewarn.testing.trial.reaction_time import ProcessorWait, ReactionTimer
 
 LIMIT_S = 5.0
 ROUND_S = 0.125

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.errors import ConfigError, NotFound
-from forewarn.testing.scenario_loader import load_scenario, parse_scenario, shipped_scenarios
+from forewarn.testing.scenario.scenario_loader import load_scenario, parse_scenario, shipped_scenarios
 
 HEAD = """\
 title: A test

@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 
 from forewarn.errors import ConfigError
-from forewarn.testing.scenario_loader import parse_scenario
-from forewarn.testing.scenario_model import SCHEMA_LINE
-from forewarn.testing.scenario_schema import scenario_schema
+from forewarn.testing.scenario.scenario_loader import parse_scenario
+from forewarn.testing.scenario.scenario_model import SCHEMA_LINE
+from forewarn.testing.scenario.scenario_schema import scenario_schema
 from forewarn.wire.yaml_source import YamlSource
 
 ROOT = Path(__file__).parents[3]

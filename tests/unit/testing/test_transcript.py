@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forewarn.errors import ConfigError, LimitExceeded
-from forewarn.testing.transcript import (
+from forewarn.testing.transcript.transcript import (
     SIZE_BYTES_MAX,
     EndReason,
     RequestFailure,

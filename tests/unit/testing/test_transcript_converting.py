@@ -7,10 +7,10 @@ from datetime import timedelta
 
 from hypothesis import given
 
-from forewarn.testing.scenario_loader import Scenario, parse_scenario
-from forewarn.testing.scenario_model import ExpectStep, FaultStep, ScheduleStep, StepTime, TimelineStep
-from forewarn.testing.transcript import RequestFailure, Transcript, TranscriptEntry
-from forewarn.testing.transcript_conversion import convert_transcript
+from forewarn.testing.scenario.scenario_loader import Scenario, parse_scenario
+from forewarn.testing.scenario.scenario_model import ExpectStep, FaultStep, ScheduleStep, StepTime, TimelineStep
+from forewarn.testing.transcript.transcript import RequestFailure, Transcript, TranscriptEntry
+from forewarn.testing.transcript.transcript_conversion import convert_transcript
 from tests.support.showings import ID, event, shown, transcript, transcripts
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from forewarn.core.decision import AudienceDocument
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience, Event, EventSource, EventType, Maintenance, MaintenanceState
 from forewarn.wire.imds import VERSIONS, Dialect, Version, encode_document
 

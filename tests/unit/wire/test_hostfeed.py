@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.core.decision import AudienceDocument
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience, EventSource, EventType, Host, MaintenanceState
 from forewarn.wire.hostfeed import (
     ALIVE,

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import EventType, Host
-from forewarn.core.rollout import (
+from forewarn.core.rollout.rollout import (
     ENDED_STATES,
     HOSTS_MAX,
     HealthCheck,
@@ -27,10 +27,10 @@ from forewarn.core.rollout import (
     RolloutSpec,
     RolloutState,
 )
-from forewarn.core.rollout_commands import create_rollout, start_rollout
-from forewarn.core.rollout_decision import record_refused, record_scheduled
-from forewarn.core.rollout_plan import plan_rollout
-from forewarn.core.rollout_step_types import WaitForChange
+from forewarn.core.rollout.rollout_commands import create_rollout, start_rollout
+from forewarn.core.rollout.rollout_decision import record_refused, record_scheduled
+from forewarn.core.rollout.rollout_plan import plan_rollout
+from forewarn.core.rollout.rollout_step_types import WaitForChange
 from forewarn.errors import BelowMinimumNotice, CallerError, ConfigError, InvalidRequest, StoreCorrupt
 from forewarn.wire.rollout import (
     AT_ONCE_MAX,

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from forewarn.core.access import Principal, is_requested_by_tenant
 from forewarn.core.causes import CAUSES
-from forewarn.core.lifecycle import Trigger, get_event_status, is_allowed
+from forewarn.core.maintenance.lifecycle import Trigger, get_event_status, is_allowed
+from forewarn.core.maintenance.unwarned import find_unwarned_vms
 from forewarn.core.model import AuditEntry, EntryKind, Event, Maintenance, MaintenanceState
 from forewarn.core.policy import Policy
 from forewarn.core.selection import Selection
-from forewarn.core.unwarned import find_unwarned_vms
 from forewarn.dashboard import wording
 from forewarn.dashboard.actions import list_allowed_buttons
 from forewarn.dashboard.board import make_last_poll_lookup, read_item

@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from forewarn.clock import Clock
-from forewarn.core.approval import Approver
-from forewarn.core.decision import ChangeSet
+from forewarn.core.maintenance.approval import Approver
+from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import Maintenance
 from forewarn.errors import ConfigError
 

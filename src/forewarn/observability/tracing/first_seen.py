@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from forewarn.clock import Clock
-from forewarn.core.decision import AudienceDocument
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.observability.tracing import Tracing
 from forewarn.observability.tracing.maintenance_spans import MaintenanceSpan
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from forewarn.core.decision import ChangeSet
+from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import AuditEntry, EntryKind, Maintenance
 
 __all__ = ["NAMES_MAX", "MaintenanceSpan", "Value", "build_attributes", "build_list_attributes", "derive_spans"]

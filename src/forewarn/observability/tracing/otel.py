@@ -24,8 +24,8 @@ from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanK
 
 from forewarn import __version__
 from forewarn.clock import Clock
-from forewarn.core.approval import Approver
-from forewarn.core.decision import ChangeSet
+from forewarn.core.maintenance.approval import Approver
+from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import Maintenance
 from forewarn.errors import ForewarnError
 from forewarn.observability.tracing import ActuatorCall, Origin, Tracing, trace_ids

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from forewarn.clock import VirtualClock
-from forewarn.core.decision import AudienceDocument
+from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience, Event
 from forewarn.observability.tracing import Tracing
 from forewarn.observability.tracing.first_seen import FirstSeenDetector

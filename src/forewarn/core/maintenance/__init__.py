@@ -1,0 +1,1 @@
+"""Decisions about maintenances: planning, announcement, approval, start, end, and when to check them."""

@@ -1,0 +1,1 @@
+"""Decisions about rollouts: plans, batches, budgets, progress."""

@@ -1,0 +1,1 @@
+"""Transcripts of metadata endpoints: recording, replay, conversion into scenarios."""

@@ -1,0 +1,1 @@
+"""Playing a scenario, and trying a handler beside it."""
