@@ -32,9 +32,11 @@ PAGE = ROOT / "docs/explanation/security.md"
 """The page that shows the measured attacks beside the threats."""
 
 _PREFACE = (
-    '`make bench ARGS="--only isolation"` measures what each attack costs well-behaved callers, with the service on '
-    "one core. The table shows the p95 of their latency in milliseconds, before and during the attack, counted from "
-    "the time at which a call was due to be sent. Allowed is up to ten times the p95 before the attack, plus 50 ms."
+    '`make bench ARGS="--only isolation"` measures what each attack costs other callers, with the service on one core. '
+    "A row shows the kind of call that came nearest to its limit: `list` gets the list of maintenances, `dashboard` "
+    "the overview. *Before* and *during* are the p95 of its latency in milliseconds, counted from the time at which a "
+    "call was due to be sent. *Allowed* is ten times the p95 before the attack, plus 50 ms. *Memory* is the growth of "
+    "the service."
 )
 _BEGIN, _END = "<!-- measured attacks: begin -->", "<!-- measured attacks: end -->"
 
@@ -245,7 +247,7 @@ def _attacks(service: Service) -> list[Attack]:
         ),
         Attack(
             name="requests",
-            title="eight callers list requests",
+            title="eight callers ask for the list of recent requests",
             test="test_control_requests.py::test_while_requests_are_listed_others_are_answered_and_a_second_listing_waits",
             calls=everybody,
             work={"headers": service.operator},

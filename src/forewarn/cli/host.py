@@ -120,7 +120,7 @@ def _add_predict_failure(noun: typer.Typer) -> None:
         force: ForceOption = False,
         reason: ForceReasonOption = None,
     ) -> None:
-        """Report that a host will probably fail. Each VM of the host is moved when the time of --in is over.
+        """Report that a host will probably fail. Each VM of the host is moved at NotBefore, which --in sets.
 
         A VM that has asked for events is warned by an event. If the event is approved, the VM is moved earlier.
         """

@@ -19,8 +19,9 @@ def add_limit(app: typer.Typer) -> None:
     def list_limits(connection: ControlConnection, output: Output) -> None:
         """List callers with their usage and the limits they have reached; the latest to reach a limit come first.
 
-        VMs and unknown addresses are listed once they reach a limit at the metadata endpoint. Each replica counts
-        separately. An endpoint on a host reports only totals, in its own metrics.
+        Callers with a token are listed from their first call on. VMs and unknown addresses are listed only after they
+        have reached a limit at the metadata endpoint. Each replica counts separately. An endpoint on a host reports
+        only totals, in its own metrics.
         """
         found = connection.get("/v1/limits", limit=1000)["items"]
         if output.print_if_json(found):

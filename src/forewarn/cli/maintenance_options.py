@@ -106,7 +106,7 @@ TurnsOutAsOption = Annotated[
     typer.Option(
         case_sensitive=False,
         metavar="Freeze",
-        help="Announce a Reboot, but only freeze the VMs; the only value is Freeze.",
+        help="Announce a Reboot that turns out as a Freeze: no VM restarts. The value must be Freeze.",
         rich_help_panel=_WHAT,
     ),
 ]

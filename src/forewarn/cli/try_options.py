@@ -39,8 +39,8 @@ AllOption = Annotated[
     bool,
     typer.Option(
         "--all",
-        help="Run the handler in every shipped scenario except those for 'forewarn scenario play' only; several at a "
-        "time.",
+        help="Run the handler in every shipped scenario except those that only 'forewarn scenario play' accepts. "
+        "Several scenarios run at a time.",
     ),
 ]
 JobsOption = Annotated[

@@ -27,7 +27,7 @@ class FaultPoint(StrEnum):
     """Status other than 200, before anything is done."""
 
     TIME = "time"
-    """After everything is done: the response is late or never sent."""
+    """The response is late, and right when it is sent; or it is never sent, though the request has taken effect."""
 
     DOCUMENT = "document"
     """Content of the response to a GET."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from xml.etree import ElementTree as ET
 
@@ -34,6 +35,7 @@ from forewarn.testing.conformance.raw_reply import RawReply
 from forewarn.testing.conformance.raw_request import RawRequest, build_get, build_post, encode_approval
 from forewarn.testing.conformance.run import parse_address
 from forewarn.testing.conformance.sources import SOURCES, get_sources
+from forewarn.testing.conformance.transcripts import TRANSCRIPTS, read_golden_transcript
 from forewarn.testing.conformance.version_table import METADATA_MISSING, NEWEST, VERSIONS
 from forewarn.wire import imds
 
@@ -262,3 +264,16 @@ def test_the_incarnation_grows_by_one_with_a_single_change(
     """R42."""
     (check,) = select_checks(["incarnation-growth"])
     assert check.run(Documents((1, before), (1 + growth, after))).verdict is verdict
+
+
+PUBLISHED = {"1.0": "c6d47ab35a2da5c4"}
+"""Digest of the checks and golden transcripts of each version of the suite that was published; none is ever edited."""
+
+
+def test_checks_and_transcripts_that_change_get_a_new_version() -> None:
+    """Others compare results by the version, so one version means the same checks everywhere."""
+    rows = [(check.code, check.numbers, check.title, check.phase.name, check.needs_document) for check in CHECKS]
+    digest = hashlib.sha256(repr(rows).encode())
+    for name in TRANSCRIPTS:
+        digest.update("\n".join(read_golden_transcript(name)).encode())
+    assert PUBLISHED.get(SUITE_VERSION) == digest.hexdigest()[:16], "let SUITE_VERSION grow, and add its digest here"
