@@ -66,6 +66,6 @@ def compare_clocks(
     if abs(by) > jump_max:
         return ClockComparison(start=start, uptime_s=uptime_s), ClockJump(by=by, at=now)
     # Only this part of the difference can be slewing. The rest is kept, so that small steps add up to a jump.
-    slewed = min(timedelta(seconds=_SLEW_MAX * max(uptime_s - previous.uptime_s, 0.0)), jump_max)
+    slewed = timedelta(seconds=_SLEW_MAX * max(uptime_s - previous.uptime_s, 0.0))
     followed = min(max(by, -slewed), slewed)
     return ClockComparison(start=previous.start + followed, uptime_s=uptime_s), None

@@ -41,8 +41,7 @@ class ClockGuard:
         self.jumps += 1
         # Keep the first jump: a second one, such as a step back, does not make the clock trustworthy again.
         if self.jump is None:
-            self.distrust(jump)
-            self.is_stored = False
+            self.distrust(jump, is_stored=False)
             _log.error("the clock has jumped: due work is held until it is confirmed", by_s=jump.by.total_seconds())
 
     def detect_setback(self, newest: datetime, now: datetime) -> None:
@@ -50,13 +49,19 @@ class ClockGuard:
         # No monotonic clock spans a restart, so the audit log is the only witness of the time before.
         if now < newest - self._jump_max and self.jump is None:
             self.jumps += 1
-            self.distrust(ClockJump(by=now - newest, at=now))
-            self.is_stored = False
+            self.distrust(ClockJump(by=now - newest, at=now), is_stored=False)
             _log.error("the clock is behind the audit log: due work is held until it is confirmed")
 
-    def distrust(self, jump: ClockJump) -> None:
-        """Stop trusting the clock; the jump is stored in the database."""
-        self.jump, self.is_stored = jump, True
+    def distrust(self, jump: ClockJump, *, is_stored: bool = True) -> None:
+        """Stop trusting the clock.
+
+        Args:
+            jump: The jump.
+            is_stored: True if it is stored in the database.
+        """
+        # In this order: a jump taken for stored while it is not would be forgotten by the next look at the database.
+        self.is_stored = is_stored
+        self.jump = jump
 
     def trust_again(self) -> None:
         """Trust the clock again, as it is now."""
