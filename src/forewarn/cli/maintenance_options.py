@@ -36,7 +36,9 @@ _RULES = "Override"
 NoticeOption = Annotated[
     str | None,
     typer.Option(
-        metavar="SPAN", help="Time from announcement to NotBefore. (default: the minimum)", rich_help_panel=_WHEN
+        metavar="SPAN",
+        help="Time from announcement to NotBefore. (default: that of the cause, at least the minimum)",
+        rich_help_panel=_WHEN,
     ),
 ]
 ForceOption = Annotated[
