@@ -55,7 +55,7 @@ def test_a_busy_event_loop_does_not_make_a_slow_response_slower(monkeypatch: pyt
     async def sleep_longer(seconds: float) -> None:
         await sleep(seconds + 0.5)
 
-    monkeypatch.setattr(faulty_responses.asyncio, "sleep", sleep_longer)
+    monkeypatch.setattr(asyncio, "sleep", sleep_longer)
     line, took_s = written_slowly()
     assert b"".join(line.pieces) == CONTENT
     assert took_s < SPAN_S + 1.0
