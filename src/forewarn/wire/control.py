@@ -255,7 +255,8 @@ class ExtendIn(RequestModel):
     by_s: Annotated[float, Field(gt=0, le=_SPAN_MAX_S, allow_inf_nan=False)]
     scope: Name | None = Field(
         None,
-        description="Scope or standalone VM that needs the time, as events name it. Optional if there is only one.",
+        description="Scope or standalone VM that needs the time. Optional if there is only one. If a scope and a VM "
+        "have the same name, `scope:NAME` or `vm:NAME`.",
     )
     reason: Reason | None = None
 

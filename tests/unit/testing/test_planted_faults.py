@@ -18,6 +18,7 @@ from tests.handlers.planted import CORRECT, PlantedFault, correct_source, plante
 
 ALL = planted_faults()
 FAULTS = [fault for fault in ALL if not fault.is_harmless]
+LINES_MAX = 100
 CODE_LINES_MAX = 80  # without blank lines and comments
 
 # Checks that a fault in a correct handler would not need: what shows them.
@@ -74,6 +75,7 @@ def test_every_fault_is_planted_in_this_language(language: str) -> None:
 @pytest.mark.parametrize("language", CORRECT)
 def test_a_correct_handler_is_short_enough_to_be_copied(language: str) -> None:
     lines = [line.strip() for line in correct_source(language).splitlines()]
+    assert len(lines) < LINES_MAX
     assert len([line for line in lines if line and not line.startswith(("#", "//"))]) < CODE_LINES_MAX
 
 
