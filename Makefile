@@ -1,16 +1,16 @@
-# Every target bootstraps .venv by itself; python3, python3-venv and make are all that has to be there.
-# `make test ARGS="-k approval"` hands ARGS to pytest, or to the demo or the benchmark.
+# Every target creates .venv if necessary: the machine needs only python3, python3-venv and make.
+# ARGS is passed to the program that the target runs: `make test ARGS="-k approval"` passes it to pytest.
 
 PYTHON ?= python3
 ARGS ?=
 
-# Tests wait for processes and time-outs a third of their time: three at once keep two cores busy.
+# Tests spend a third of their time waiting for processes and time-outs: three workers keep two cores busy.
 TEST_WORKERS ?= 3
 
-# Most slow tests spend most of their time waiting for processes: this many at once keep two cores busy.
+# Slow tests spend most of their time waiting for processes: six workers keep two cores busy.
 SLOW_WORKERS ?= 6
 
-# Tests start hundreds of Python processes, which should not compile the same modules again.
+# Tests start hundreds of Python processes. With bytecode files, they do not compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
@@ -24,9 +24,9 @@ help: ## Show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r target does; do \
 	printf '  make %-12s %s\n' "$$target" "$$does"; done
 
-libraries: .venv/.dev .venv/.libvirt .venv/.docs .venv/.release ## Install everything the other targets need; they also install it on demand
+libraries: .venv/.dev .venv/.libvirt .venv/.docs .venv/.release ## Install all libraries; each target also installs those that it needs
 
-demo: ## Show the main job from end to end, in under 30 s
+demo: ## Run the demo: maintenance from announcement to end, in under 30 s
 	@$(BIN)/forewarn demo $(ARGS)
 
 test: .venv/.dev ## Run the quick tests, in random order
@@ -58,10 +58,10 @@ lint: .venv/.dev ## Check style, types, layers, spelling, wording and workflows
 	check pre-commit validate-config .pre-commit-config.yaml; \
 	if [[ -n $$failed ]]; then echo "lint failed: $${failed#, }" >&2; exit 1; fi
 
-bench: .venv/.dev ## Measure, and draw the picture
+bench: .venv/.dev ## Run the benchmark, and draw its picture
 	@$(BIN)/python -m bench $(ARGS)
 
-reference: .venv/.dev ## Write the reference pages that come from the code
+reference: .venv/.dev ## Generate the reference pages from the code
 	@$(BIN)/python tools/build_docs.py $(ARGS)
 
 docs: .venv/.docs ## Build the documentation site into build/site, and check its links
@@ -75,16 +75,16 @@ man: .venv/.dev ## Write the manual pages into build/man
 zipapp: ## Build the testing kit as one file, build/forewarn.pyz, for this platform and Python
 	@$(BIN)/python tools/build_zipapp.py $(ARGS)
 
-release: .venv/.release ## Build a release into dist, check it, and try the README's commands with it
+release: .venv/.release ## Build a release into dist, check it, and run the README's commands with it
 	@$(BIN)/python tools/build_release.py $(ARGS)
 
 deb: ## Build the Debian package into build/deb, with Debian's tools
 	@$(PYTHON) tools/build_deb.py $(ARGS)
 
-screenshots: .venv/.dev ## Draw every page of the dashboard into build/screenshots
+screenshots: .venv/.dev ## Take screenshots of the dashboard's pages into build/screenshots
 	@$(BIN)/python -m tests.browser.screenshots $(ARGS)
 
-constraints: ## Write constraints.txt anew, with today's versions
+constraints: ## Update constraints.txt to the newest versions
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	$(PYTHON) -m venv "$$scratch"; \
 	"$$scratch/bin/pip" install --quiet --disable-pip-version-check -e '.[server,postgresql,dev,docs,release]' hatchling editables; \
@@ -93,11 +93,11 @@ constraints: ## Write constraints.txt anew, with today's versions
 	grep '^libvirt-python==' constraints.txt >> "$$scratch/constraints.txt"; \
 	cp "$$scratch/constraints.txt" constraints.txt
 
-clean: ## Remove what builds and tests left behind; .venv stays
+clean: ## Remove the output of builds and tests, but not .venv
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis .coverage .coverage.*
 	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# These two want to start quickly: they make do with what they use while nobody has asked for more.
+# These two targets should start quickly: they install only their own libraries, unless .venv already has all of them.
 ifeq ($(wildcard .venv/.dev),)
 demo: .venv/.server
 zipapp: .venv/.packaging
@@ -111,7 +111,7 @@ endif
 .venv/.docs: EXTRAS := server,postgresql,dev,docs
 .venv/.release: EXTRAS := server,postgresql,dev,release
 
-# libvirt's library is built here, against the libvirt of this machine; without that its tests say what is missing.
+# libvirt-python is compiled against this machine's libvirt. Without libvirt, its tests are skipped with a reason.
 .venv/.libvirt: .venv/.dev
 	@if pkg-config --exists libvirt 2> /dev/null; then \
 	echo "Building libvirt's library into .venv"; \
@@ -119,7 +119,8 @@ endif
 	|| { cat .venv/pip.log >&2; echo "pip failed; its output is above" >&2; exit 1; }; fi
 	@touch $@
 
-# The first constraint is for Forewarn, the two in the environment are for what builds it (older and newer pip).
+# -c is for Forewarn's libraries. The two variables are for its build tools: older pip reads the first one, newer pip
+# the second one.
 .venv/.server .venv/.packaging .venv/.dev .venv/.docs .venv/.release: pyproject.toml constraints.txt
 	@[[ -x $(BIN)/pip ]] || { echo "Making .venv"; $(PYTHON) -m venv --clear .venv; }
 	@echo "Installing forewarn[$(EXTRAS)] into .venv"

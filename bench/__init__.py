@@ -1,4 +1,4 @@
 """The benchmark of Forewarn: `python -m bench`, or `make bench`.
 
-Every part starts what it measures as a process of its own, pinned to core 1, and puts the load on core 0.
+Each part starts the measured program as a separate process, pinned to core 1, and generates the load on core 0.
 """

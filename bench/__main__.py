@@ -1,4 +1,4 @@
-"""Measure, and draw the picture: `python -m bench [--quick] [--only PART] [--write]`."""
+"""Run the benchmark, and draw its pictures: `python -m bench [--quick] [--only PART] [--write]`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _QUIET_LOAD = 0.5
 
 
 def main() -> int:
-    """Run the parts that were asked for; exit status 0, or 1 when they could not be run."""
+    """Run the selected parts; return exit status 0, 1 if they cannot run, or 130 after Ctrl-C."""
     arguments = _arguments()
     signal.signal(signal.SIGTERM, _stop)
     packages = missing_tools()
@@ -109,7 +109,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Forewarn.")
-    parser.add_argument("--quick", action="store_true", help="a short run, to see that everything works")
+    parser.add_argument("--quick", action="store_true", help="a short run, to check that everything works")
     parser.add_argument("--only", action="append", choices=_PARTS, metavar="PART", help=f"one of {', '.join(_PARTS)}")
     parser.add_argument("--write", action="store_true", help="write to docs/ also after --quick or --only")
     return parser.parse_args()
@@ -118,7 +118,7 @@ def _arguments() -> argparse.Namespace:
 def _measure(names: list[str], effort: Effort) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="forewarn-bench-") as scratch:
-        Path(scratch).chmod(0o711)  # nginx's worker is another user when root starts it
+        Path(scratch).chmod(0o711)  # started by root, nginx's worker runs as another user
         for name in names:
             place = Path(scratch) / name
             place.mkdir()
@@ -128,7 +128,7 @@ def _measure(names: list[str], effort: Effort) -> dict[str, Any]:
 
 
 def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
-    """SIGTERM ends us as Ctrl-C does, so that every child is ended too."""
+    """Handle SIGTERM like Ctrl-C, so that all child processes are stopped too."""
     raise KeyboardInterrupt
 
 

@@ -1,8 +1,8 @@
-"""Part 6: the agent in a VM: what it costs while nothing happens, and how soon its first hook runs when something does.
+"""Part 6: the agent in a VM: its cost while idle, and the delay until its first hook runs after an event.
 
-A hook writes down the time at which it runs, by the wall clock; the service, the time at which the commit had returned.
-Both are on this machine. What lies between holds the publication, the poll, the judgement, the state file's way to the
-disk, and the start of two processes: a shell and `date`.
+A hook records the wall-clock time at which it runs, and the service records when the commit has returned. Both run on
+this machine. The delay includes publication, the poll, the choice of a rule, writing the state file to disk, and the
+start of two processes: a shell and `date`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HOOK_S = 10.0
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """Watch an idle agent of each kind, then make events for it."""
+    """Measure an idle agent of each kind, then create events for it."""
     result = Result(title="The agent in a VM")
     for kind, (wait, words, target_ms) in _KINDS.items():
         place = folder / kind
@@ -47,30 +47,30 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
         result.raw[kind] = idle | {"to_hook_ms": delays_ms}
         print(f"  {words}: {idle['rss_mib']:.1f} MiB, {idle['cpu_percent']:.2f} %", flush=True)
         result.rows += [
-            Row(what=f"{words}, idle, resident", value=idle["rss_mib"], unit="MiB", target=_RSS_MAX_MIB),
+            Row(what=f"{words}, idle, resident memory", value=idle["rss_mib"], unit="MiB", target=_RSS_MAX_MIB),
             Row(
-                what=f"{words}, idle, processor",
+                what=f"{words}, idle, CPU time",
                 value=idle["cpu_percent"],
                 unit="% of a core",
                 target=_CPU_MAX_PERCENT,
                 note=f"over {idle['seconds']:.0f} s",
             ),
-            Row(what=f"{words}, commit to first hook, p50", value=percentile(delays_ms, 50), unit="ms"),
+            Row(what=f"{words}, commit until the first hook runs, p50", value=percentile(delays_ms, 50), unit="ms"),
             Row(
-                what=f"{words}, commit to first hook, p99",
+                what=f"{words}, commit until the first hook runs, p99",
                 value=percentile(delays_ms, 99),
                 unit="ms",
                 target=target_ms,
                 note=f"of {len(delays_ms)} events",
             ),
-            Row(what=f"{words}, resident after these events", value=idle["rss_after_mib"], unit="MiB"),
+            Row(what=f"{words}, resident memory after these events", value=idle["rss_after_mib"], unit="MiB"),
         ]
     return result
 
 
 @contextmanager
 def _agent(url: str, wait: str, folder: Path, log: Path) -> Iterator[Child]:
-    """An agent that runs as `forewarn agent run` does."""
+    """Return an agent that runs as with `forewarn agent run`."""
     config = folder / "agent.toml"
     config.write_text(
         f'endpoint = "{url}"\nwait = "{wait}"\nstate_file = "{folder}/agent.json"\nlisten = "127.0.0.1:0"\n'
@@ -82,7 +82,7 @@ def _agent(url: str, wait: str, folder: Path, log: Path) -> Iterator[Child]:
 
 
 def _watch(child: Child, seconds: float) -> dict[str, Any]:
-    """Memory and processor time of an agent to which nothing happens."""
+    """Measure memory and CPU time of an idle agent."""
     began_s, began_cpu_s = time.monotonic(), child.cpu_s()
     time.sleep(seconds)
     passed_s = time.monotonic() - began_s
@@ -97,10 +97,10 @@ def _rss_mib(pid: int) -> float:
 
 
 def _announce(service: Child, operator: Operator, hooks: Path, kind: str, count: int) -> list[float]:
-    """Announce and cancel, and hand back how long after each commit the first hook ran, in ms."""
+    """Announce and cancel events; return the times from each commit until the first hook ran, in ms."""
     pause = random.Random(1)
     for number in range(count):
-        # A poller must be met at every point between two of its polls.
+        # For a polling agent, commits must fall at random points between two polls.
         time.sleep(pause.uniform(0.2, 1.2) if kind == "poll" else pause.uniform(0.25, 0.5))
         made = operator.post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze"})
         _wait_for_hook(hooks, number + 1)
@@ -112,14 +112,13 @@ def _announce(service: Child, operator: Operator, hooks: Path, kind: str, count:
 
 
 def _wait_for_hook(hooks: Path, count: int) -> None:
-    """Wait until so many hooks have run.
+    """Wait until `count` hooks have run.
 
     Raises:
-        BenchError: They have not.
+        BenchError: They did not run in time.
     """
     deadline_s = time.monotonic() + _HOOK_S
     while not hooks.exists() or hooks.read_bytes().count(b"\n") < count:
         if time.monotonic() > deadline_s:
-            msg = f"hook {count} did not run within {_HOOK_S:g} s"
-            raise BenchError(msg)
+            raise BenchError(f"hook {count} did not run within {_HOOK_S:g} s")
         time.sleep(0.002)

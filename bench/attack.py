@@ -1,7 +1,7 @@
-"""The child that plays callers who do not behave, on loopback, for a bounded time.
+"""Child process that attacks the service from loopback, for a limited time.
 
-Arguments: the name of an attack, and JSON with what it needs; ``seconds`` is how long it lasts. It says when it has
-begun, and at the end what it has done.
+Arguments: the name of an attack, and its parameters as JSON; ``seconds`` is its duration. It prints a line when the
+attack begins, and at the end a line with the counted results.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _CHUNK = b"x-flood: " + b"y" * 8000 + b"\r\n"
 
 
 class Attackers:
-    """Many connections, and a count of what came of them.
+    """Many connections, and counts of their results.
 
     Args:
-        work: What the attack needs: ``port``, ``seconds`` and more.
+        work: Parameters of the attack: ``port``, ``seconds`` and more.
     """
 
     def __init__(self, work: Work) -> None:
@@ -40,10 +40,10 @@ class Attackers:
     @property
     def left_s(self) -> float:
         """Seconds until the end."""
-        return self.ends_s - time.monotonic()
+        return float(self.ends_s - time.monotonic())
 
     async def all(self, attacker: Callable[[], Awaitable[None]], number: int) -> None:
-        """Run so many attackers until the end; each begins again where it was thrown out."""
+        """Run `number` attackers until the end; each one reconnects after an error."""
 
         async def go_on() -> None:
             while self.left_s > 0:
@@ -122,7 +122,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 
 
 async def approve_unknown(crew: Attackers) -> None:
-    """One VM approves a thousand ids that nobody has, over 200 connections."""
+    """One VM approves a thousand ids of no event, over 200 connections."""
     ids = [{"EventId": str(uuid.uuid4()).upper()} for _ in range(1000)]
     body = json.dumps({"StartRequests": ids}).encode()
     path = "/metadata/scheduledevents?api-version=2020-07-01"
@@ -135,7 +135,7 @@ async def watch_audit_log(crew: Attackers) -> None:
 
 
 async def watch_pages(crew: Attackers) -> None:
-    """One tenant holds 60 live pages, each another one."""
+    """One tenant holds 60 different live pages."""
     numbers = iter(range(10**9))
     await crew.all(lambda: crew.follow(f"/live/?q={next(numbers) % 60}"), 60)
 
@@ -151,7 +151,7 @@ async def watch_host(crew: Attackers) -> None:
 
 
 async def restart_and_cancel(crew: Attackers) -> None:
-    """One tenant restarts its VM and cancels that, without a pause."""
+    """One tenant restarts its VM and cancels the restart, again and again without a pause."""
 
     async def loop() -> None:
         reader, writer = await crew.connect()
@@ -201,7 +201,7 @@ async def apply_inventory(crew: Attackers) -> None:
 
 
 async def stay_idle(crew: Attackers) -> None:
-    """1,500 strangers connect to the control address, and say nothing."""
+    """1,500 unknown clients connect to the control address, and send nothing."""
 
     async def idle() -> None:
         reader, writer = await crew.connect()
@@ -217,7 +217,7 @@ async def stay_idle(crew: Attackers) -> None:
 
 
 async def send_headers(crew: Attackers) -> None:
-    """Strangers send headers without an end, 1.5 GB in all."""
+    """200 unknown clients send endless headers, 1.5 GB in total."""
 
     async def flood() -> None:
         _, writer = await crew.connect()
@@ -235,7 +235,7 @@ async def send_headers(crew: Attackers) -> None:
 
 
 async def guess_tokens(crew: Attackers) -> None:
-    """100 strangers try tokens, over a new connection each time, and do not wait as they are told."""
+    """100 unknown clients guess tokens over new connections, and ignore the requested waiting time."""
 
     async def guess() -> None:
         reader, writer = await crew.connect()
@@ -250,7 +250,7 @@ async def guess_tokens(crew: Attackers) -> None:
 
 
 async def trickle(crew: Attackers) -> None:
-    """200 strangers send a byte a second."""
+    """200 unknown clients send one byte per second."""
 
     async def drip() -> None:
         reader, writer = await crew.connect()
@@ -284,11 +284,11 @@ ATTACKS: dict[str, Callable[[Attackers], Awaitable[None]]] = {
     "headers": send_headers,
     "trickle": trickle,
 }
-"""Every attack by its name."""
+"""Attacks by name."""
 
 
 async def main() -> None:
-    """Attack, and say what came of it."""
+    """Run the attack, and print its results."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 20_000)), hard))
     crew = Attackers(json.loads(sys.argv[2]))

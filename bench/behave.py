@@ -1,11 +1,11 @@
-"""The child that plays VMs that behave: as many as there are, all at once, each from its own address.
+"""Child process that acts as many well-behaved VMs, each with its own address.
 
-Arguments: what to do, and JSON with ``port``, ``first`` and ``count`` of the VMs, and ``at_once``.
+Arguments: the action, and JSON with ``port``, ``first`` and ``count`` of the VMs, and ``at_once``.
 
-- ``poll``: each VM asks for its document once, over a new connection;
-- ``approve``: each VM asks, and when all know their event, all approve it at once.
+- ``poll``: each VM requests its document once, over a new connection, ``at_once`` of them at a time;
+- ``approve``: each VM requests its document; when all have theirs, all approve their events at once.
 
-It answers with a line: how often there was which status, and how long it took.
+It prints one line: how many answers had which status, and the total time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TIMEOUT_S = 120.0
 
 
 async def _ask(port: int, vm: int, method: str, body: bytes = b"") -> tuple[str, bytes]:
-    """Send one request over a new connection; return the status, or what went wrong, and the body."""
+    """Send one request over a new connection; return the status or the name of the error, and the body."""
     head = f"{method} {PATH} HTTP/1.1\r\nHost: 169.254.169.254\r\nMetadata: true\r\nConnection: close\r\n"
     try:
         async with asyncio.timeout(_TIMEOUT_S):
@@ -42,7 +42,7 @@ async def _ask(port: int, vm: int, method: str, body: bytes = b"") -> tuple[str,
 
 
 async def poll(port: int, first: int, count: int, at_once: int) -> Counter[str]:
-    """Let each VM ask once."""
+    """Let each VM request its document once."""
     statuses: Counter[str] = Counter()
     waiting = iter(range(first, first + count))
 
@@ -54,7 +54,7 @@ async def poll(port: int, first: int, count: int, at_once: int) -> Counter[str]:
     return statuses
 
 
-async def approve(port: int, first: int, count: int, at_once: int) -> Counter[str]:  # noqa: ARG001 - it is all of them
+async def approve(port: int, first: int, count: int, at_once: int) -> Counter[str]:  # noqa: ARG001 - all approve at once
     """Let each VM approve its event, all of them at once."""
     documents = await asyncio.gather(*(_ask(port, vm, "GET") for vm in range(first, first + count)))
     ids = [json.loads(body)["Events"][0]["EventId"] for _, body in documents]
@@ -64,11 +64,11 @@ async def approve(port: int, first: int, count: int, at_once: int) -> Counter[st
 
 
 ACTS = {"poll": poll, "approve": approve}
-"""Every act by its name."""
+"""Actions by name."""
 
 
 async def main() -> None:
-    """Act, and tell what came of it."""
+    """Run the action, and print its result."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 20_000)), hard))
     work: dict[str, Any] = json.loads(sys.argv[2])

@@ -1,8 +1,8 @@
-"""The children that play VMs.
+"""Child processes that act as VMs.
 
-``poll`` and ``hold`` note when they first see an incarnation; ``crowd`` holds thousands of polls. Arguments: mode, port
-of the metadata endpoint, and for ``crowd`` how many. They print a line when they are ready and one with what they saw.
-``poll`` and ``hold`` end when they are told a line, and all of them after `_LONGEST_S`.
+``poll`` and ``hold`` record when they first see each incarnation. ``crowd`` holds thousands of long polls. Arguments:
+mode, port of the metadata endpoint, and for ``crowd`` the number of polls. Each process prints a line when it is ready,
+and one with its results. ``poll`` and ``hold`` end when they read a line from stdin, and all modes after `_LONGEST_S`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
 
 
 def request(known: int | None = None) -> bytes:
-    """A GET; with the incarnation that is known already, a long poll for the next one."""
+    """Return a GET request; given a known incarnation, a long poll for the next one."""
     lines = [f"GET {PATH} HTTP/1.1", "Host: 169.254.169.254", "Metadata: true"]
     if known is not None:
         lines += [f'If-None-Match: "{known}"', "Prefer: wait=300"]
@@ -33,14 +33,13 @@ def request(known: int | None = None) -> bytes:
 
 
 def receive(sock: socket.socket) -> int:
-    """Take one answer and tell its incarnation."""
+    """Receive one answer, and return its incarnation."""
     answer = sock.recv(65536)
     while answer and not _is_whole(answer):
         answer += sock.recv(65536)
     match = _ETAG.search(answer)
     if not answer.startswith(b"HTTP/1.1 200 ") or match is None:
-        msg = f"200 was expected, not {answer[:200]!r}"
-        raise SystemExit(msg)
+        raise SystemExit(f"200 was expected, not {answer[:200]!r}")
     return int(match[1])
 
 
@@ -51,7 +50,7 @@ def _is_whole(answer: bytes) -> bool:
 
 
 def watch(port: int, *, holds: bool) -> None:
-    """Ask again and again, and note the moment at which each incarnation was first seen."""
+    """Send request after request, and record when each incarnation was first seen."""
     ended = threading.Event()
     threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
     seen: list[tuple[int, float]] = []
@@ -87,7 +86,7 @@ def crowd_address(number: int) -> str:
 
 
 def crowd(port: int, count: int) -> None:
-    """Hold so many long polls from many VMs, and take the answer of each."""
+    """Hold `count` long polls from many VMs, and receive the answer to each."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with socket.create_connection(("127.0.0.1", port), source_address=(crowd_address(0), 0)) as sock:
@@ -131,7 +130,7 @@ def say(**message: object) -> None:
 
 
 def main() -> None:
-    """Play."""
+    """Run the mode that the command line names."""
     mode, port = sys.argv[1], int(sys.argv[2])
     if mode == "crowd":
         crowd(port, int(sys.argv[3]))

@@ -1,7 +1,7 @@
-"""Part 10: how many maintenances and approvals a second are committed, on SQLite and on PostgreSQL, each on disk.
+"""Part 10: commits of maintenances and approvals per second, on SQLite and on PostgreSQL, each synchronised to disk.
 
-A maintenance is one of a host with its twenty VMs, by the control API. An approval is one VM's `POST` to the metadata
-endpoint, from that VM's address. Both are counted in the audit log afterwards, by asking the database itself.
+Each maintenance is for one host with twenty VMs, requested at the control API. Each approval is a `POST` of one VM to
+the metadata endpoint, from that VM's address. Afterwards, a query of the database counts both in the audit log.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _DISK_WRITES = 100
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """The same on both."""
-    result = Result(title="Committed in a second, each on disk before it is answered")
+    """Run the same measurement on both databases."""
+    result = Result(title="Commits per second, each on disk before it is answered")
     disk_ms = _disk_ms(folder)
     result.raw = {"disk_ms": disk_ms}
     result.rows.append(
@@ -86,7 +86,7 @@ def _database(store: str, place: Path) -> Iterator[str]:
 
 
 class _Store:
-    """A service on one of them."""
+    """A service on one of the databases."""
 
     def __init__(self, service: Child, place: Path, log: Path, url: str) -> None:
         self._place = place
@@ -109,7 +109,7 @@ class _Store:
             ]
             found[f"maintenances of a host with {VMS_PER_HOST} VMs, {concurrency} at a time"] = pressed
         self._check("scheduled", count * len(_SCHEDULES))
-        few, many = events[:count], events[count : count + _APPROVALS_MAX]  # one at a time takes long
+        few, many = events[:count], events[count : count + _APPROVALS_MAX]  # one approval at a time is slow
         for concurrency, piece in zip(_APPROVALS, (few, many), strict=True):
             found[f"approvals, {concurrency} VM{'s' * (concurrency > 1)} at a time"] = self._approve(piece, concurrency)
         self._check("approved", len(few) + len(many))
@@ -137,15 +137,13 @@ class _Store:
         with python_child("bench.press", str(file), core=LOAD_CORE, log=self._log) as load:
             pressed = load.hear(_PATIENCE_S)
         if pressed["wrong"] or len(pressed["took_ms"]) != len(requests):
-            msg = f"{len(pressed['took_ms'])} of {len(requests)} were answered; wrong: {pressed['wrong']}"
-            raise BenchError(msg)
+            raise BenchError(f"{len(pressed['took_ms'])} of {len(requests)} were answered; wrong: {pressed['wrong']}")
         return pressed | {"per_s": len(requests) / pressed["seconds"], "concurrency": concurrency}
 
     def _check(self, kind: str, expected: int) -> None:
-        """What was answered stands in the audit log."""
+        """Check that the audit log contains all requests that were answered."""
         with open_engine(self._url).connect() as connection:
             query = sa.text("SELECT count(*) FROM audit_log WHERE kind = :kind")
             count = connection.execute(query, {"kind": kind}).scalar_one()
         if count != expected:
-            msg = f"{count} of {expected} stand in the audit log as {kind}"
-            raise BenchError(msg)
+            raise BenchError(f"{count} of {expected} stand in the audit log as {kind}")

@@ -1,4 +1,4 @@
-"""Part 13: the dashboard over a large inventory, and many who look at it while much happens."""
+"""Part 13: the dashboard with a large inventory, many viewers and many changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EVERY_S = 0.1
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """Open pages, one after the other, then let many look at once."""
+    """Open pages one after the other, then let many viewers watch one page."""
     vms = _VMS if effort.dashboards >= 1000 else 10_000
     url = write_fleet(folder, vms)
     with service_child(folder, log, database_url=url, inventory=None) as service:
@@ -46,7 +46,7 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
 
 
 def _title(effort: Effort, vms: int) -> str:
-    return f"The dashboard: {vms:,} VMs, {effort.shown:,} active maintenances, {effort.dashboards:,} who look"
+    return f"The dashboard: {vms:,} VMs, {effort.shown:,} active maintenances, {effort.dashboards:,} viewers"
 
 
 def _rows(found: dict[str, Any], effort: Effort) -> list[Row]:
@@ -58,21 +58,25 @@ def _rows(found: dict[str, Any], effort: Effort) -> list[Row]:
         ]
     return [
         *rows,
-        Row(what="memory for each who looks", value=found["kib_each"], unit="KiB"),
+        Row(what="memory for each viewer", value=found["kib_each"], unit="KiB"),
         Row(
-            what=f"a change, request to the last of {effort.dashboards:,} who see it, median",
+            what=f"a change, request until the last of {effort.dashboards:,} viewers sees it, median",
             value=median(found["last_ms"]),
             unit="ms",
             note=f"the page has {found['page_bytes'] / 1024:.0f} KiB",
         ),
-        Row(what="ten changes a second: processor of the service", value=found["busy_percent"], unit="% of a core"),
-        Row(what="the same: pages that each has seen", value=found["pages_per_s"], unit="a second"),
-        Row(what="the same: request to answer of the control API, p99", value=found["busy_p99_ms"], unit="ms"),
+        Row(what="ten changes a second: CPU time of the service", value=found["busy_percent"], unit="% of a core"),
+        Row(what="ten changes a second: updates that each viewer sees", value=found["pages_per_s"], unit="a second"),
+        Row(
+            what="ten changes a second: request to answer of the control API, p99",
+            value=found["busy_p99_ms"],
+            unit="ms",
+        ),
     ]
 
 
 class _Browser:
-    """Somebody who has logged in, on one connection."""
+    """A viewer who has logged in, on one connection."""
 
     def __init__(self, url: str, folder: Path) -> None:
         token = (folder / "operator.token").read_text(encoding="utf-8").strip()
@@ -85,19 +89,18 @@ class _Browser:
         self.cookie = (answer.headers["set-cookie"] or "").partition(";")[0]
 
     def open(self, path: str) -> float:
-        """Milliseconds until the page is there."""
+        """Open a page; return the milliseconds until it is complete."""
         before_s = time.monotonic()
         self._connection.request("GET", path, headers={"Cookie": self.cookie})
         answer = self._connection.getresponse()
         body = answer.read()
         if answer.status != http.client.OK or b"</html>" not in body:
-            msg = f"page {path} was answered {answer.status}"
-            raise BenchError(msg)
+            raise BenchError(f"page {path} was answered {answer.status}")
         return (time.monotonic() - before_s) * 1000
 
 
 class _Changes:
-    """Schedules and cancels, ten times a second, in a thread of its own."""
+    """Schedules and cancels maintenance in a separate thread, ten times a second."""
 
     def __init__(self, operator: Operator, first: int) -> None:
         self._operator = operator
@@ -121,7 +124,7 @@ class _Changes:
 
 
 def change(operator: Operator, number: int) -> float:
-    """Announce something to a VM and take it back; milliseconds for both."""
+    """Announce a Freeze to a VM and cancel it; return the milliseconds for both requests."""
     before_s = time.monotonic()
     made = operator.post("/v1/maintenance", {"vms": [vm_name(number)], "type": "Freeze"})
     operator.post(f"/v1/maintenance/{made['items'][0]['id']}/cancel", {})
@@ -129,7 +132,7 @@ def change(operator: Operator, number: int) -> float:
 
 
 def _pages(browser: _Browser, operator: Operator, effort: Effort) -> dict[str, list[float]]:
-    """Each page so often, while things change."""
+    """Open each page many times while the data changes; return the milliseconds by page."""
     one = operator.post("/v1/maintenance", {"vms": [vm_name(effort.shown + 1)], "type": "Freeze"})["items"][0]
     paths = {
         "overview": "/",

@@ -1,4 +1,4 @@
-"""The service with one document in it: what most parts ask for."""
+"""A service with one document, which most parts of the benchmark use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What a side answers to GET: everything that must be the same on all sides."""
+    """Answer of one server to GET. All compared servers must give the same answer."""
 
     status: int
     content_type: str
@@ -30,7 +30,7 @@ _INVENTORY = {"hosts": [{"name": "host-1"}], "vms": [{"name": "vm-1", "host": "h
 
 
 def service_child(folder: Path, log: Path, **settings: object) -> Child:
-    """The service on a database in `folder`, both listeners on free ports of loopback, and with one VM."""
+    """Return a service with one VM, its database in `folder` and both listeners on free ports of loopback."""
     inventory = folder / "inventory.json"
     inventory.write_text(json.dumps(_INVENTORY), encoding="utf-8")
     flags = {
@@ -46,10 +46,10 @@ def service_child(folder: Path, log: Path, **settings: object) -> Child:
 
 
 def fetch(url: str, *, closes: bool = False) -> Served:
-    """One GET, as the load generator will send it; a server that is just starting gets 10 s.
+    """Send one GET as the load generator does, and retry for 10 s while the server starts.
 
     Raises:
-        BenchError: Nobody answers.
+        BenchError: The server does not answer.
     """
     deadline_s = time.monotonic() + 10
     while True:
@@ -57,8 +57,7 @@ def fetch(url: str, *, closes: bool = False) -> Served:
             return _get(url, closes=closes)
         except OSError as error:
             if time.monotonic() > deadline_s:
-                msg = f"{url} does not answer: {error}"
-                raise BenchError(msg) from error
+                raise BenchError(f"{url} does not answer: {error}") from error
             time.sleep(0.05)
 
 

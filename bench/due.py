@@ -1,4 +1,4 @@
-"""Part 4: a thousand maintenances that fall due in the same second."""
+"""Part 4: a thousand maintenances that are due in the same second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROUNDS = 3
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """One maintenance for each of so many VMs; all with the same NotBefore, and nobody approves."""
+    """Schedule one maintenance for each VM, all with the same NotBefore. No VM approves."""
     shown_ms: list[float] = []
     committed_ms: list[float] = []
     for number in range(1, _ROUNDS + 1):
@@ -34,9 +34,9 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
     result.rows = [
         Row(what="lateness of the Started document, p50", value=percentile(shown_ms, 50), unit="ms"),
         Row(what="lateness of the Started document, p99", value=percentile(shown_ms, 99), unit="ms", target=_TARGET_MS),
-        Row(what="lateness of the Started document, most", value=max(shown_ms), unit="ms"),
+        Row(what="lateness of the Started document, maximum", value=max(shown_ms), unit="ms"),
         Row(
-            what="lateness of the commit, least (never early)",
+            what="lateness of the commit, minimum (never early)",
             value=min(committed_ms),
             unit="ms",
             target=0,
@@ -53,8 +53,7 @@ def _once(count: int, place: Path, log: Path) -> list[dict[str, float]]:
         vms = [vm_name(number) for number in range(count)]
         answer = service.ask(do="schedule", vms=vms, lead_s=3 + count * 0.012, timeout_s=_PATIENCE_S)
         if answer["left_s"] < 1:
-            msg = f"scheduling took too long: {answer['left_s']:.1f} s were left until NotBefore"
-            raise BenchError(msg)
+            raise BenchError(f"scheduling took too long: {answer['left_s']:.1f} s were left until NotBefore")
         time.sleep(answer["left_s"] + 2)
         deadline_s = time.monotonic() + _PATIENCE_S
         starts: list[dict[str, float]] = []
@@ -62,6 +61,5 @@ def _once(count: int, place: Path, log: Path) -> list[dict[str, float]]:
             starts = service.ask(do="started")["starts"]
             time.sleep(0.1)
     if len(starts) != count:
-        msg = f"{len(starts)} of {count} maintenances have started"
-        raise BenchError(msg)
+        raise BenchError(f"{len(starts)} of {count} maintenances have started")
     return starts

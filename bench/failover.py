@@ -1,7 +1,7 @@
-"""Part 11: the replica that carries out is killed; how long nothing is started.
+"""Part 11: the leader is killed: the time until another replica starts maintenance.
 
-Something falls due every tenth of a second. The kill comes at another moment of the lease's renewal each time, so that
-the worst of them are among those that are measured.
+A maintenance is due every tenth of a second. Each kill happens at a different point of the lease's renewal interval, so
+that the measurement includes the worst case.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _SCHEDULED_S = 60.0
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """Two replicas, a kill, and the audit log; several times, on a fresh database each."""
-    result = Result(title="The replica that carries out what is due is killed")
+    """Kill the leader of two replicas several times, each time with a new database."""
+    result = Result(title="The leader, which starts due maintenance, is killed")
     late_s: list[float] = []
     for number in range(effort.crashes):
         place = folder / str(number)
@@ -39,9 +39,9 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
         print(f"  kill {number + 1}: the next start after {late_s[-1]:.2f} s", flush=True)
     result.raw = {"late_s": late_s, "apart_s": _APART_S}
     result.rows = [
-        Row(what="kill -9 to the next start in the audit log, median", value=median(late_s), unit="s"),
+        Row(what="from kill -9 until the next start in the audit log, median", value=median(late_s), unit="s"),
         Row(
-            what="kill -9 to the next start in the audit log, worst",
+            what="from kill -9 until the next start in the audit log, worst",
             value=max(late_s),
             unit="s",
             target=_TARGET_S,
@@ -63,7 +63,7 @@ def _once(place: Path, log: Path, phase_s: float) -> float:
                 told = leader.ask(do="schedule", vms=vms, lead_s=_LEAD_S, apart_s=_APART_S, timeout_s=_SCHEDULED_S)
                 audit_log = _AuditLog(url)
                 time.sleep(max(0.0, told["first_s"] - time.time()))
-                audit_log.wait_for_start(since_s=0.0)  # it does carry out
+                audit_log.wait_for_start(since_s=0.0)  # the leader has started maintenance
                 time.sleep(2 * _RENEWAL_S + phase_s)
                 killed_s = time.time()
                 leader.kill()
@@ -77,24 +77,22 @@ def _leader(*replicas: Child) -> Child:
         if len(leaders) == 1:
             return leaders[0]
         time.sleep(0.1)
-    msg = "no replica carries out what is due"
-    raise BenchError(msg)
+    raise BenchError("no replica carries out what is due")
 
 
 class _AuditLog:
-    """What stands in the database, looked at every few milliseconds."""
+    """Reads the audit log from the database every few milliseconds."""
 
     def __init__(self, url: str) -> None:
         self._engine = open_engine(url)
         self._query = sa.text("SELECT count(*) FROM audit_log WHERE kind = 'started' AND at > :since")
 
     def wait_for_start(self, *, since_s: float) -> float:
-        """When a start stands there that was decided after that moment; both in seconds since 1970."""
+        """Wait for the entry of a start after `since_s`; return when it was found. Both in seconds since 1970."""
         deadline_s = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline_s:
             with self._engine.connect() as connection:
                 if connection.execute(self._query, {"since": int(since_s * 1e6)}).scalar_one():
                     return time.time()
             time.sleep(0.005)
-        msg = f"nothing was started within {_PATIENCE_S:.0f} s"
-        raise BenchError(msg)
+        raise BenchError(f"nothing was started within {_PATIENCE_S:.0f} s")

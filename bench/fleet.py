@@ -1,4 +1,4 @@
-"""A database with many VMs, written without the service: what it finds when it starts."""
+"""Creates databases with many VMs, without the service, for a service to start on."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ __all__ = [
 VMS_PER_HOST = 20
 
 WIDE = "wide"
-"""The scope that has a VM on every host."""
+"""Scope with a VM on every host."""
 
 
 def vm_name(number: int) -> str:
-    """The name of a VM, counted from 0."""
+    """Return the name of a VM, counted from 0."""
     return f"vm-{number:06}"
 
 
 def wide_name(number: int) -> str:
-    """The name of the VM of the wide scope on the host of that number."""
+    """Return the name of the wide scope's VM on the host with this number."""
     return f"wide-{number:05}"
 
 
 def host_name(number: int) -> str:
-    """The name of a host, counted from 0."""
+    """Return the name of a host, counted from 0."""
     return f"host-{number:05}"
 
 
 def token_of(host: str) -> str:
-    """The token that the host's endpoint shows."""
+    """Return the token of the host's endpoint."""
     return f"token-of-{host}"
 
 
 def address_of(number: int) -> str:
-    """The address of a VM, on this machine: so that the load can ask from it."""
+    """Return the address of a VM. It is on loopback, so that the load generator can use it."""
     return f"127.{1 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 
 
 def write_fleet(folder: Path, count: int) -> str:
-    """A SQLite database with so many standalone VMs, twenty to a host.
+    """Create a SQLite database with `count` standalone VMs, twenty per host.
 
     Returns:
-        The URL of the database.
+        URL of the database.
     """
     url = f"sqlite:///{folder}/fleet.db"
     fill(url, -(-count // VMS_PER_HOST), count=count)
@@ -74,14 +74,14 @@ def write_fleet(folder: Path, count: int) -> str:
 def fill(
     url: str, hosts: int, *, per_host: int = VMS_PER_HOST, count: int | None = None, has_wide: bool = False
 ) -> None:
-    """Standalone VMs on so many hosts, each with an address and each of them asking already; a token for each host.
+    """Fill a database with hosts, a token for each host, and enabled standalone VMs, each with an address.
 
     Args:
-        url: Of an empty database.
-        hosts: How many.
-        per_host: Standalone VMs on each.
-        count: Standalone VMs in all; None: as many as there is room for.
-        has_wide: Whether there is, beside them, a scope with a VM on every host.
+        url: URL of an empty database.
+        hosts: Number of hosts.
+        per_host: Maximum number of standalone VMs on each host.
+        count: Total number of standalone VMs; None: `per_host` on each host.
+        has_wide: Whether to add a scope with a VM on every host.
     """
     now = datetime.now(UTC)
     names = [host_name(number) for number in range(hosts)]
@@ -107,7 +107,15 @@ def fill(
             for name in names:
                 token = hash_token(token_of(name))
                 transaction.save_token(
-                    Token(id=f"t-{name}", name=name, role=Role.HOST, host=name, digest=token, created_at=now)
+                    Token(
+                        id=f"t-{name}",
+                        name=name,
+                        role=Role.HOST,
+                        host=name,
+                        digest=token,
+                        created_at=now,
+                        created_by="benchmark",
+                    )
                 )
     finally:
         store.close()
@@ -149,11 +157,11 @@ _COPIED = (
     ),
     ("audience", "key", {"key": "'vm:vm-' || lpad(n::text, 6, '0')"}, "vms", "vm:vm-000000"),
 )
-"""What a fleet consists of: table, its key, what differs from the first row, how many there are, the first row."""
+"""Tables of a fleet: name, key, columns that differ from the first row, count of rows, and key of the first row."""
 
 
 def multiply(url: str, hosts: int, per_host: int) -> None:
-    """The same as `fill` on PostgreSQL, made there out of one host with one VM: for a million it takes seconds."""
+    """Do the same as `fill`, but let PostgreSQL copy one host with one VM: a million VMs take seconds."""
     fill(url, 1, per_host=1)
     counts = {"hosts": hosts, "vms": hosts * per_host}
     with open_engine(url).begin() as connection:

@@ -1,7 +1,9 @@
-"""What a flood of strangers leaves in the memory of a service: `python -m bench.flood PID PORT [ATTACK…]`.
+"""Measure how much memory a flood of unauthenticated requests costs a service.
 
-Run it against a `forewarn serve` on this machine. It sends from loopback, each attack once, and prints the memory of
-the process before, at its most, and after, in MiB.
+    python -m bench.flood PID PORT [ATTACK…]
+
+Run it against a `forewarn serve` on this machine. It runs each attack once, from loopback, and prints the memory of the
+process before the attack, at its maximum, and afterwards, in MiB.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ _TOTAL_BYTES = 1500 << 20
 
 
 def memory_mib(pid: int) -> float:
-    """What the process has of the machine's memory."""
+    """Return the resident memory of the process."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
@@ -38,7 +40,7 @@ def _connected(port: int, count: int, start: bytes) -> list[socket.socket]:
 
 
 def _flood(port: int, start: bytes, look: Callable[[], None]) -> None:
-    """Send as much as it takes, on new connections where one is ended."""
+    """Send `_TOTAL_BYTES` in all, and reconnect when the service closes a connection."""
     sent = 0
     while sent < _TOTAL_BYTES:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
@@ -81,7 +83,7 @@ ATTACKS: dict[str, Callable[[int, Callable[[], None]], None]] = {
 
 
 def main() -> None:
-    """Run the attacks that are named, or all."""
+    """Run the attacks that the command line names, or all."""
     pid, port = int(sys.argv[1]), int(sys.argv[2])
     for name in sys.argv[3:] or ATTACKS:
         most_mib = before_mib = memory_mib(pid)

@@ -1,11 +1,10 @@
-"""Part 1: GET of a current document, beside servers that do nothing else than answer the same bytes."""
+"""Part 1: GET of a current document, compared with servers that only send the same bytes."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import resource
-import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from bench.document import PATH, Served, fetch, service_child
 from bench.operator import Operator
 from bench.process import LOAD_CORE, SERVER_CORE, BenchError, Child, find_tool, python_child
 from bench.result import Effort, Result, Row, median
+from tests.support.ports import reserve_port
 
 __all__ = ["MODES", "SIDES", "measure"]
 
@@ -35,7 +35,7 @@ _NGINX_FILES = {
     "nginx": "sendfile on; tcp_nopush on;",
     "nginx tuned": "sendfile off; open_file_cache max=16 inactive=1h; open_file_cache_valid 1h;",
 }
-"""How it reads the file: as Debian sets it, and as it is fastest with a small file that never changes."""
+"""Settings for reading the file: Debian's, and the fastest for a small file that never changes."""
 
 _NGINX = """
 daemon off;
@@ -64,7 +64,7 @@ http {{
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A server under load."""
+    """A server that is compared."""
 
     name: str
     url: str
@@ -72,14 +72,14 @@ class Side:
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """Every side in turn, several times over, and the ratios of each round."""
+    """Measure all servers in turn, in several rounds; compute the ratios in each round."""
     with contextlib.ExitStack() as stack:
         sides = _start(stack, folder, log)
         served = _check_same(sides)
         rounds: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
         for side in sides:
             for mode in MODES:
-                _load(side, mode, 0.5, log)  # warms up
+                _load(side, mode, 0.5, log)  # to warm up
         for number in range(1, effort.rounds + 1):
             for mode in MODES:
                 found = {side.name: _load(side, mode, effort.seconds, log) for side in sides}
@@ -111,7 +111,7 @@ def _result(rounds: dict[str, list[dict[str, Any]]], served: Served) -> Result:
     return result
 
 
-# The sides
+# The compared servers
 
 
 def _start(stack: contextlib.ExitStack, folder: Path, log: Path) -> list[Side]:
@@ -123,15 +123,14 @@ def _start(stack: contextlib.ExitStack, folder: Path, log: Path) -> list[Side]:
     Operator(told["control"], folder).post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze", "notice_s": 86400})
     document = fetch(forewarn.url)
     if document.body.count(b"EventId") != 1:
-        msg = f"a document with one event was expected: {document.body!r}"
-        raise BenchError(msg)
+        raise BenchError(f"a document with one event was expected: {document.body!r}")
     body = folder / "www/metadata/scheduledevents"
     body.write_bytes(document.body)
     sides = [forewarn]
     sides += [stack.enter_context(_nginx(name, folder, log)) for name in _NGINX_FILES]
     sides.append(stack.enter_context(_go(folder, body, document.etag, log)))
     for name in ("Starlette", "FastAPI"):
-        port = _free_port()
+        port = reserve_port()
         arguments = (name.lower(), str(port), str(body), document.etag)
         child = stack.enter_context(python_child("bench.sides.asgi", *arguments, core=SERVER_CORE, log=log))
         sides.append(Side(name, f"http://127.0.0.1:{port}", child))
@@ -140,7 +139,7 @@ def _start(stack: contextlib.ExitStack, folder: Path, log: Path) -> list[Side]:
 
 @contextlib.contextmanager
 def _nginx(name: str, folder: Path, log: Path) -> Iterator[Side]:
-    port = _free_port()
+    port = reserve_port()
     place = folder / name.replace(" ", "-")
     place.mkdir()
     settings = _NGINX.format(
@@ -154,7 +153,7 @@ def _nginx(name: str, folder: Path, log: Path) -> Iterator[Side]:
 
 @contextlib.contextmanager
 def _go(folder: Path, body: Path, etag: str, log: Path) -> Iterator[Side]:
-    port = _free_port()
+    port = reserve_port()
     program = folder / "server"
     go = find_tool("go")
     assert go is not None
@@ -172,26 +171,18 @@ def _go(folder: Path, body: Path, etag: str, log: Path) -> Iterator[Side]:
         yield Side("Go net/http", f"http://127.0.0.1:{port}", child)
 
 
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def _check_same(sides: list[Side]) -> Served:
-    """All sides answer the same, in both modes; except that nginx makes an ETag of its own for a file.
+    """Check that all servers give the same answer in both modes. ETags are not compared: nginx generates its own.
 
     Raises:
-        BenchError: One does not.
+        BenchError: The answer of a server differs.
     """
     first = fetch(sides[0].url)
     for side in sides:
         for closes in (False, True):
             served = fetch(side.url, closes=closes)
             if (served.status, served.content_type, served.body) != (200, _CONTENT_TYPE, first.body):
-                msg = f"{side.name} answers something else than {sides[0].name}: {served}"
-                raise BenchError(msg)
+                raise BenchError(f"{side.name} answers something else than {sides[0].name}: {served}")
     return first
 
 
@@ -199,7 +190,7 @@ def _check_same(sides: list[Side]) -> Served:
 
 
 def _load(side: Side, mode: str, seconds: float, log: Path) -> dict[str, Any]:
-    """Put wrk against one side; what it counted, and how busy both were."""
+    """Run wrk against one server; return its results, and the CPU load of both."""
     arguments = [
         "wrk",
         "-t",
@@ -222,8 +213,7 @@ def _load(side: Side, mode: str, seconds: float, log: Path) -> dict[str, Any]:
     server_cpu_s = side.child.cpu_s() - server_cpu_s
     found: dict[str, Any] = json.loads(output.splitlines()[-1])
     if found["status"] or found["timeout"] or not found["requests"]:
-        msg = f"{side.name} did not answer every request: {found}"
-        raise BenchError(msg)
+        raise BenchError(f"{side.name} did not answer every request: {found}")
     took_s = found["duration_us"] / 1e6
     return {
         "per_s": found["requests"] / took_s,
@@ -235,6 +225,6 @@ def _load(side: Side, mode: str, seconds: float, log: Path) -> dict[str, Any]:
 
 
 def _children_cpu_s() -> float:
-    """Seconds of processor of the children that have ended."""
+    """Return the CPU seconds of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -1,4 +1,4 @@
-"""Part 3: ten thousand long polls of two hundred VMs held by one process, and all of them answered by one change."""
+"""Part 3: one process holds ten thousand long polls of two hundred VMs; one change answers all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PATIENCE_S = 120.0
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """Hold, change, wait for the last answer; on a fresh process each time."""
+    """Hold the polls, change the document, and wait for the last answer; with a new process in each round."""
     result = Result(title=f"{effort.polls:,} long polls held, and answered by one change")
     last_s, first_s, kib = [], [], []
     for number in range(1, _ROUNDS + 1):
@@ -46,7 +46,7 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
 
 
 def _inventory(polls: int) -> dict[str, Any]:
-    """VMs of one scope, which share a document; each has its own address."""
+    """Return VMs of one scope, which share a document; each has its own address."""
     vms = [
         {"name": f"vm-{number}", "host": "host-1", "scope": "all", "addresses": [crowd_address(number)]}
         for number in range(polls // POLLS_PER_VM)
@@ -64,15 +64,13 @@ def _once(service: Child, place: Path, log: Path, count: int) -> dict[str, float
         deadline_s = time.monotonic() + _PATIENCE_S
         while (held := service.ask(do="held", timeout_s=_PATIENCE_S)["held"]) < count:
             if time.monotonic() > deadline_s:
-                msg = f"{held} of {count} long polls are held after {_PATIENCE_S:.0f} s"
-                raise BenchError(msg)
+                raise BenchError(f"{held} of {count} long polls are held after {_PATIENCE_S:.0f} s")
             time.sleep(0.2)
         full_bytes = service.ask(do="rss")["rss_bytes"]
         operator.post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze"})
         answers = crowd.hear(_PATIENCE_S)
     if answers["answers"] != count or answers["wrong"]:
-        msg = f"{count} good answers were expected: {answers}"
-        raise BenchError(msg)
+        raise BenchError(f"{count} good answers were expected: {answers}")
     committed_s = service.ask(do="changes_seen")["changes"][-1]["committed_s"]
     return {
         "first_s": answers["first_s"] - committed_s,

@@ -1,8 +1,8 @@
-# ruff: noqa: S608 - the statements are made of what stands in this file
-"""Part 13: what people ask of a long history: audit log queries over ten million rows, on SQLite and on PostgreSQL.
+# ruff: noqa: S608 - all parts of the statements come from this file
+"""Part 14: queries of a long history: ten million audit log entries, on SQLite and on PostgreSQL.
 
-The history is written without the service, by the databases themselves: six entries for each maintenance of two VMs,
-over ninety days. It is asked through the reader that the control API uses, in this process.
+SQL statements create the history, without the service: ninety days, and six entries for each maintenance of two VMs.
+The queries run in this process, through the reader that the control API uses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HASTE = {
     ),
     "postgresql": ("SET maintenance_work_mem = '512MB'", "SET synchronous_commit = off"),
 }
-"""While it is built, nobody needs it to outlive a crash."""
+"""Settings for a fast build of the database, which need not survive a crash."""
 
 _PAGE = 100
 _TARGET_MS = 100.0
@@ -50,10 +50,10 @@ Query = Callable[[Reader, random.Random], object]
 _Owned = Callable[[random.Random], Ownership | None]
 
 
-def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 - what every part is given
-    """The same on both."""
+def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 - all parts have the same arguments
+    """Run the same queries on both databases."""
     count = effort.history // _ENTRIES_EACH
-    result = Result(title=f"Asked of a history of {count * _ENTRIES_EACH:,} audit log entries, {_PAGE} in a page")
+    result = Result(title=f"Queries of a history of {count * _ENTRIES_EACH:,} audit log entries, {_PAGE} per page")
     for store, words in _STORES.items():
         place = folder / store
         place.mkdir()
@@ -90,7 +90,7 @@ def _database(store: str, place: Path) -> Iterator[str]:
 
 
 def _build(url: str, count: int) -> None:
-    """Tables first, indexes after them: that is many times quicker."""
+    """Create the history. Indexes are created after the rows: this is many times faster."""
     SqlStore(url).close()
     indexes = [index for table in (t.audit_log, t.maintenance, t.claim, t.event) for index in table.indexes]
     is_sqlite = url.startswith("sqlite")
@@ -105,7 +105,7 @@ def _build(url: str, count: int) -> None:
         for index in indexes:
             index.create(connection)
         if not is_sqlite:
-            connection.exec_driver_sql("VACUUM (ANALYZE)")  # as the server does by itself some minutes later
+            connection.exec_driver_sql("VACUUM (ANALYZE)")  # autovacuum would do this some minutes later
 
 
 def _statements(count: int, *, is_sqlite: bool) -> Iterator[str]:
@@ -173,7 +173,7 @@ def _statements(count: int, *, is_sqlite: bool) -> Iterator[str]:
 
 
 def _host(vm: str) -> str:
-    """Where that VM is; of the first ones, on a host to which nothing has happened since."""
+    """Return the host of a VM. The oldest entries have a host without any later entries."""
     return f"CASE WHEN k < 300 THEN 'host-idle' ELSE 'host-' || ({vm} / 50) END"
 
 
@@ -201,7 +201,7 @@ def _ask(url: str, times: int, count: int) -> dict[str, list[float]]:
 
 
 def _everything(_rng: random.Random) -> None:
-    """An operator asks."""
+    """Query as an operator, who may see everything."""
 
 
 def _tenant(rng: random.Random) -> Ownership:
@@ -226,35 +226,35 @@ def _queries(count: int) -> dict[str, Query]:
     def _selection(rng: random.Random, said: dict[str, object]) -> Selection:
         made = {name: value(rng) if callable(value) else value for name, value in said.items()}
         span: object = made.pop("day", None)
-        return Selection(**(made | (span if isinstance(span, dict) else {})))  # type: ignore[arg-type] # as named
+        return Selection(**(made | (span if isinstance(span, dict) else {})))  # type: ignore[arg-type] # callers pass fields of Selection
 
     def vm(rng: random.Random) -> str:
         return f"vm-{rng.randrange(_VMS)}"
 
     return {
-        "the newest page": entries(),
-        "a page of a day": entries(day=day),
-        "of a VM": entries(vm=vm),
-        "of a VM on a day": entries(vm=vm, day=day),
-        "of a scope": entries(scope=lambda rng: f"scope-{rng.randrange(_VMS // 10)}"),
-        "of a host": entries(host=lambda rng: f"host-{rng.randrange(_VMS // 50)}"),
-        "of a host that has been idle since the beginning": entries(host="host-idle"),
-        "of a host to which nothing has happened": entries(host="host-none"),
-        "of all that is a tenant's": entries(_tenant),
-        "of a maintenance": entries(maintenance_id=lambda rng: f"m-{rng.randrange(count)}"),
-        "of a kind that is rare": entries(kinds=(EntryKind.FAILED,)),
-        "of a kind on a day": entries(kinds=(EntryKind.APPROVED,), day=day),
-        "of a person who did little": entries(actor="operator:eve"),
-        "of a person on a day": entries(actor="operator:o-3", day=day),
-        "of a type that is rare, one look": entries(type=EventType.PREEMPT),
-        "with a text that is rare, one look": entries(text="needle"),
-        "maintenances, newest page": maintenances(),
+        "newest page of entries": entries(),
+        "entries of a day": entries(day=day),
+        "entries of a VM": entries(vm=vm),
+        "entries of a VM on a day": entries(vm=vm, day=day),
+        "entries of a scope": entries(scope=lambda rng: f"scope-{rng.randrange(_VMS // 10)}"),
+        "entries of a host": entries(host=lambda rng: f"host-{rng.randrange(_VMS // 50)}"),
+        "entries of a host whose entries are all very old": entries(host="host-idle"),
+        "entries of a host without any entry": entries(host="host-none"),
+        "entries that a tenant may see": entries(_tenant),
+        "entries of a maintenance": entries(maintenance_id=lambda rng: f"m-{rng.randrange(count)}"),
+        "entries of a rare kind": entries(kinds=(EntryKind.FAILED,)),
+        "entries of a kind on a day": entries(kinds=(EntryKind.APPROVED,), day=day),
+        "entries of a person who did little": entries(actor="operator:eve"),
+        "entries of a person on a day": entries(actor="operator:o-3", day=day),
+        "entries of a rare event type, one look": entries(type=EventType.PREEMPT),
+        "entries with a rare text, one look": entries(text="needle"),
+        "newest page of maintenances": maintenances(),
         "maintenances of a VM": maintenances(vm=vm),
         "maintenances of a host": maintenances(host=lambda rng: f"host-{rng.randrange(_VMS // 50)}"),
         "maintenances of a tenant": maintenances(_tenant),
         "maintenances of a day": maintenances(day=day),
         "maintenances that have failed": maintenances(states=(MaintenanceState.FAILED,)),
-        "maintenances by two states, one look": maintenances(
+        "maintenances in one of two states, one look": maintenances(
             states=(MaintenanceState.FAILED, MaintenanceState.CANCELED)
         ),
         "maintenances of a person, one look": maintenances(actor="operator:eve"),

@@ -1,4 +1,4 @@
-"""Part 17: as much as honest callers ever do at once, with the default limits: nobody is refused."""
+"""Part 17: the maximum load of well-behaved callers, with the default limits: the service refuses no request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATIENCE_S = 600.0
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """Let many VMs poll, a host's VMs approve, dashboards open and hosts come back, all at once each."""
+    """In turn, let all VMs of a host approve, all VMs poll, all hosts reconnect and many dashboards open at once."""
     result = Result(title="Honest load, with the default limits")
     small, large = folder / "small", folder / "large"
     small.mkdir()
@@ -54,10 +54,10 @@ def _behave(service: Service, act: str, first: int, count: int, log: Path) -> di
 
 
 def _note(result: Result, what: str, found: dict[str, Any], count: int) -> None:
-    """Add a row with how many were not answered 200."""
+    """Add a row with the number of requests that were not answered with 200."""
     refused = count - found["statuses"].get("200", 0)
-    note = ", ".join(f"{number} times {status}" for status, number in sorted(found["statuses"].items()))
+    note = ", ".join(f"{number} answers with {status}" for status, number in sorted(found["statuses"].items()))
     note = f"{note}; {found['took_s']:.1f} s"
-    result.rows.append(Row(what=f"{what}: not answered", value=refused, unit="", target=0, note=note))
+    result.rows.append(Row(what=f"{what}: answers other than 200", value=refused, unit="", target=0, note=note))
     result.raw[what] = found
     print(f"  {what}: {note}", flush=True)

@@ -1,4 +1,4 @@
-"""Part 5: how start, memory and planning grow with the number of VMs."""
+"""Part 5: how the start time, memory and the time to schedule grow with the number of VMs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _START_TARGET_S = 5.0
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """Start the service on a database of each size, several times, and schedule on host after host."""
+    """Start the service several times on a database of each size, then schedule maintenance for several hosts."""
     result = Result(title="VMs in the inventory, all of them enabled")
     sizes: dict[str, dict[str, Any]] = {}
     for size in effort.sizes:
@@ -55,7 +55,7 @@ def _one_size(place: Path, size: int, hosts: int, log: Path) -> dict[str, Any]:
 
 
 def _schedule(operator: Operator, of: int, hosts: int) -> list[float]:
-    """Milliseconds from request to answer, for hosts spread over the inventory; the first one only warms up."""
+    """Return milliseconds from request to answer, for hosts across the inventory; the first request only warms up."""
     took_ms = []
     for number in range(hosts + 1):
         name = host_name(number * (of - 1) // hosts)

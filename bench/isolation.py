@@ -1,8 +1,8 @@
-"""Part 16: what one caller who slips, floods or stays silent costs the others.
+"""Part 16: the effect of one faulty, flooding or silent caller on the other callers.
 
-For each attack, callers who behave are measured in the calm before it and while it lasts. What they may lose is
-bounded: the p95 of each call stays under ten times the calm one plus 50 ms. Of what strangers send, the service keeps
-less than 64 MiB in memory.
+The calls of well-behaved callers are measured before each attack and during it. During the attack, the p95 of each call
+must stay below ten times the p95 before it plus 50 ms. Unauthenticated callers must cost the service less than 64 MiB
+of memory.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from bench.result import Effort, Result, Row, percentile
 __all__ = ["PAGE", "Service", "allowed_ms", "measure", "serve", "write_page"]
 
 PAGE = ROOT / "docs/explanation/security.md"
-"""The page that shows the measured attacks beside the threats."""
+"""The page that lists the threats and the measured attacks."""
 
 _PREFACE = (
     '`make bench ARGS="--only isolation"` measures what each attack costs other callers, with the service on one core. '
-    "A row shows the kind of call that came nearest to its limit: `list` gets the list of maintenances, `dashboard` "
-    "the overview. *Before* and *during* are the p95 of its latency in milliseconds, counted from the time at which a "
-    "call was due to be sent. *Allowed* is ten times the p95 before the attack, plus 50 ms. *Memory* is the growth of "
-    "the service."
+    "Before and during each attack, other callers make several kinds of calls, such as `list` (get the list of "
+    "maintenances) and `dashboard` (get the overview). The columns *before* and *during* give the p95 latency of one "
+    "kind before and during the attack, in milliseconds. Latency counts from the moment at which a call was due to be "
+    "sent. *Allowed* is the limit for *during*: ten times *before*, plus 50 ms. Each row shows one kind, the *worst "
+    "call*: its latency during the attack came nearest to the limit. *Failed calls* counts the failed calls of other "
+    "callers. *Memory* is the growth of the service's memory. *Strangers* are callers without a token."
 )
 _BEGIN, _END = "<!-- measured attacks: begin -->", "<!-- measured attacks: end -->"
 
@@ -49,22 +51,22 @@ _IN_A_PROCESS = "test_a_large_inventory_is_read_in_a_process_of_its_own"
 _BY_HOST = "test_a_change_of_one_host_reads_that_host_only"
 _JSON = {"Content-Type": "application/json"}
 _ATTACKER, _VICTIM = 1, 30
-"""Numbers of two VMs; they are on different hosts and of different owners."""
+"""Numbers of two VMs on different hosts and with different owners."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """One attack, and the calls of others that are measured under it.
+    """One attack, and the calls of other callers that are measured during it.
 
     Attributes:
-        name: Of the attack, in `bench.attack`.
-        title: For the table.
-        calls: Names of the calls that are measured.
-        work: What the attack needs beside the port and the time.
-        is_at_endpoint: Whether it goes to the metadata endpoint.
-        has_changes: Whether an operator changes something all the while.
+        name: Name of the attack in `bench.attack`.
+        title: Title in the table.
+        calls: Names of the measured calls.
+        work: Parameters of the attack besides port and time.
+        is_at_endpoint: Whether the attack is on the metadata endpoint.
+        has_changes: Whether an operator makes changes during the attack.
         memory: Whether the memory of the service is measured as well.
-        test: The test that holds what keeps the attack from others.
+        test: Test of the limit that protects other callers from the attack.
     """
 
     name: str
@@ -78,12 +80,12 @@ class Attack:
 
 
 def allowed_ms(calm_ms: float) -> float:
-    """Return the p95 that a call may have under attack, of its p95 in the calm."""
+    """Return the allowed p95 of a call during an attack, from its p95 before the attack."""
     return _FACTOR * calm_ms + _SPARE_MS
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """Run each attack beside callers who behave."""
+    """Run each attack, and measure the calls of well-behaved callers."""
     result = Result(title="What one caller costs the others: p95 under attack")
     small, large = folder / "small", folder / "large"
     small.mkdir()
@@ -98,10 +100,10 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
 
 
 def write_page(part: dict[str, Any]) -> None:
-    """Put a table of the measured attacks between the marks of the page.
+    """Write a table of the measured attacks between the markers of the page.
 
     Args:
-        part: This part of the benchmark, as it is kept.
+        part: Stored results of this part of the benchmark.
     """
     lines = [
         _PREFACE,
@@ -125,12 +127,12 @@ def write_page(part: dict[str, Any]) -> None:
 
 
 class Service:
-    """A service that is attacked.
+    """The attacked service.
 
     Attributes:
-        child: Its processes.
-        metadata_port, control_port: Where it listens.
-        calls: What callers who behave ask, by name.
+        child: Processes of the service.
+        metadata_port, control_port: Ports of the service.
+        calls: Calls of well-behaved callers, by name.
     """
 
     def __init__(self, child: Child, folder: Path, ready: str) -> None:
@@ -150,29 +152,29 @@ class Service:
             return json.loads(answer.read())
 
     def tenant(self, name: str, vm: str) -> dict[str, str]:
-        """Return the headers of a tenant that owns that VM."""
+        """Create a tenant that owns the VM; return the headers of its requests."""
         made = self.ask("POST", "/v1/tokens", {"name": name, "role": "tenant", "vms": [vm]})
         return {"Authorization": f"Bearer {made['token']}"}
 
     def cookie(self, token: str) -> dict[str, str]:
-        """Log in to the dashboard; return the headers of the session."""
+        """Log in to the dashboard; return the headers with the session's cookie."""
         headers = {"Origin": self._control, "Content-Type": "application/x-www-form-urlencoded"}
         form = urlencode({"token": token}).encode()
         opener = urllib.request.build_opener(_NoRedirect)
         request = urllib.request.Request(self._control + "/login", form, headers, method="POST")
         try:
             answer = opener.open(request, timeout=_READY_S)
-        except urllib.error.HTTPError as error:  # a redirect, which is not followed
+        except urllib.error.HTTPError as error:  # the redirect after the login
             answer = error
         return {"Cookie": (answer.headers["set-cookie"] or "").partition(";")[0]}
 
     @property
     def operator(self) -> dict[str, str]:
-        """The headers of the operator."""
+        """Headers of the operator's requests."""
         return dict(self._operator)
 
     def _event(self, vm: str) -> str:
-        """Announce something to a VM; return the id of the event."""
+        """Announce an event to a VM; return the event's id."""
         made = self.ask("POST", "/v1/maintenance", {"vms": [vm], "type": "Reboot", "notice_s": 6 * 3600})
         found: str = made["items"][0]["events"][0]["id"]
         return found
@@ -201,12 +203,12 @@ class Service:
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
-        """Follow none."""
+        """Do not follow redirects."""
 
 
 @contextmanager
 def serve(folder: Path, log: Path, url: str) -> Iterator[Service]:
-    """`forewarn serve` with its default settings, on one core."""
+    """Run `forewarn serve` with its default settings, on one core."""
     command = [sys.executable, "-m", "forewarn", "serve", "--database-url", url, "--state-dir", str(folder)]
     command += ["--metadata-listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]
     with Child(command, core=SERVER_CORE, log=log) as child:
@@ -299,7 +301,7 @@ def _attacks(service: Service) -> list[Attack]:
 
 
 def _inventories(service: Service, folder: Path) -> list[Attack]:
-    """A large inventory that is refused, one that is accepted with one change, and one changed VM of one host."""
+    """Return attacks with a refused large inventory, an accepted one with one change, and one changed VM of a host."""
     inventory = service.ask("GET", "/v1/inventory")
     size = len(inventory["vms"])
     inventory["vms"][0]["tags"] = {"change": "@@"}
@@ -334,7 +336,7 @@ def _inventories(service: Service, folder: Path) -> list[Attack]:
 
 
 def _run(attack: Attack, service: Service, effort: Effort, log: Path, result: Result) -> None:
-    """Measure the calls in the calm, then under the attack."""
+    """Measure the calls before the attack and during it."""
     port = service.metadata_port if attack.is_at_endpoint else service.control_port
     work = json.dumps({"port": port, "seconds": effort.attack_s + 2 * _SETTLE_S} | attack.work)
     calls = {name: service.calls[name] for name in attack.calls}
@@ -349,11 +351,10 @@ def _run(attack: Attack, service: Service, effort: Effort, log: Path, result: Re
             grown = service.child.rss_bytes() - before
             done = attacker.hear(300)
     if not service.child.is_running:
-        msg = f"the service ended under {attack.title}"
-        raise BenchError(msg)
+        raise BenchError(f"the service ended under {attack.title}")
     for name in attack.calls:
         calm_ms, hit_ms = percentile(calm["took_ms"][name], 95), percentile(hit["took_ms"][name], 95)
-        note = f"in the calm {calm_ms:.1f} ms"
+        note = f"before the attack {calm_ms:.1f} ms"
         result.rows.append(
             Row(what=f"{attack.title}: {name}", value=hit_ms, unit="ms", target=allowed_ms(calm_ms), note=note)
         )
@@ -388,7 +389,7 @@ def _run(attack: Attack, service: Service, effort: Effort, log: Path, result: Re
 
 
 def _kept(measured: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a measurement: percentiles instead of every answer."""
+    """Return the part of a measurement that is stored: percentiles instead of all times."""
     took_ms = {
         name: {"count": len(values), "p50": percentile(values, 50), "p95": percentile(values, 95), "max": max(values)}
         for name, values in measured["took_ms"].items()
@@ -398,7 +399,7 @@ def _kept(measured: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _changing(service: Service, *, is_on: bool) -> Iterator[None]:
-    """Let an operator announce and cancel something, five times a second."""
+    """Let an operator announce and cancel an event, five times a second."""
     if not is_on:
         yield
         return

@@ -1,6 +1,7 @@
-"""Part 7: the testing kit: how soon a fixture answers, a simulated day, and every scenario that is shipped.
+"""Part 7: the testing kit: the time until a fixture answers, for a simulated day, and for each shipped scenario.
 
-Everything runs in this process, as in a test session. The first fixture also imports the service, and is left out.
+Everything runs in this process, as in a test session. The first fixture is not counted, because it also imports the
+service.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _EVENTS = 1000
 _DAY = timedelta(days=1)
 
 
-def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 - what every part is given
-    """Fixtures, a day, and the scenarios."""
+def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 - all parts have the same arguments
+    """Measure fixtures, a simulated day, and the scenarios."""
     result = Result(title="The testing kit, in one process on one core")
     delays_ms, fixtures_s = _fixtures(effort.fixtures)
     days_s = [_day(effort.events_of_day) for _ in range(3)]
@@ -61,7 +62,7 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 
 
 
 def _fixtures(count: int) -> tuple[list[float], float]:
-    """Milliseconds from set-up to the first answer, of each fixture after the first; and seconds for all of these."""
+    """Return milliseconds from set-up to first answer for each fixture but the first, and the total in seconds."""
     from forewarn.testing import ScheduledEvents  # noqa: PLC0415 - only this part needs it
 
     delays_ms = []
@@ -83,7 +84,7 @@ def _fixtures(count: int) -> tuple[list[float], float]:
 
 
 def _day(count: int) -> float:
-    """Seconds for a day with so many events at random moments, each for its whole life."""
+    """Return the seconds for a simulated day with `count` events at random times, each from start to end."""
     from forewarn.testing.lab import Lab  # noqa: PLC0415 - as above
     from forewarn.testing.values import build_request, parse_any_inventory  # noqa: PLC0415 - as above
 
@@ -113,7 +114,7 @@ def _names() -> list[str]:
 
 
 async def _play(name: str) -> float:
-    """Seconds for one scenario, reading its file included."""
+    """Return the seconds for one scenario, including reading its file."""
     from forewarn.testing.scenario.scenario_loader import load_scenario  # noqa: PLC0415 - as above
     from forewarn.testing.trial.player import ScenarioPlayer, create_lab  # noqa: PLC0415 - as above
 

@@ -1,10 +1,11 @@
-"""The child that plays browsers: each holds the live part of a page of the dashboard.
+"""Child process that acts as browsers: each one holds a stream of the live part of a dashboard page.
 
-Arguments: port of the control API, the session's cookie, how many. It is told, in lines of JSON, what to ``do``:
+Arguments: port of the control API, cookie of the session, and number of browsers. It reads commands from stdin, as
+lines of JSON with the member ``do``:
 
-- ``join``: all of them look at the overview; answered when each has seen it;
-- ``expect``: a change is coming; answered at once, and once more when all of them have seen one;
-- ``rest``: listen for so many ``seconds``.
+- ``join``: all browsers open the overview; the answer follows when each has received it;
+- ``expect``: a change will follow; answered at once, and again when all browsers have received a change;
+- ``rest``: receive for ``seconds``.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ class Lookers:
     """The browsers.
 
     Args:
-        port: Of the control API, on this machine.
-        cookie: Of a session.
-        count: How many.
+        port: Port of the control API on this machine.
+        cookie: Cookie of the session.
+        count: Number of browsers.
     """
 
     def __init__(self, port: int, cookie: str, count: int) -> None:
@@ -40,7 +41,7 @@ class Lookers:
         self._bytes = 0
 
     def join(self) -> dict[str, object]:
-        """All of them look at the overview."""
+        """Let all browsers open the overview."""
         began_s = time.monotonic()
         for _ in range(self._count):
             sock = socket.create_connection(("127.0.0.1", self._port))
@@ -54,12 +55,12 @@ class Lookers:
         return {"seen": len(moments), "joined_s": time.monotonic() - began_s, "page_bytes": self._bytes / self._count}
 
     def expect(self) -> dict[str, object]:
-        """All of them see a change."""
+        """Wait until all browsers have received a change."""
         say(waiting=self._count)
         return {"moments_s": sorted(self._until(self._count).values())}
 
     def rest(self, *, seconds: float) -> dict[str, object]:
-        """Listen for so long."""
+        """Receive for `seconds`."""
         ends_s, pages = time.monotonic() + seconds, 0
         before = self._bytes
         while time.monotonic() < ends_s:
@@ -75,13 +76,12 @@ class Lookers:
         return moments
 
     def _turn(self) -> list[int]:
-        """Who has seen a page just now, to its end."""
+        """Return the browsers that have just received a complete page."""
         seen = []
         for number, _ in self._poll.poll(0.2, 1024):
             piece = self._socks[number].recv(1 << 18)
             if not piece:
-                msg = "the service has ended a page"
-                raise SystemExit(msg)
+                raise SystemExit("the service has ended a page")
             self._bytes += len(piece)
             heard = self._tails[number] + piece
             if _DATA in heard:
@@ -101,7 +101,7 @@ def say(**message: object) -> None:
 
 
 def main() -> None:
-    """Play until stdin ends."""
+    """Handle commands until stdin ends."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     lookers = Lookers(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

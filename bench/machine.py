@@ -1,4 +1,4 @@
-"""What the figures were taken on."""
+"""Facts about the machine that the benchmark runs on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["describe", "load_average"]
 
 
 def describe() -> dict[str, str]:
-    """Facts by name, as they stand in the table."""
+    """Return facts by name, as listed below the table of results."""
     memory_kib = re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text(encoding="ascii"))
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -38,12 +38,12 @@ def describe() -> dict[str, str]:
 
 
 def load_average() -> float:
-    """How many processes wanted to run during the last minute."""
+    """Return the load average: runnable processes during the last minute."""
     return os.getloadavg()[0]
 
 
 def _loop_s() -> float:
-    """How fast this machine is while others share it: it may be half as fast an hour later."""
+    """Measure the current speed. Other users share the hardware, so it may be half as fast an hour later."""
     return min(timeit.repeat("for number in range(10_000_000): total += number", "total = 0", number=1, repeat=3))
 
 

@@ -1,4 +1,4 @@
-"""Part 12: one replica that knows a million VMs on twenty thousand hosts, on PostgreSQL."""
+"""Part 12: one replica with a million VMs on twenty thousand hosts, on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _IDLE_S = 10.0
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """Start on it, let some of the hosts watch, schedule, and take over another inventory."""
+    """Start the replica, let some hosts watch, schedule maintenance, and reload the inventory."""
     hosts, watches = effort.fleet_hosts, effort.fleet_watches
     vms = hosts * VMS_PER_HOST
     with databases(folder) as url:
@@ -65,7 +65,7 @@ def _rows(found: dict[str, Any], watches: int) -> list[Row]:
             note=f"of {watches:,} watches",
         ),
         Row(
-            what="a host that asks, processor of the replica",
+            what="CPU time of the replica for one host that connects",
             value=found["join_cpu_ms"],
             unit="ms",
             note=f"its state has {found['state_bytes'] / 1024:.1f} KiB",
@@ -75,9 +75,11 @@ def _rows(found: dict[str, Any], watches: int) -> list[Row]:
             value=median(found["schedule_ms"]),
             unit="ms",
         ),
-        Row(what="the same, commit to that host, median", value=median(found["told_ms"]), unit="ms"),
-        Row(what="another inventory: reading it", value=found["read_s"], unit="s"),
-        Row(what="another inventory: nothing is answered for", value=found["halted_s"], unit="s"),
+        Row(
+            what="the same maintenance, commit until the host has it, median", value=median(found["told_ms"]), unit="ms"
+        ),
+        Row(what="a changed inventory, time to read it", value=found["read_s"], unit="s"),
+        Row(what="a changed inventory, pause without answers", value=found["halted_s"], unit="s"),
         Row(what="transactions of one replica while nothing changes", value=found["idle_per_s"], unit="a second"),
         Row(what="connections of one replica to PostgreSQL", value=found["connections"], unit=""),
     ]
@@ -98,7 +100,7 @@ def _watch(replica: Child, crowd: Child, watches: int) -> dict[str, float]:
 
 
 def _schedule(replica: Child, crowd: Child, operator: Operator, watches: int) -> dict[str, list[float]]:
-    """Milliseconds to the answer, and from the commit to the host, for hosts that watch."""
+    """Return the milliseconds from request to answer, and from commit to host, for hosts that watch."""
     schedule_ms, told_ms = [], []
     for number in range(min(_SCHEDULES, watches)):
         crowd.ask(do="expect", count=1)
@@ -112,7 +114,7 @@ def _schedule(replica: Child, crowd: Child, operator: Operator, watches: int) ->
 
 
 def _database(url: str) -> dict[str, float]:
-    """What the database has to do while nothing changes."""
+    """Measure the load of the database while nothing changes."""
     query = sa.text("SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()")
     engine = open_engine(url)
 

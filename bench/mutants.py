@@ -1,7 +1,7 @@
-"""Part 18: mutants of the correct handlers in Python: does `forewarn try --all` fail each that behaves otherwise?
+"""Part 18: mutants of the correct handlers in Python: how many of the harmful ones does `forewarn try --all` fail?
 
-The mutants are mutmut's. What differs only in what is printed is left out. A mutant that passes is either harmless, and
-stands in ``mutants.toml`` with the reason, or it was missed.
+mutmut creates the mutants. Mutants that only print something different are left out. A mutant that passes is either
+harmless, which ``mutants.toml`` lists with the reason, or it was missed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from forewarn.testing.trial.trial import try_handler
 __all__ = ["HANDLERS", "Mutant", "harmless_mutants", "measure", "mutants_of"]
 
 HANDLERS = ("handlers/handler.py", "handler.py", "watch.py")
-"""The correct ones, in examples/: one that polls, one with a long poll, one with `forewarn.client`."""
+"""Correct handlers in examples/: one that polls, one with a long poll, and one that uses `forewarn.client`."""
 _HARMLESS = Path(__file__).with_suffix(".toml")
 _FOUND_MIN = 95.0
 _AT_A_TIME = 40
@@ -44,10 +44,10 @@ class Mutant:
     """A correct handler with one change.
 
     Attributes:
-        handler: Which one, below examples/.
-        was: The lines that were changed.
-        now: What stands there instead.
-        source: All of it.
+        handler: Path of the correct handler, below examples/.
+        was: Lines before the change.
+        now: Lines after the change.
+        source: Complete source of the mutant.
     """
 
     handler: str
@@ -56,12 +56,12 @@ class Mutant:
     source: str
 
 
-def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 - what every part is given
-    """Make the mutants, try each until a scenario fails it, and count."""
+def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 - all parts have the same arguments
+    """Create the mutants, try each one until it fails a scenario, and count the failures."""
     made = [mutant for handler in HANDLERS for mutant in mutants_of(handler)]
     drawn = random.Random(_SEED).sample(made, min(effort.mutants, len(made)))
     affinity = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # nothing is timed here
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # this part measures no times, so it may use all cores
     try:
         reports = asyncio.run(_try_each(drawn, folder))
     finally:
@@ -85,9 +85,14 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 
     }
     result.rows += [
         Row(what="mutants tried", value=len(drawn), unit="", note=f"of {len(made)} that mutmut makes"),
-        Row(what="of these harmless", value=len(passed) - len(missed), unit="", note="each with the reason"),
         Row(
-            what="of the others failed",
+            what="of these, harmless mutants that pass",
+            value=len(passed) - len(missed),
+            unit="",
+            note="each listed with its reason",
+        ),
+        Row(
+            what="of the others, share that `forewarn try` fails",
             value=100 * (changed - len(missed)) / changed,
             unit="%",
             target=_FOUND_MIN,
@@ -98,7 +103,7 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 
 
 
 def mutants_of(handler: str) -> Iterator[Mutant]:
-    """All changes of a handler that change more than what it prints, each once."""
+    """Yield the mutants of a handler, without duplicates and without those that only print something different."""
     source = (ROOT / "examples" / handler).read_text(encoding="utf-8")
     module, mutations, _, _ = create_mutations(handler, source)
     seen = {_without_prints(source)}
@@ -111,7 +116,7 @@ def mutants_of(handler: str) -> Iterator[Mutant]:
 
 
 class _Quiet(ast.NodeTransformer):
-    """Empties every call of `print`."""
+    """Removes the arguments of all calls of `print`."""
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
         self.generic_visit(node)
@@ -131,7 +136,7 @@ def _difference(before: str, after: str) -> dict[str, str]:
 
 
 async def _try_each(mutants: list[Mutant], folder: Path) -> list[TrialReport | None]:
-    """For each mutant a report that fails it; None: it passes all scenarios."""
+    """Return for each mutant the report of a failed trial; None if it passes all scenarios."""
     scenarios = [scenario for scenario in map(load_scenario, shipped_scenarios()) if scenario.only is None]
     scenarios.sort(key=lambda scenario: scenario.name != _FIRST)
     room = asyncio.Semaphore(_AT_A_TIME)
@@ -145,7 +150,7 @@ async def _try_each(mutants: list[Mutant], folder: Path) -> list[TrialReport | N
                     found[number] = report
 
     quick, slow = ([each for each in scenarios if (each.name in _LAST) is wanted] for wanted in (False, True))
-    for some in (quick[:1], quick[1:], slow):  # most fail at once, and few are left for those that take minutes
+    for some in (quick[:1], quick[1:], slow):  # most fail early, so few run the scenarios that take minutes
         async with asyncio.TaskGroup() as group:
             for scenario in some:
                 for number, mutant in enumerate(mutants):
@@ -174,12 +179,12 @@ async def _try(mutant: Mutant, scenario: Scenario, folder: Path) -> TrialReport:
 
 
 def _because(report: TrialReport) -> str:
-    """What failed it, in a word."""
+    """Return the codes of the findings that failed the trial."""
     codes = sorted({finding.code for finding in report.findings if finding.is_failure})
     return ", ".join(codes) or "a step"
 
 
 def harmless_mutants() -> dict[tuple[str, str], str]:
-    """Return why a mutant is harmless, by its handler and the lines that differ."""
+    """Return why mutants are harmless, by handler and changed lines."""
     rows = tomllib.loads(_HARMLESS.read_text(encoding="utf-8")).get("harmless", [])
     return {(row["handler"], now): row["why"] for row in rows for now in row["now"]}

@@ -1,7 +1,8 @@
-"""Part 13: webhook deliveries a second, signed and written down, and how soon after a commit the first is there.
+"""Part 15: signed and recorded webhook deliveries per second, and the time from a request to its notification.
 
-The receiver is a loop in this process that answers 204 at once; the service has a core of its own. A backlog is made
-while the subscription is paused, one event for each VM; what counts is the time from its end to the last delivery.
+The receiver is an event loop in this process that answers 204 at once; the service runs on a separate core. While the
+subscription is paused, one event for each VM creates a backlog. The measured time is from resuming the subscription to
+the last delivery.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _ANSWER = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """A backlog for one subscription, and for ten at once; and one delivery at a time."""
-    result = Result(title="Notifications, signed and written down, on SQLite")
+    """Deliver a backlog to one subscription, then to ten at once; then measure single deliveries."""
+    result = Result(title="Notifications, signed and recorded, on SQLite")
     url = f"sqlite:///{folder}/forewarn.db"
     hosts = effort.commits
     fill(url, hosts * len(_SUBSCRIPTIONS) + 10)
@@ -57,24 +58,23 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
 
 
 class _Receiver:
-    """Counts what it got, and when."""
+    """Records when each notification arrives."""
 
     def __init__(self) -> None:
         self.url = ""
         self.at_s: list[float] = []
 
     def wait(self, count: int) -> float:
-        """Until it has so many; hands back when it got the last of them."""
+        """Wait for `count` notifications; return when the last one arrived."""
         deadline_s = time.monotonic() + _PATIENCE_S
         while len(self.at_s) < count:
             if time.monotonic() > deadline_s:
-                msg = f"{len(self.at_s)} of {count} notifications came in time"
-                raise BenchError(msg)
+                raise BenchError(f"{len(self.at_s)} of {count} notifications came in time")
             time.sleep(0.001)
         return self.at_s[count - 1]
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Handle one connection."""
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -126,7 +126,7 @@ def _backlog(operator: Operator, receiver: _Receiver, hosts: range, count: int) 
 
 
 def _one_by_one(operator: Operator, receiver: _Receiver, first: int, count: int) -> list[float]:
-    """Milliseconds from the request of each maintenance to the receiver."""
+    """Return the milliseconds from each request for maintenance until its notification arrives."""
     operator.post("/v1/subscriptions/s1-0/resume", {"skip": True})
     delays_ms = []
     for number in range(first, first + count):

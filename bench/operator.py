@@ -1,4 +1,4 @@
-"""The operator who changes documents: a client of the control API."""
+"""A client of the control API, which changes documents as an operator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Operator"]
 
 
 class Operator:
-    """Changes the document through the control API, over one connection."""
+    """Sends changes to the control API, over one connection."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self._url, self._folder = url, folder
@@ -22,11 +22,11 @@ class Operator:
         self._connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
 
     def again(self) -> Operator:
-        """The same with a connection of its own, for another thread."""
+        """Return a copy with a separate connection, for another thread."""
         return Operator(self._url, self._folder)
 
     def post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
-        """One change."""
+        """Send one change, and return the answer."""
         self._connection.request("POST", path, json.dumps(content), self._headers)
         answer = self._connection.getresponse()
         body = answer.read()

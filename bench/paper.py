@@ -1,6 +1,6 @@
-"""What the measurements mean for many hosts: the tables and the picture of `docs/explanation/scale.md`.
+"""Results for many hosts: the tables and the picture of `docs/explanation/scale.md`.
 
-`python -m bench.paper` writes them anew from `docs/benchmarks.json`; so does `make bench`. No figure is typed twice.
+`python -m bench.paper` and `make bench` compute them from `docs/benchmarks.json`, so no figure is typed by hand.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-mpl.use("svg")  # before pyplot is imported: there may be no screen
+mpl.use("svg")  # before the import of pyplot, because there may be no screen
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ __all__ = ["NEEDED", "PAGE", "PICTURE", "costs_of", "render", "write"]
 PAGE = ROOT / "docs/explanation/scale.md"
 PICTURE = ROOT / "docs/images/scale.svg"
 NEEDED = frozenset({"inventory", "watches", "through", "commits", "failover", "million"})
-"""The parts of the benchmark that it takes."""
+"""Parts of the benchmark that the tables need."""
 
 _BEGIN = "<!-- {name}: begin; written by `python -m bench.paper` -->"
 _END = "<!-- {name}: end -->"
@@ -38,6 +38,7 @@ _FLEETS = (1000, 5000, 20_000)
 _REPLICAS = (2, 3, 4, 5, 8)
 _LARGEST = _FLEETS[-1]
 _VMS_PER_HOST = 50
+_VMS_PER_STORED_HOST = 20  # `bench.fleet.VMS_PER_HOST`, which part `commits` uses
 _THINK_S = 600.0
 _LIMIT_S = 300.0
 _SEED = 1
@@ -46,7 +47,7 @@ _COLOURS = ("#d1603d", "#c99b2f", "#6b8f3a", "#1f6f8b", "#5b4b8a")
 
 
 def costs_of(parts: dict[str, Any]) -> Costs:
-    """The parameters of the simulation, from what was measured."""
+    """Compute the parameters of the simulation from the measurements."""
     watches, through = parts["watches"]["raw"], parts["through"]["raw"]
     same_ms, other_ms = (percentile(through[way]["from_commit_ms"], 50) for way in ("same", "other"))
     schedule, approve = _busiest(parts["commits"]["raw"]["postgresql"])
@@ -62,14 +63,14 @@ def costs_of(parts: dict[str, Any]) -> Costs:
 
 
 def _busiest(store: dict[str, Any]) -> tuple[float, float]:
-    """Maintenances and approvals a second, with as many at a time as were tried."""
+    """Return maintenances and approvals per second, at the highest measured concurrency."""
     kinds = {kind: [one for name, one in store.items() if name.startswith(kind)] for kind in ("maint", "approvals")}
     schedule, approve = (max(ones, key=lambda one: one["concurrency"])["per_s"] for ones in kinds.values())
     return float(schedule), float(approve)
 
 
 def render(parts: dict[str, Any]) -> dict[str, str]:
-    """The tables by name, as Markdown."""
+    """Return the tables by name, as Markdown."""
     costs = costs_of(parts)
     return {
         "parameters": _parameters(parts, costs),
@@ -82,33 +83,41 @@ def render(parts: dict[str, Any]) -> dict[str, str]:
 def _parameters(parts: dict[str, Any], costs: Costs) -> str:
     watches, million = parts["watches"]["raw"], parts["million"]["raw"]
     kill_s = max(parts["failover"]["raw"]["late_s"])
-    # The simulation serves one host after the other: so many that ask at once are its simplest case.
+    # The simulation serves one host after the other, so this time is the sum over all hosts that connect at once.
     foreseen_s = watches["watches"] * watches["join_cpu_ms"] / 1000
     rows = [
         ("replica, CPU time to send a host its state", _ms(costs.join_s)),
         ("replica, CPU time to send a host one change", _ms(costs.tell_s)),
-        ("replica, CPU time for one keep-alive line", _ms(costs.alive_s)),
-        ("writer, time for the maintenance of one host", _ms(costs.commit_s)),
+        ("replica, CPU time to send a host one keep-alive message", _ms(costs.alive_s)),
+        (
+            f"writer, time to decide and store a new maintenance of one host with {_VMS_PER_STORED_HOST} VMs",
+            _ms(costs.commit_s),
+        ),
         ("writer, time for an approval", _ms(costs.approval_s)),
-        ("from a commit until another replica has it", _ms(costs.follow_s)),
-        ("from a replica's line until a VM sees the change", _ms(costs.host_s)),
+        ("from a commit until another replica knows the change", _ms(costs.follow_s)),
+        ("from a replica's message to a host until a VM sees the change", _ms(costs.host_s)),
         ("replica, memory for one watch", f"{million['kib_each']:.0f} KiB"),
         (f"replica, memory with {million['vms']:,} VMs", f"{million['rss_mib']:,.0f} MiB"),
-        ("start of this replica", f"{million['ready_s']:.0f} s"),
-        ("pause of the replica while a changed inventory is applied", f"{million['halted_s']:.1f} s"),
-        ("leader killed: longest time until the next start", f"{kill_s:.1f} s"),
+        (f"replica, time to start with {million['vms']:,} VMs", f"{million['ready_s']:.0f} s"),
+        (
+            f"replica, pause while it applies a changed inventory of {million['vms']:,} VMs",
+            f"{million['halted_s']:.1f} s",
+        ),
+        ("leader killed: longest time until the next maintenance starts", f"{kill_s:.1f} s"),
         ("replica, connections to PostgreSQL", f"{million['connections']}"),
         ("idle replica, transactions in PostgreSQL", f"{million['idle_per_s']:.0f} a second"),
     ]
-    check = (
-        f"{watches['watches']:,} hosts connected to one replica at once, and all had their state after "
-        f"{watches['storm_s']:.1f} s. The simulation predicts {foreseen_s:.1f} s, from the CPU time for each host, "
-        f"measured with {_WINDOW} hosts at a time."
+    words = (
+        "A host's state is the events of all its VMs. The inventory is the list of all hosts and VMs. The leader is "
+        "the replica that starts maintenance when it is due."
     )
-    return f"{_table(('measured', 'value'), rows)}\n\n{check}"
-
-
-_WINDOW = 64
+    check = (
+        f"{watches['watches']:,} hosts with one VM each connected to one replica at the same time, and all had their "
+        f"state after {watches['storm_s']:.1f} s. The simulation predicts {foreseen_s:.1f} s. The prediction uses the "
+        f"CPU time to send a host with one VM its state: {watches['join_cpu_ms']:.2f} ms, measured separately with "
+        f"{_WINDOW} hosts at a time. The {_ms(costs.join_s)} in the table are for a host with {_VMS_PER_HOST} VMs."
+    )
+    return f"{_table(('measured', 'value'), rows)}\n\n{words}\n\n{check}"
 
 
 @lru_cache(maxsize=1024)
@@ -134,9 +143,9 @@ def _returns(costs: Costs) -> str:
     head = (
         "replicas",
         "watches per replica",
-        "one is killed: all back",
+        "one is killed: all hosts back",
         "wasted requests",
-        "all restart: all back",
+        "all restart: all hosts back",
         "wasted requests",
     )
     return _table(head, rows)
@@ -174,7 +183,7 @@ def _changes(parts: dict[str, Any], costs: Costs) -> str:
         "one scope on all hosts",
         "one maintenance of all hosts",
         "a maintenance for each host",
-        "all VMs approve within 10 min: the last is on disk",
+        "approvals of all VMs",
     )
     return _table(head, rows)
 
@@ -206,17 +215,17 @@ def _choice(parts: dict[str, Any], costs: Costs) -> str:
         "replicas",
         "watches per replica",
         "memory per replica",
-        "idle CPU time",
-        "connections to PostgreSQL",
-        "idle transactions",
-        "one is killed: all back",
+        "CPU time per idle replica",
+        "connections to PostgreSQL, total",
+        "idle transactions, total",
+        "one is killed: all hosts back",
     )
     return _table(head, rows)
 
 
 @lru_cache(maxsize=64)
 def _advised(costs: Costs, hosts: int) -> int:
-    """The fewest replicas of which one may die, and all may restart, without a host that asks in vain for long."""
+    """Return the fewest replicas with which hosts reconnect soon after one replica dies or all restart."""
     for replicas in range(2, 100):
         for dead in (1, replicas):
             found = _return(costs, hosts, replicas, dead)
@@ -224,8 +233,7 @@ def _advised(costs: Costs, hosts: int) -> int:
                 break
         else:
             return replicas
-    msg = f"no number of replicas carries {hosts} hosts"
-    raise ValueError(msg)
+    raise ValueError(f"no number of replicas carries {hosts} hosts")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -248,7 +256,7 @@ def _span(seconds: float) -> str:
 
 
 def draw(parts: dict[str, Any], path: Path = PICTURE) -> None:
-    """How hosts come back, and how long a change takes."""
+    """Draw how hosts reconnect, and how long a change takes."""
     costs = costs_of(parts)
     mpl.rcParams.update(
         {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "scale"}
@@ -301,7 +309,7 @@ def _draw_changes(axes: Axes, parts: dict[str, Any], costs: Costs) -> None:
 
 
 def write(parts: dict[str, Any]) -> None:
-    """Put the tables between their marks, and draw the picture."""
+    """Write the tables between their markers in the page, and draw the picture."""
     page = PAGE.read_text(encoding="utf-8")
     for name, table in render(parts).items():
         begin, end = _BEGIN.format(name=name), _END.format(name=name)
@@ -315,7 +323,7 @@ def write(parts: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Write the page from the results that are kept; exit status 1 when parts are missing."""
+    """Write the page from the stored results; return exit status 1 if parts are missing."""
     parts = json.loads(JSON_FILE.read_text(encoding="utf-8"))["parts"]
     missing = NEEDED - parts.keys()
     if missing:

@@ -1,4 +1,4 @@
-"""The results as one picture: bars of the ratios, curves of the growth."""
+"""Draws the results as one picture: bars for ratios, curves for growth."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-mpl.use("svg")  # before pyplot is imported: there may be no screen
+mpl.use("svg")  # before the import of pyplot, because there may be no screen
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -28,10 +28,10 @@ _GROWTH = (
 
 
 def draw(content: dict[str, Any], path: Path = PICTURE) -> bool:
-    """Draw it, where both halves were measured.
+    """Draw the picture if the results of both halves are there.
 
     Returns:
-        Whether there was enough to draw.
+        Whether the picture was drawn.
     """
     parts = content["parts"]
     if not {"get", "inventory"} <= parts.keys():
@@ -49,7 +49,7 @@ def draw(content: dict[str, Any], path: Path = PICTURE) -> bool:
 
 
 def _bars(axes: Axes, part: dict[str, Any]) -> None:
-    """How many times as many requests as each of the others."""
+    """Draw the ratio of Forewarn's requests per second to those of each other server."""
     rows = [row for row in part["rows"] if row["unit"] == "x"]
     names = list(dict.fromkeys(row["what"].partition(" to ")[2] for row in rows))
     height = 0.38
@@ -77,7 +77,7 @@ def _bars(axes: Axes, part: dict[str, Any]) -> None:
 
 
 def _curves(axes: Axes, sizes: dict[str, dict[str, list[float]]]) -> None:
-    """What grows with the inventory, and what does not."""
+    """Draw what grows with the inventory, and what does not."""
     counts = [int(size) for size in sizes]
     for name, words, colour in _GROWTH:
         values = [statistics.median(found[name]) for found in sizes.values()]

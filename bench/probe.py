@@ -1,16 +1,16 @@
-"""The child that plays callers who behave: each asks at a steady pace and notes how long each answer took.
+"""Child process that acts as well-behaved callers: each one sends requests at a steady pace, and measures the answers.
 
-A call is timed from the moment at which it was due, whether the caller could send it then or still waited for the
-answer before: so a halt of ten seconds counts for all the calls that were due meanwhile, and not for one.
+The time of a call counts from the moment at which it was due, even if the caller was still waiting for the previous
+answer. So a pause of ten seconds affects all calls that were due during the pause, not only one.
 
-It is told, in lines of JSON, what to ``do``:
+It reads commands from stdin, as lines of JSON with the member ``do``:
 
-- ``measure``: for so many ``seconds``, each of the ``calls``, beside each other; answered with the milliseconds of
-  each by name, and with what went wrong.
+- ``measure``: make all ``calls`` in parallel for ``seconds``; the answer has the milliseconds of each call by name, and
+  counts of failures.
 
-A call names ``port``, ``method``, ``path``, ``headers``, ``body`` and the local ``address`` to ask from. A call with
-``fresh`` opens a connection for each request; the others keep theirs. Of a ``stream`` only the first line is read. With
-``every_s`` it is made less often than the others.
+A call has ``port``, ``method``, ``path``, ``headers``, ``body`` and the local ``address`` to send from. With ``fresh``,
+each request opens a new connection; otherwise the caller reuses its connection. Of a ``stream``, only the first line is
+read. ``every_s`` sets a different interval between requests.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from typing import Any
 _EVERY_S = 0.05
 _TIMEOUT_S = 60.0
 _PRIORITY = -15
-"""The attackers share our core: what they take from us must not look like the service's delay."""
+"""Higher priority than that of the attackers on the same core: their CPU use must not look like a slow service."""
 
 
 class Caller:
-    """Makes one call again and again.
+    """Makes one call repeatedly.
 
     Args:
-        call: What to send, and where from.
+        call: The request, with its source address.
     """
 
     def __init__(self, call: dict[str, Any]) -> None:
@@ -42,7 +42,7 @@ class Caller:
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(self) -> int:
-        """Ask once; return the status."""
+        """Send one request; return the status."""
         call = self._call
         connection = self._connection or http.client.HTTPConnection(
             "127.0.0.1", call["port"], timeout=_TIMEOUT_S, source_address=(call.get("address", "127.0.0.1"), 0)
@@ -63,7 +63,7 @@ class Caller:
 
 
 def measure(calls: dict[str, dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """Make the calls beside each other for so long."""
+    """Make the calls in parallel for `seconds`; return times and failures."""
     took_ms: dict[str, list[float]] = {name: [] for name in calls}
     wrong: Counter[str] = Counter()
     begins_s = time.monotonic()
@@ -92,7 +92,7 @@ def measure(calls: dict[str, dict[str, Any]], seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Handle commands until stdin ends."""
     if os.geteuid() == 0:
         os.nice(_PRIORITY)
     for line in sys.stdin:

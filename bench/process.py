@@ -1,7 +1,7 @@
-"""Child processes: pinned to a core, spoken to in lines of JSON, and ended whatever happens.
+"""Child processes, which are pinned to a core, exchange lines of JSON with the benchmark, and always end with it.
 
-A child dies with us (`setpriv --pdeathsig`) and leads a process group of its own. That group is what is ended: nothing
-is ever looked for by name.
+If the benchmark dies, the kernel ends its child processes (`setpriv --pdeathsig`). Each child leads a separate process
+group. To stop a child, the benchmark signals this group; it never searches for processes by name.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ _STOP_S = 10.0
 
 
 class BenchError(Exception):
-    """The benchmark cannot go on, in one line."""
+    """The benchmark cannot continue. The message is one line."""
 
 
 def missing_tools() -> list[str]:
-    """The Debian packages that are to be installed before the benchmark can run."""
+    """Return the Debian packages that the benchmark needs and that are not installed."""
     return sorted({package for tool, package in _PACKAGE_OF.items() if find_tool(tool) is None})
 
 
 def find_tool(name: str) -> str | None:
-    """Where a program is; servers often lie outside a user's path."""
+    """Return the path of a program. Servers are often in folders that are not on a user's PATH."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/local/sbin")
 
 
 class Child:
-    """A process of the benchmark; a context manager.
+    """A child process of the benchmark; a context manager.
 
     Args:
         arguments: Program and arguments.
-        core: Where it runs.
-        log: Where its stderr goes.
+        core: CPU core on which it runs.
+        log: File for its stderr.
     """
 
     def __init__(self, arguments: Sequence[str], *, core: int, log: Path, folder: Path | None = None) -> None:
@@ -95,49 +95,49 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id, and that of its group."""
+        """Process id, which is also the id of the process group."""
         return self._process.pid
 
     def cpu_s(self) -> float:
-        """Seconds of processor that it has used, with its children and the processes of its group."""
+        """Return the CPU seconds used by it, its children and the processes of its group."""
         ticks = sum(int(fields[11]) + int(fields[12]) for fields in self._group())
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def rss_bytes(self) -> int:
-        """Return the resident memory of it, its children and the processes of its group, added up."""
+        """Return the total resident memory of it, its children and the processes of its group."""
         return sum(int(fields[21]) for fields in self._group()) * os.sysconf("SC_PAGE_SIZE")
 
     def _group(self) -> list[list[str]]:
         """Return the fields of /proc/PID/stat, from the state on, of each of these processes."""
         found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # it ended meanwhile
+            with contextlib.suppress(OSError):  # the process has ended meanwhile
                 fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-                # The process that answers VMs leads a group of its own.
+                # The service's process that answers VMs leads a separate group, so the parent is compared as well.
                 if self.pid in {int(fields[1]), int(fields[2])}:
                     found.append(fields)
         return found
 
     def tell(self, **message: Any) -> None:  # noqa: ANN401 - JSON
-        """Send it a line."""
+        """Send a message, as a line of JSON."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
         self._process.stdin.flush()
 
     def hear(self, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Its next line, which is JSON.
+        """Return its next line, decoded from JSON.
 
         Raises:
-            BenchError: It ended, or said nothing for so long.
+            BenchError: It ended, or printed nothing for `timeout_s`.
         """
         heard: dict[str, Any] = json.loads(self.hear_line(timeout_s))
         return heard
 
     def hear_line(self, timeout_s: float = 60.0) -> str:
-        """Its next line.
+        """Return its next line.
 
         Raises:
-            BenchError: It ended, or said nothing for so long.
+            BenchError: It ended, or printed nothing for `timeout_s`.
         """
         assert self._process.stdout is not None
         deadline = time.monotonic() + timeout_s
@@ -146,45 +146,41 @@ class Child:
             while b"\n" not in self._unread:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0 or not selector.select(left_s):
-                    msg = f"{self._name} said nothing for {timeout_s:.0f} s; its log: {self._tail()}"
-                    raise BenchError(msg)
+                    raise BenchError(f"{self._name} said nothing for {timeout_s:.0f} s; its log: {self._tail()}")
                 piece = os.read(self._process.stdout.fileno(), 1 << 20)
                 if not piece:
-                    msg = f"{self._name} ended with {self._process.wait(_STOP_S)}; its log: {self._tail()}"
-                    raise BenchError(msg)
+                    raise BenchError(f"{self._name} ended with {self._process.wait(_STOP_S)}; its log: {self._tail()}")
                 self._unread += piece
         line, _, self._unread = self._unread.partition(b"\n")
         return line.decode()
 
     def ask(self, timeout_s: float = 60.0, **message: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
-        """Send it a line and hear the answer."""
+        """Send a message, and return the answer."""
         self.tell(**message)
         return self.hear(timeout_s)
 
     def finish(self, timeout_s: float) -> bytes:
-        """All that it prints until it ends by itself.
+        """Wait until it ends; return the rest of its output.
 
         Raises:
-            BenchError: It did not end, or failed.
+            BenchError: It did not end in time, or failed.
         """
         try:
             output, _ = self._process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
-            msg = f"{self._name} did not end within {timeout_s:.0f} s"
-            raise BenchError(msg) from error
+            raise BenchError(f"{self._name} did not end within {timeout_s:.0f} s") from error
         if self._process.returncode != 0:
-            msg = f"{self._name} ended with {self._process.returncode}; its log: {self._tail()}"
-            raise BenchError(msg)
+            raise BenchError(f"{self._name} ended with {self._process.returncode}; its log: {self._tail()}")
         return self._unread + output
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill it without warning, like a crash."""
         self._signal(signal.SIGKILL)
         self._process.wait(_STOP_S)
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether it is still running."""
         return self._process.poll() is None
 
     @property
@@ -196,11 +192,11 @@ class Child:
         return " | ".join(lines[-3:]) or "empty"
 
     def _signal(self, number: signal.Signals) -> None:
-        """To the whole group; that of a child that has been waited for is left alone."""
+        """Signal the whole group, unless the child has already ended."""
         if self._process.poll() is None:
             os.killpg(self.pid, number)
 
 
 def python_child(module: str, *arguments: str, core: int, log: Path) -> Child:
-    """A module of this package as a child."""
+    """Return a child process that runs a module of this package."""
     return Child([sys.executable, "-m", module, *arguments], core=core, log=log)

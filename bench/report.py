@@ -1,4 +1,4 @@
-"""The results as a table in the documentation, with the raw numbers beside it."""
+"""Writes the results into the documentation, as a table and as a file of raw numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MET = {True: "met", False: "**missed**", None: ""}
 
 
 def merge(parts: dict[str, Any], machine: dict[str, str]) -> dict[str, Any]:
-    """New parts over those of an earlier run, in the order of the table; each new one tells what was different then."""
+    """Replace parts of an earlier run with new ones; each new part lists what differs on the machine since then."""
     if not JSON_FILE.is_file():
         return {"machine": machine, "parts": parts}
     content: dict[str, Any] = json.loads(JSON_FILE.read_text(encoding="utf-8"))
@@ -30,7 +30,7 @@ def merge(parts: dict[str, Any], machine: dict[str, str]) -> dict[str, Any]:
 
 
 def render(content: dict[str, Any]) -> str:
-    """The table, the machine and the commands, as Markdown."""
+    """Return the table, the machine and the commands, as Markdown."""
     lines = ["| measured | result | target | |", "|---|---:|---:|---|"]
     for part in content["parts"].values():
         lines.append(f"| **{part['title']}** | | | |")
@@ -40,7 +40,7 @@ def render(content: dict[str, Any]) -> str:
     for part in content["parts"].values():
         if part.get("machine"):
             facts = ", ".join(f"{name} {fact}" for name, fact in part["machine"].items())
-            lines.append(f"- measured alone, {part['title']}: {facts}")
+            lines.append(f"- measured in a separate run, {part['title']}: {facts}")
     lines += ["", "Commands:", "", "```sh", "make bench        # or: .venv/bin/python -m bench"]
     lines += [f"# servers run as: taskset -c {SERVER_CORE} …; the load as:"]
     wrk = f"taskset -c {LOAD_CORE} wrk -t 1 -c 64 -d 3s -s bench/sides/wrk.lua -H 'Metadata: true'"
@@ -60,12 +60,15 @@ def _line(row: dict[str, Any]) -> str:
 
 def _figure(value: float, unit: str, *, is_short: bool = False) -> str:
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 20 else 2
-    words = f"{value:g}" if is_short else f"{value:,.{digits}f}"
-    return f"{words}{'' if unit == 'x' else ' '}{unit}"
+    if is_short:
+        words = f"{round(value, 1 if abs(value) >= 20 else 2):g}"
+    else:
+        words = f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
+    return f"{words}{'' if unit == 'x' else ' '}{unit}".rstrip()
 
 
 def write(content: dict[str, Any], picture: Path) -> None:
-    """Put the table between its marks, and the numbers into their file."""
+    """Write the table between its markers in the page, and the numbers into the JSON file."""
     JSON_FILE.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(_BEGIN)

@@ -1,4 +1,4 @@
-"""What a part of the benchmark found."""
+"""Results of one part of the benchmark."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ __all__ = ["QUICK", "Effort", "Result", "Row", "median", "percentile"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How long to measure.
+    """How much to measure.
 
     Attributes:
         rounds: Interleaved rounds over the sides of a comparison.
-        seconds: Of each side in each round.
-        changes: Changes whose way to the clients is timed.
+        seconds: Duration for each server in each round.
+        changes: Changes for which the time until a client sees them is measured.
         polls: Long polls held at the same time.
-        due: Maintenances that fall due in the same second.
+        due: Maintenances that are due in the same second.
         sizes: VMs in the inventory, smallest first.
         hosts: Hosts on which a maintenance is scheduled, one after the other.
-        idle_s: How long idle agents are watched.
-        polled: Events that a polling agent is told of, one a second.
-        waited: Events that an agent with a held poll is told of.
+        idle_s: Time for which idle agents are measured.
+        polled: Events for an agent that polls once a second.
+        waited: Events for an agent with a long poll.
         fixtures: Fixtures of the testing kit, one after the other.
         events_of_day: Events of a simulated day.
-        watches: Watches of hosts that one replica holds.
-        heard: Changes that all of them hear of.
-        through: Changes whose way from the control API to a VM is timed.
-        commits: Hosts whose maintenances are committed at each concurrency, and their VMs' approvals after that.
-        crashes: Times that the replica that carries out is killed.
+        watches: Hosts that watch one replica.
+        heard: Changes that are sent to all of these hosts.
+        through: Changes for which the time from the control API to a VM is measured.
+        commits: Hosts with one maintenance each, for each concurrency; then their VMs approve.
+        crashes: Number of times that the leader is killed.
         fleet_hosts: Hosts of the largest inventory, with fifty VMs each.
-        fleet_watches: Watches of them.
+        fleet_watches: Hosts of this inventory that watch.
         shown: Active maintenances that the dashboard shows.
-        opened: Times that each of its pages is opened.
-        dashboards: Browsers that look at it at once.
-        history: Entries of the audit log that is asked.
-        questions: Of each kind.
-        attack_s: How long each attack lasts, and the calm before it.
-        attacked_vms: VMs of the inventory that is applied as an attack.
-        mutants: Handlers with one change each that are tried, drawn from all that can be made.
+        opened: Number of times that each page of the dashboard is opened.
+        dashboards: Browsers that show the dashboard at the same time.
+        history: Audit log entries in the queried history.
+        questions: Queries of each kind.
+        attack_s: Duration of the measurement before each attack, and of that during it.
+        attacked_vms: VMs of the inventory that an attack applies.
+        mutants: Mutants to try, drawn at random from all possible ones.
     """
 
     rounds: int = 5
@@ -103,7 +103,7 @@ QUICK = Effort(
     attacked_vms=10_000,
     mutants=12,
 )
-"""Enough to see that everything works."""
+"""A short run that checks whether everything works."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +111,10 @@ class Row:
     """One line of the table.
 
     Attributes:
-        value: The figure, in `unit`.
-        target: What it is compared with; None where nothing was promised.
-        is_floor: Whether the target is the least, rather than the most, that is wanted.
-        note: What else is to be known of the figure.
+        value: Measured value, in `unit`.
+        target: Required value; None if there is no requirement.
+        is_floor: Whether the target is a minimum; if not, it is a maximum.
+        note: Further information about the value.
     """
 
     what: str
@@ -126,7 +126,7 @@ class Row:
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the target is met; None without one."""
+        """Whether the target is met; None without a target."""
         if self.target is None:
             return None
         return self.value >= self.target if self.is_floor else self.value <= self.target
@@ -134,14 +134,14 @@ class Row:
 
 @dataclass(slots=True, kw_only=True)
 class Result:
-    """Rows for the table, and the raw numbers that they come from."""
+    """Rows for the table, and the raw numbers behind them."""
 
     title: str
     rows: list[Row] = field(default_factory=list)
     raw: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is kept beside the table."""
+        """Return the result as stored in the JSON file."""
         rows = [asdict(row) | {"is_met": row.is_met} for row in self.rows]
         kept: dict[str, Any] = _rounded({"title": self.title, "rows": rows, "raw": self.raw})
         return kept
@@ -156,11 +156,11 @@ def _rounded(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest of `values` that `percent` of them do not exceed."""
+    """Return the smallest of `values` that at least `percent` of them do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle one."""
+    """Return the median."""
     return float(statistics.median(values))

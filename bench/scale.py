@@ -1,8 +1,8 @@
-"""The feed of many hosts, simulated: who asks which replica when, and how long it stands in line there.
+"""Simulation of many hosts: when each host connects to which replica, and how long it waits there.
 
-A replica is one core with a line before it: whoever comes is served in the order of coming, as the measured one does.
-Everything that takes time is a parameter, and comes from measurements. The rules of hosts are those of
-`forewarn.host.control_plane_client`: who is not answered gives up after a while, pauses, and asks the next replica.
+A replica is one core with a queue, and serves hosts in order of arrival, as the measured replica does. All durations
+are parameters, and come from measurements. Hosts behave like `forewarn.host.control_plane_client`: a host without an
+answer gives up after a time-out, pauses, and connects to the next replica.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _PAUSE_FIRST_S = 0.4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What takes how long, in seconds.
+    """Durations, in seconds.
 
     Attributes:
-        join_s: A host that asks, of a replica's core: its token, its state, the stream that begins.
-        tell_s: A host that is told of a change, of a replica's core.
-        alive_s: A line that says nothing, of a replica's core.
-        commit_s: A maintenance of one host, of the one writer.
-        approval_s: An approval, of the one writer.
-        follow_s: From a commit until another replica knows of it.
-        host_s: From a replica's word until a VM sees it: the host's disk, its document, the VM's poll.
-        patience_s: How long a host waits for a word from a replica.
-        alive_every_s: From one line that says nothing to the next.
+        join_s: CPU time of a replica to connect one host: check its token, send its state, begin the stream.
+        tell_s: CPU time of a replica to send one change to one host.
+        alive_s: CPU time of a replica for one keep-alive line.
+        commit_s: Time of the single writer for the maintenance of one host.
+        approval_s: Time of the single writer for one approval.
+        follow_s: Time from a commit until another replica knows it.
+        host_s: Time from a replica's message to a host until a VM sees it: disk, document and poll.
+        patience_s: Time for which a host waits for an answer from a replica.
+        alive_every_s: Interval between keep-alive lines.
     """
 
     join_s: float
@@ -44,30 +44,30 @@ class Costs:
     alive_every_s: float = 5.0
 
     def share_idle(self, watches: float) -> float:
-        """The share of a replica's core that so many watches take while nothing changes; at most 0.95."""
+        """Return the share of a replica's core that the watches use while nothing changes; at most 0.95."""
         return min(0.95, watches * self.alive_s / self.alive_every_s)
 
 
 class _Line:
-    """A core with a line before it. What it does beside makes it slower."""
+    """A core with a queue. Its other work makes it slower."""
 
     def __init__(self, idle_share: float = 0.0) -> None:
         self._speed = 1.0 - idle_share
         self._free_s = 0.0
 
     def serve(self, now_s: float, takes_s: float) -> float:
-        """When somebody who comes now is done with."""
+        """Return the time at which a request that arrives now is completed."""
         self._free_s = max(self._free_s, now_s) + takes_s / self._speed
         return self._free_s
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """Hosts that have lost their replica, and have another.
+    """Result for hosts that have lost their replica and connected to another one.
 
     Attributes:
-        back_s: When each had its state, in order; seconds since it lost its stream.
-        vain: How often a replica served a host that had given up.
+        back_s: Times at which the hosts had their state, sorted; seconds since the loss.
+        vain: Number of times that a replica served a host that had given up.
     """
 
     back_s: list[float]
@@ -76,13 +76,13 @@ class Return:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Replicas that are gone.
+    """A loss of replicas.
 
     Attributes:
-        hosts: How many there are; those of the dead replicas have to come back.
-        replicas: How many there were.
-        dead: How many of them are gone; all of them: they are back at once, and nobody watches.
-        limit_s: How long to look at it.
+        hosts: Number of hosts; those of the lost replicas have to reconnect.
+        replicas: Number of replicas before the loss.
+        dead: Number of lost replicas; if all are lost, all have restarted at once, and no host is connected.
+        limit_s: Simulated time.
     """
 
     hosts: int
@@ -92,7 +92,7 @@ class Loss:
 
 
 def come_back(costs: Costs, loss: Loss, rng: random.Random) -> Return:
-    """Hosts whose replica is gone look for another; their pauses come from `rng`."""
+    """Simulate how hosts of lost replicas reconnect; `rng` determines their pauses and the order of replicas."""
     hosts, replicas, dead = loss.hosts, loss.replicas, loss.dead
     is_all = dead == replicas
     alive = range(replicas) if is_all else range(dead, replicas)
@@ -103,7 +103,7 @@ def come_back(costs: Costs, loss: Loss, rng: random.Random) -> Return:
     for host in range(hosts * dead // replicas):
         order = list(range(replicas))
         rng.shuffle(order)
-        lost = host % dead  # the replica that it watched is the one that it has asked last
+        lost = host % dead  # a host tries the replica that it watched before last
         order.remove(lost)
         orders[host] = [*order, lost]
         heapq.heappush(coming, (pause_s(1, rng), host, 1))
@@ -114,7 +114,7 @@ def come_back(costs: Costs, loss: Loss, rng: random.Random) -> Return:
         order = orders[host]
         asked = order[0]
         order.append(order.pop(0))
-        gone_s = now_s  # who is dead refuses at once
+        gone_s = now_s  # a lost replica refuses at once
         if asked in lines:
             done_s = lines[asked].serve(now_s, costs.join_s)
             if done_s - now_s <= costs.patience_s:
@@ -127,17 +127,17 @@ def come_back(costs: Costs, loss: Loss, rng: random.Random) -> Return:
 
 
 def pause_s(attempt: int, rng: random.Random) -> float:
-    """How long a host waits before that attempt, from 1."""
+    """Return the pause of a host before an attempt; attempts are counted from 1."""
     return rng.uniform(0.5, 1.0) * min(_PAUSE_FIRST_S * 2.0 ** (attempt - 1), _PAUSE_MAX_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a change took.
+    """Times of a change, in seconds since the first request.
 
     Attributes:
-        committed_s: When the last commit had returned.
-        seen_s: When a VM of each host saw it, in order. Both in seconds since the first request.
+        committed_s: Time at which the last commit had returned.
+        seen_s: Times at which a VM of each host saw the change, sorted.
     """
 
     committed_s: float
@@ -145,7 +145,7 @@ class Change:
 
 
 def tell_all(costs: Costs, hosts: int, replicas: int, commit_s: float) -> Change:
-    """One commit that every host has to hear of."""
+    """Simulate one commit that is sent to every host."""
     lines = [_Line(costs.share_idle(hosts / replicas)) for _ in range(replicas)]
     seen_s = [
         lines[number % replicas].serve(commit_s + (costs.follow_s if number % replicas else 0.0), costs.tell_s)
@@ -156,7 +156,7 @@ def tell_all(costs: Costs, hosts: int, replicas: int, commit_s: float) -> Change
 
 
 def announce(costs: Costs, hosts: int, replicas: int) -> Change:
-    """A maintenance for each host, one after the other, as fast as they are committed."""
+    """Simulate one maintenance for each host, one after the other, as fast as commits allow."""
     lines = [_Line(costs.share_idle(hosts / replicas)) for _ in range(replicas)]
     writer = _Line()
     seen_s, committed_s = [], 0.0
@@ -168,6 +168,6 @@ def announce(costs: Costs, hosts: int, replicas: int) -> Change:
 
 
 def approve_all(costs: Costs, vms: int, think_s: float, rng: random.Random) -> list[float]:
-    """VMs that approve within so many seconds, at times that follow no rhythm; when each is on disk, in order."""
+    """Simulate VMs that approve at random times within a period; return when each approval is on disk, sorted."""
     writer = _Line()
     return [writer.serve(now_s, costs.approval_s) for now_s in sorted(rng.uniform(0, think_s) for _ in range(vms))]

@@ -1,9 +1,9 @@
-"""The child that is measured: the service exactly as `forewarn serve` runs it, and a line of JSON for each question.
+"""The measured child process: the service exactly as `forewarn serve` runs it, which also answers questions as JSON.
 
-Settings come as JSON in the first argument. Questions come on stdin; when that ends, so does the service. VMs are
-answered in this very process unless the settings say otherwise, so that what is held here can be looked at.
+The first argument contains the settings as JSON. Questions arrive on stdin; when stdin ends, the service ends. Unless
+the settings differ, this process also answers the VMs, so that it can count the long polls that it holds.
 
-What it adds: the moment of each commit (taken on the writer's thread when COMMIT has returned) and of each publication.
+In addition, it records the time of each commit (in the writer's thread, when COMMIT has returned) and publication.
 """
 
 from __future__ import annotations
@@ -27,21 +27,30 @@ from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import MaintenanceState
 from forewarn.observability.logs import configure_logging
 from forewarn.server.service import Service, run_service
-from forewarn.store.contract import Store, Transaction
+from forewarn.store.contract import SharedStore, Store, Transaction
 
 _BEGAN_S = time.monotonic()
 
 
 class _StampedStore:
-    """A store that remembers when its last commit had returned, by both clocks."""
-
-    damage = None
+    """A store that records when its last commit returned, by the monotonic and the wall clock."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.read = store.read
+        self.check_pages = store.check_pages
+        self.stop_check = store.stop_check
+        self.close = store.close
         self.committed_s = 0.0
         self.committed_at_s = 0.0
+
+    @property
+    def shared(self) -> SharedStore | None:
+        return self._store.shared
+
+    @property
+    def damage(self) -> str | None:
+        return self._store.damage
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
@@ -49,12 +58,9 @@ class _StampedStore:
             yield transaction
         self.committed_s, self.committed_at_s = time.monotonic(), time.time()
 
-    def close(self) -> None:
-        self._store.close()
-
 
 class Watch:
-    """Answers questions about the service it runs in."""
+    """Answers questions about the service in the same process."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -67,7 +73,7 @@ class Watch:
         service.engine.listeners.append(self._notice)
 
     def listen(self) -> None:
-        """Begin to take questions."""
+        """Begin to read questions from stdin."""
         os.set_blocking(sys.stdin.fileno(), False)
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._read)
 
@@ -109,14 +115,14 @@ class Watch:
         return {"rss_bytes": rss_bytes()}
 
     async def _held(self) -> dict[str, Any]:
-        channels = self._service.feed._channels.values()  # noqa: SLF001 - nobody else wants to know
+        channels = self._service.feed._channels.values()  # noqa: SLF001 - only the benchmark needs this number
         return {"held": sum(len(channel._waiters) for channel in channels)}  # noqa: SLF001 - as above
 
     async def _changes_seen(self) -> dict[str, Any]:
         return {"changes": self._changes}
 
     async def _schedule(self, vms: list[str], lead_s: float, apart_s: float = 0.0) -> dict[str, Any]:
-        """One maintenance for each VM; their NotBefores begin in so many seconds, so far apart."""
+        """Schedule one maintenance for each VM: the first NotBefore in `lead_s`, the others `apart_s` apart."""
         engine = self._service.engine
         first = (engine.committer.clock.now() + timedelta(seconds=lead_s)).replace(microsecond=0)
         for number, name in enumerate(vms):
@@ -128,7 +134,7 @@ class Watch:
         return {"left_s": (first - engine.committer.clock.now()).total_seconds(), "first_s": first.timestamp()}
 
     async def _take_inventory(self) -> dict[str, Any]:
-        """Take the inventory over anew, as when somebody else has changed it."""
+        """Reload the inventory, as after a change by another replica."""
         began_s = time.monotonic()
         inventory = await self._service.engine.read(lambda reader: reader.get_inventory())
         read_s = time.monotonic()
@@ -143,7 +149,7 @@ class Watch:
 
 
 def rss_bytes() -> int:
-    """Resident memory of this process."""
+    """Return the resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -155,7 +161,7 @@ def say(**message: Any) -> None:  # noqa: ANN401 - JSON
 
 
 def main() -> None:
-    """Run the service until stdin ends or SIGTERM comes."""
+    """Run the service until stdin ends or SIGTERM arrives."""
     configure_logging()
 
     def ready(service: Service) -> None:

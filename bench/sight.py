@@ -1,4 +1,4 @@
-"""Part 2: from the commit of a change to its first sight, by a client that polls and by one that holds a long poll."""
+"""Part 2: the time from a commit until a client sees the change, with polling and with a long poll."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _CLIENTS = {"poll": "polling back to back", "hold": "held long poll"}
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """Change the document again and again, with one client of each kind in turn."""
-    result = Result(title="From a change to its first sight")
+    """Change the document many times, first with a client that polls, then with one that holds a long poll."""
+    result = Result(title="From a change until a client sees it")
     for mode, words in _CLIENTS.items():
         place = folder / mode
         place.mkdir()
@@ -35,23 +35,23 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
         print(f"  {words}: p50 {percentile(commit_ms, 50):.2f} ms, p99 {percentile(commit_ms, 99):.2f} ms", flush=True)
         result.raw[mode] = found
         result.rows += [
-            Row(what=f"{words}, commit to first sight, p50", value=percentile(commit_ms, 50), unit="ms"),
+            Row(what=f"{words}, commit until seen, p50", value=percentile(commit_ms, 50), unit="ms"),
             Row(
-                what=f"{words}, commit to first sight, p99",
+                what=f"{words}, commit until seen, p99",
                 value=percentile(commit_ms, 99),
                 unit="ms",
                 target=_TARGET_MS,
             ),
-            Row(what=f"{words}, request to first sight, p50", value=percentile(request_ms, 50), unit="ms"),
-            Row(what=f"{words}, request to first sight, p99", value=percentile(request_ms, 99), unit="ms"),
+            Row(what=f"{words}, request until seen, p50", value=percentile(request_ms, 50), unit="ms"),
+            Row(what=f"{words}, request until seen, p99", value=percentile(request_ms, 99), unit="ms"),
         ]
     return result
 
 
 def _watch(service: Child, client: Child, operator: Operator, count: int) -> dict[str, Any]:
-    """Each change is an announcement or its cancellation; the pauses between them follow no rhythm."""
+    """Announce and cancel events with random pauses; return when the client saw each change."""
     asked_s = change(operator, count, (0.005, 0.03))
-    client.tell()  # to end; a client that holds a poll sees one change more
+    client.tell()  # ends the client; one that holds a poll ends only after one more change
     operator.post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze"})
     seen = client.hear()
     changes = service.ask(do="changes_seen")["changes"][-(count // 2 * 2 + 1) : -1]
@@ -59,7 +59,7 @@ def _watch(service: Child, client: Child, operator: Operator, count: int) -> dic
 
 
 def change(operator: Operator, count: int, pauses_s: tuple[float, float]) -> list[float]:
-    """Announce and cancel in turn, so many changes in all; hands back when each was asked for."""
+    """Announce and cancel in turn, `count` changes in all; return the time of each request."""
     pause = random.Random(1)
     asked_s: list[float] = []
     for _ in range(count // 2):
@@ -74,7 +74,7 @@ def change(operator: Operator, count: int, pauses_s: tuple[float, float]) -> lis
 
 
 def delays_ms(changes: list[dict[str, Any]], seen: dict[int, float], asked_s: list[float]) -> dict[str, Any]:
-    """From the request and from the commit of each change to its sight, or to that of a later one."""
+    """Return the times from request and from commit until the client saw the change, or a later one."""
     sights_s = [min(s for i, s in seen.items() if i >= change["incarnation"]) for change in changes]
     return {
         "changes": len(changes),

@@ -1,7 +1,8 @@
-"""Part 9: from the control API to a VM's sight, through everything: PostgreSQL, a replica, the endpoint on its host.
+"""Part 9: the time from the control API until a VM sees a change, through PostgreSQL, a replica and the host endpoint.
 
-There are two replicas. The operator asks the first; the host watches either that one, or the other, which hears of the
-commit from the database. The VM holds a long poll. The host writes what it is told to its disk before it shows it.
+There are two replicas. The operator sends requests to the first one. The host watches either the same replica, or the
+other one, which learns of the commit from the database. The VM holds a long poll. The host endpoint writes each change
+to its disk before it shows the change.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from bench.sight import change, delays_ms
 __all__ = ["measure"]
 
 _TARGET_MS = 100.0
-_WAYS = {"same": "host watches the replica that is asked", "other": "host watches another replica"}
+_WAYS = {"same": "the host watches the replica that gets the request", "other": "the host watches another replica"}
 _READY = re.compile(r"metadata (http://\S+:(\d+))")
 _PATIENCE_S = 30.0
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """Change the document of one VM again and again, on both ways."""
-    result = Result(title="From the control API through PostgreSQL, replica and host endpoint to a VM's sight")
+    """Change the document of one VM many times, with the host at the first replica and at the second one."""
+    result = Result(
+        title="From a request to the control API, through PostgreSQL, replica and host endpoint, until a VM sees it"
+    )
     with (
         databases(folder) as url,
         service_child(folder, log, database_url=url) as first,
@@ -54,22 +57,22 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
 def _rows(words: str, found: dict[str, Any]) -> list[Row]:
     request_ms, commit_ms = found["from_request_ms"], found["from_commit_ms"]
     return [
-        Row(what=f"{words}, request to first sight, p50", value=percentile(request_ms, 50), unit="ms"),
+        Row(what=f"{words}, request until seen, p50", value=percentile(request_ms, 50), unit="ms"),
         Row(
-            what=f"{words}, request to first sight, p99",
+            what=f"{words}, request until seen, p99",
             value=percentile(request_ms, 99),
             unit="ms",
             target=_TARGET_MS,
             note=f"of {len(request_ms)} changes",
         ),
-        Row(what=f"{words}, commit to first sight, p50", value=percentile(commit_ms, 50), unit="ms"),
-        Row(what=f"{words}, commit to first sight, p99", value=percentile(commit_ms, 99), unit="ms"),
+        Row(what=f"{words}, commit until seen, p50", value=percentile(commit_ms, 50), unit="ms"),
+        Row(what=f"{words}, commit until seen, p99", value=percentile(commit_ms, 99), unit="ms"),
     ]
 
 
 @contextmanager
 def _endpoint(folder: Path, way: str, token: str, control_url: str, log: Path) -> Iterator[int]:
-    """`forewarn endpoint` of the host; hands out the port where its VM asks, once that is answered."""
+    """Run `forewarn endpoint` for the host; yield its port for VMs once it answers."""
     token_file = folder / "host.token"
     token_file.write_text(token, encoding="utf-8")
     words = ["endpoint", "--host", "host-1", "--token-file", str(token_file), "--control-url", control_url]
@@ -77,24 +80,22 @@ def _endpoint(folder: Path, way: str, token: str, control_url: str, log: Path) -
     with Child([sys.executable, "-m", "forewarn", *words], core=SERVER_CORE, log=log) as endpoint:
         told = _READY.search(line := endpoint.hear_line())
         if told is None:
-            msg = f"the endpoint said {line!r}"
-            raise BenchError(msg)
+            raise BenchError(f"the endpoint said {line!r}")
         deadline_s = time.monotonic() + _PATIENCE_S
         while (status := fetch(told[1]).status) != 200:
             if time.monotonic() > deadline_s:
-                msg = f"the endpoint answers {status}"
-                raise BenchError(msg)
+                raise BenchError(f"the endpoint answers {status}")
             time.sleep(0.1)
         yield int(told[2])
 
 
 def _watch(first: Child, port: int, operator: Operator, count: int, log: Path) -> dict[str, Any]:
-    """Each change is an announcement or its cancellation; the pauses between them follow no rhythm."""
+    """Announce and cancel events with random pauses; return when the VM saw each change."""
     before = len(first.ask(do="changes_seen")["changes"])
     with python_child("bench.client", "hold", str(port), core=LOAD_CORE, log=log) as vm:
         vm.hear()
         asked_s = change(operator, count, (0.05, 0.15))
-        vm.tell()  # to end, with the change after that
+        vm.tell()  # ends the VM's process, after the next change
         made = operator.post("/v1/maintenance", {"vms": ["vm-1"], "type": "Freeze"})
         seen: dict[int, float] = dict(vm.hear()["seen"])
     operator.post(f"/v1/maintenance/{made['items'][0]['id']}/cancel", {})

@@ -1,11 +1,12 @@
-"""The child that plays the endpoints of many hosts: each holds the watch of its host on one replica.
+"""Child process that acts as the endpoints of many hosts: each one holds its host's watch on one replica.
 
-Arguments: port of the control API, and how many hosts. It is told, in lines of JSON, what to ``do``:
+Arguments: port of the control API, and number of hosts. It reads commands from stdin, as lines of JSON with the member
+``do``:
 
-- ``join``: every host asks, at most ``window`` of them at the same time; answered when all have heard their state;
-- ``expect``: ``count`` of them are going to hear of a change; answered at once, and once more when they all have;
-- ``rest``: listen for so many ``seconds``;
-- ``leave``: end every watch.
+- ``join``: all hosts connect, at most ``window`` of them at a time; the answer follows when all have their state;
+- ``expect``: ``count`` hosts will receive a change; answered at once, and again when all of them have it;
+- ``rest``: receive for ``seconds``;
+- ``leave``: end all watches.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from bench.fleet import host_name, token_of
 
 _LONGEST_S = 240.0
 _END = b"}\n\r\n"
-"""How a piece of the stream ends: the last line of it, and the end of its chunk."""
+"""End of a message in the stream: the end of its last line, and the end of its chunk."""
 
 _STATE, _DOCUMENT = b'"kind":"state"', b'"kind":"document"'
 
@@ -31,8 +32,8 @@ class Crowd:
     """The hosts.
 
     Args:
-        port: Of the control API, on this machine.
-        count: How many.
+        port: Port of the control API on this machine.
+        count: Number of hosts.
     """
 
     def __init__(self, port: int, count: int) -> None:
@@ -44,7 +45,7 @@ class Crowd:
         self._poll = select.epoll()
 
     def join(self, *, window: int) -> dict[str, object]:
-        """Every host asks, at most `window` of them at the same time, and hears its state."""
+        """Connect all hosts, at most `window` of them at a time, and receive their states."""
         began_s = time.monotonic()
         took_s: list[float] = []
         sizes: list[int] = []
@@ -54,8 +55,7 @@ class Crowd:
             if number not in self._asking:
                 return
             if not heard.startswith(b"HTTP/1.1 200 ") or _STATE not in heard:
-                msg = f"a state was expected, not {heard[:300]!r}"
-                raise SystemExit(msg)
+                raise SystemExit(f"a state was expected, not {heard[:300]!r}")
             took_s.append(time.monotonic() - self._asking.pop(number))
             sizes.append(len(heard))
 
@@ -94,15 +94,14 @@ class Crowd:
                 continue
             piece = sock.recv(1 << 18)
             if not piece:
-                msg = f"the replica has ended a watch; before that it said {bytes(heard)[:300]!r}"
-                raise SystemExit(msg)
+                raise SystemExit(f"the replica has ended a watch; before that it said {bytes(heard)[:300]!r}")
             heard += piece
             if heard.endswith(_END):
                 take(number, bytes(heard))
                 heard.clear()
 
     def expect(self, *, count: int) -> dict[str, object]:
-        """So many hosts hear of a change."""
+        """Wait until `count` hosts have received a change."""
         moments: dict[int, float] = {}
 
         def take(number: int, heard: bytes) -> None:
@@ -116,7 +115,7 @@ class Crowd:
         return {"heard": len(moments), "moments_s": sorted(moments.values())}
 
     def rest(self, *, seconds: float) -> dict[str, object]:
-        """Listen for so long, whatever is said."""
+        """Receive for `seconds`, and count the messages."""
         ends_s = time.monotonic() + seconds
         lines = 0
 
@@ -129,7 +128,7 @@ class Crowd:
         return {"lines": lines}
 
     def leave(self) -> dict[str, object]:
-        """End every watch."""
+        """End all watches."""
         for number, sock in self._socks.items():
             self._poll.unregister(number)
             sock.close()
@@ -145,7 +144,7 @@ def say(**message: object) -> None:
 
 
 def main() -> None:
-    """Play until stdin ends."""
+    """Handle commands until stdin ends."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     crowd = Crowd(*(int(argument) for argument in sys.argv[1:3]))

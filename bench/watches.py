@@ -1,7 +1,7 @@
-"""Part 8: the watches of thousands of hosts, held by one replica on PostgreSQL.
+"""Part 8: one replica on PostgreSQL that holds the watches of thousands of hosts.
 
-The hosts have a VM each, and one more of a scope that is spread over all of them: what is announced to that scope, all
-have to hear.
+Each host has a standalone VM, and a VM of a scope that has VMs on all hosts. An event of this scope is sent to all
+hosts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EVERYWHERE = 3
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
-    """Hold them, change documents, and let all of them come back at once."""
+    """Hold the watches, change documents, and let all hosts reconnect at once."""
     count = effort.watches
     with databases(folder) as url:
         fill(url, count, per_host=1, has_wide=True)
@@ -46,34 +46,44 @@ def _rows(found: dict[str, Any], count: int) -> list[Row]:
     last_ms = found["all_last_ms"]
     return [
         Row(what="memory for each watch, with its connection", value=found["kib_each"], unit="KiB"),
-        Row(what="processor of the replica while nothing changes", value=found["idle_percent"], unit="% of a core"),
+        Row(what="CPU time of the replica while nothing changes", value=found["idle_percent"], unit="% of a core"),
         Row(
-            what=f"a change of one scope on all {count:,} hosts, commit to the first of them, p50",
+            what=f"a change in a scope with VMs on all {count:,} hosts, commit until the first host has it, p50",
             value=percentile(found["all_first_ms"], 50),
             unit="ms",
         ),
-        Row(what="the same, commit to the last of them, p50", value=percentile(last_ms, 50), unit="ms"),
+        Row(what="the same change, commit until the last host has it, p50", value=percentile(last_ms, 50), unit="ms"),
         Row(
-            what="the same, commit to the last of them, p99",
+            what="the same change, commit until the last host has it, p99",
             value=percentile(last_ms, 99),
             unit="ms",
             note=f"of {len(last_ms)} changes",
         ),
-        Row(what="a change on one host, commit to that host, p50", value=percentile(found["one_ms"], 50), unit="ms"),
-        Row(what="a change on one host, commit to that host, p99", value=percentile(found["one_ms"], 99), unit="ms"),
         Row(
-            what=f"one maintenance of all {count:,} hosts, a document each, commit to the last of them",
+            what="a change for one host, commit until the host has it, p50",
+            value=percentile(found["one_ms"], 50),
+            unit="ms",
+        ),
+        Row(
+            what="a change for one host, commit until the host has it, p99",
+            value=percentile(found["one_ms"], 99),
+            unit="ms",
+        ),
+        Row(
+            what=f"one maintenance of all {count:,} hosts, a document for each, commit until the last host has it",
             value=median(found["everywhere_last_ms"]),
             unit="ms",
             note=f"request to answer {median(found['everywhere_answer_ms']):,.0f} ms",
         ),
-        Row(what="a host that asks, processor of the replica", value=found["join_cpu_ms"], unit="ms"),
-        Row(what=f"all {count:,} ask at once, until the last has its state", value=found["storm_s"], unit="s"),
+        Row(what="CPU time of the replica for one host that connects", value=found["join_cpu_ms"], unit="ms"),
+        Row(
+            what=f"all {count:,} hosts connect at once, until the last has its state", value=found["storm_s"], unit="s"
+        ),
     ]
 
 
 class _Crowd:
-    """The replica, those who watch it, and who changes what they see."""
+    """The replica, the hosts that watch it, and the operator who changes documents."""
 
     def __init__(self, replica: Child, hosts: Child, operator: Operator, count: int) -> None:
         self._replica = replica
@@ -122,7 +132,7 @@ class _Crowd:
         return {"idle_percent": spent_s / took_s * 100, "idle_lines_per_s": lines / took_s}
 
     def _changes(self, vms: list[str], count: int, times: int) -> dict[str, list[float]]:
-        """Announce to these VMs and take it back, so often; so many hosts hear of each."""
+        """Announce events to these VMs and cancel them, repeatedly; `count` hosts receive each change."""
         found: dict[str, list[float]] = {"first_ms": [], "last_ms": [], "answer_ms": [], "cpu_ms": []}
         for _ in range(times // 2 + times % 2):
             made = self._change("/v1/maintenance", {"vms": vms, "type": "Freeze"}, count, found)
@@ -136,8 +146,7 @@ class _Crowd:
         answered_s = time.monotonic()
         heard = self._hosts.hear(_PATIENCE_S)
         if heard["heard"] != count:
-            msg = f"{heard['heard']} of {count} hosts have heard of a change"
-            raise BenchError(msg)
+            raise BenchError(f"{heard['heard']} of {count} hosts have heard of a change")
         committed_s = self._replica.ask(do="changes_seen", timeout_s=_PATIENCE_S)["changes"][-1]["committed_s"]
         moments_s = heard["moments_s"]
         found["first_ms"].append((moments_s[0] - committed_s) * 1000)

@@ -1,7 +1,7 @@
-"""The documentation site: Sphinx reads the Markdown pages where they lie, with the links that hold on a code host.
+"""Sphinx configuration of the documentation site, which `make docs` builds.
 
-The source folder is that of the repository, so that README.md, which is the front page, can be reached from docs/ by
-the same relative links. `make docs` runs it; docs/adr/0021-documentation-site.md says why it is as it is.
+The source folder is the root of the repository: README.md is the front page, and the relative links between pages work
+both on the site and on a code host. docs/adr/0021-documentation-site.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ source_suffix = {".md": "markdown"}
 include_patterns = ["*.md", "docs/**.md"]
 exclude_patterns = [".*", "build", "dist", "src", "tests", "bench", "examples", "packaging", "tools", "**/__pycache__"]
 
-# Anchors are made of headings as code hosts make them.
+# Derive anchors from headings as code hosts do.
 myst_heading_anchors = 4
 myst_all_links_external = False
 highlight_language = "none"
 smartquotes = False
 
-# Docstrings are written with single backticks for code.
+# Docstrings use single backticks for code.
 default_role = "literal"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -51,7 +51,7 @@ html_css_files = ["forewarn.css"]
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
-# The colours of the code, each readable on its ground (WCAG AA).
+# Code colours with enough contrast in the light and the dark theme (WCAG AA).
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
 html_theme_options = {"top_of_page_buttons": [], "footer_icons": []}

@@ -1,10 +1,11 @@
-"""A handler that waits with a long poll, with nothing but the standard library; for one VM.
+"""A handler of scheduled events for one VM, with a long poll and only the standard library.
 
     python3 examples/handler.py [http://169.254.169.254] [--once]
 
-It prepares when an event names its VM, approves when prepared, and recovers when no event names it any more. With
---once it ends then. The VM is prepared while the file `drained` exists, so a restart in between forgets nothing. The
-long poll is Forewarn's own; other endpoints answer at once, so the handler pauses in between.
+It prepares when an event names its VM, approves when prepared, and recovers when no event names the VM any more. With
+--once, it then exits. The VM counts as prepared while the file `drained` exists, so this state survives a restart of
+the handler. Forewarn's endpoint holds a long poll until the events change or a minute is over. Other endpoints answer
+at once, so the handler pauses between polls.
 """
 
 import json
@@ -21,7 +22,7 @@ DRAINED = Path("drained")
 
 
 def ask(url: str, body: bytes | None = None, timeout_s: float = 10, **headers: str) -> bytes:
-    """GET, or POST a body; empty where the answer is 304: nothing has changed."""
+    """Send a GET, or a POST with a body. The result is empty after status 304: nothing has changed."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(url, data=body, headers={"Metadata": "true"} | named)
     try:
@@ -42,7 +43,7 @@ class Handler:
         self.approved: set[str] = set()
 
     def look(self) -> None:
-        """Wait for another document than the one that is known, for a minute at most; the first may take two."""
+        """Wait up to a minute for a new document, and handle it. The first answer may take two minutes."""
         if not self.document:
             self.document = json.loads(ask(self.base + EVENTS, timeout_s=130))
         else:
@@ -53,7 +54,7 @@ class Handler:
         self.handle([event for event in self.document["Events"] if self.name in event["Resources"]])
 
     def handle(self, mine: list[dict]) -> None:
-        """Bring the VM into the state that these events ask for."""
+        """Prepare, approve or recover, as these events require."""
         if mine and not DRAINED.exists():
             DRAINED.touch()
             print(f"prepare: {mine[0]['EventType']} of {self.name}", flush=True)
@@ -68,13 +69,13 @@ class Handler:
 
 
 def main(base: str = "http://169.254.169.254", *options: str) -> None:
-    """Follow the document until interrupted."""
+    """Handle events until interrupted or, with --once, until the first recovery."""
     handler, was_prepared = Handler(base), False
     while not ("--once" in options and was_prepared and not DRAINED.exists()):
         try:
             handler.look()
-        except (OSError, ValueError, KeyError, TypeError) as error:  # says nothing: all stays as it is
-            print(f"no answer that says anything, asking again: {error}", flush=True)
+        except (OSError, ValueError, KeyError, TypeError) as error:  # the VM keeps its state
+            print(f"no usable answer, trying again: {error}", flush=True)
             handler.document = {}
         was_prepared |= DRAINED.exists()
         time.sleep(0.5)

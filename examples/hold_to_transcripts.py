@@ -1,10 +1,11 @@
-"""Hold any endpoint of Scheduled Events to the golden transcripts. Needs Python's standard library only.
+"""Check any endpoint of Scheduled Events against the golden transcripts, with only Python's standard library.
 
     python3 examples/hold_to_transcripts.py http://127.0.0.1:8169 vm-1 TRANSCRIPT...
 
-It sends each request and compares the answer. A line that begins with "do" is for you: it prints what has to happen
-outside of the protocol, and reads the values that this sets, as a JSON object on one line. Exit status 1: an answer
-differs. The format is described in docs/reference/conformance.md.
+A transcript is a file of requests and recorded answers; docs/reference/conformance.md describes its format. The program
+sends each request and compares the answer. If it prints a line that begins with "do", carry out, in your service, the
+step that the line describes. Then enter the resulting values as a JSON object on one line. Exit status 1: an answer
+differs.
 """
 
 import http.client
@@ -22,7 +23,7 @@ Do = Callable[[str, str, list[str]], dict[str, str]]
 
 
 def play(lines: list[str], variables: dict[str, str], ask: Ask, do: Do) -> Iterator[tuple[dict[str, Any], Answer, str]]:
-    """Play a transcript; yields each exchange as it stands there, its answer, and what differs, or an empty text."""
+    """Play a transcript; yield each exchange of the file, the answer, and the difference (empty: none)."""
     head, *steps = map(json.loads, lines)
     if "conformance_transcript" not in head:
         message = "the first line describes no transcript"
@@ -38,14 +39,14 @@ def play(lines: list[str], variables: dict[str, str], ask: Ask, do: Do) -> Itera
 
 
 def fill(value: Any, variables: dict[str, str]) -> Any:  # noqa: ANN401 - a JSON value
-    """Put the variables into every text of a value."""
+    """Insert the variables into all texts of a value."""
     if isinstance(value, dict):
         return {name: fill(each, variables) for name, each in value.items()}
     return string.Template(value).substitute(variables) if isinstance(value, str) else value
 
 
 def differs(expected: dict[str, Any], answer: Answer) -> str:
-    """Say what differs between the answer that is expected and the one that came; empty if nothing does."""
+    """Describe the difference between the expected and the actual answer; empty if there is none."""
     status, headers, body = answer
     if status != expected["status"]:
         return f"status {status}, expected {expected['status']}"
@@ -62,7 +63,7 @@ def differs(expected: dict[str, Any], answer: Answer) -> str:
 
 
 def asker(url: str, source_address: str = "") -> Ask:
-    """Make the function that sends requests to that URL, each on a connection of its own."""
+    """Return a function that sends requests to the URL, each on a new connection."""
     parts = urlsplit(url)
 
     def ask(method: str, target: str, headers: dict[str, str], body: bytes | None) -> Answer:
@@ -79,13 +80,13 @@ def asker(url: str, source_address: str = "") -> Ask:
 
 
 def prompt(name: str, what: str, sets: list[str]) -> dict[str, str]:
-    """Have a person do it."""
+    """Ask the user to carry out a step, and return the values that the user enters."""
     print(f"do ({name}): {what}\nthen enter {', '.join(sets) or 'nothing'} as a JSON object: ", end="", flush=True)
     return {key: str(value) for key, value in json.loads(sys.stdin.readline() or "{}").items()}
 
 
 def main(url: str, vm: str, *paths: str) -> int:
-    """Play every file; the exit status."""
+    """Play every file, and return the exit status."""
     count = 0
     for path in paths:
         lines = Path(path).read_text(encoding="utf-8").splitlines()

@@ -1,9 +1,9 @@
-"""Hands Forewarn's notifications over to mail, chat, or whatever else Apprise can talk to.
+"""A receiver that passes Forewarn's notifications to mail, chat or another service that Apprise supports.
 
     FOREWARN_SECRET=whsec_… python notify_apprise.py 127.0.0.1:8090 mailto://… slack://…
 
-It checks who sent a notification, leaves out what it has told before, and answers 500 when it could not be passed on;
-Forewarn then tries again. Needs: pip install apprise standardwebhooks
+It verifies the signature of each notification, and passes each one on only once. If Apprise fails, it answers 500, and
+Forewarn sends the notification again later. It needs: pip install apprise standardwebhooks
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ALARMS = {"failed", "late", "unseen", "paused"}
 
 
 class Receiver(HTTPServer):
-    """Takes one notification at a time."""
+    """Receives one notification at a time."""
 
     def __init__(self, address: tuple[str, int], secret: str, targets: list[str]) -> None:
         super().__init__(address, Handler)
@@ -36,7 +36,7 @@ class Receiver(HTTPServer):
                 sys.exit(f"notify_apprise: Apprise does not know what to do with {target.partition(':')[0]}:…")
 
     def tell(self, event: dict[str, Any]) -> bool:
-        """Pass it on, unless it was before; says whether it is done."""
+        """Pass a notification on, unless this was done before; return False if Apprise fails."""
         if event["id"] in self.told:
             return True
         title, body = words_of(event)
@@ -50,14 +50,14 @@ class Receiver(HTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
+    """Handles one request."""
 
     protocol_version = "HTTP/1.1"
     timeout = 10
     server: Receiver
 
     def do_POST(self) -> None:
-        """Check it, pass it on."""
+        """Check a notification, and pass it on."""
         length = self.headers.get("content-length", "")
         if not length.isdecimal() or int(length) > SIZE_BYTES_MAX:
             self.answer(413)
@@ -71,14 +71,14 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(204 if self.server.tell(json.loads(body)) else 500)
 
     def answer(self, status: int) -> None:
-        """Say so, and no more."""
+        """Send an answer without a body."""
         self.send_response(status)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
 
 def words_of(event: dict[str, Any]) -> tuple[str, str]:
-    """A title and a text for people."""
+    """Return a title and a text for human readers."""
     *_, noun, word, _ = event["type"].split(".")
     data = event["data"]
     if noun == "event":

@@ -1,12 +1,12 @@
-"""A handler for scheduled events that a timer starts: it looks once, acts, and ends.
+"""A handler for scheduled events that a timer starts: it gets the events once, acts, and exits.
 
     python3 examples/once.py [http://169.254.169.254] [--state /var/lib/once/prepared.json]
 
-It asks for a minute if need be, prepares for each new event that hits this VM, approves when prepared, and takes up
-work again when none is left. What it has prepared for is kept in a file, since the next run knows nothing else. Exit
-status 75 (try again): the endpoint did not answer. Nothing was done then, for no answer does not mean no events.
+It retries failed requests for up to 50 s, prepares for each new event that affects this VM, approves when prepared, and
+recovers when no event is left. For the next run, it stores the ids of the prepared events in a file. Exit
+status 75 (try again): the endpoint did not answer. The handler did nothing, because no answer does not mean no events.
 
-Start it every 10 s, and never twice at the same time. A systemd timer does both:
+Start it every 10 s, but never while it is still running. A systemd timer ensures both:
 
     # /etc/systemd/system/once.service             # /etc/systemd/system/once.timer
     [Service]                                      [Timer]
@@ -16,8 +16,8 @@ Start it every 10 s, and never twice at the same time. A systemd timer does both
                                                    [Install]
                                                    WantedBy=timers.target
 
-cron starts it each minute at most, which is late for a Spot VM: a Preempt is announced 30 s before. Run it under
-`flock -n` there. Put your own work into prepare and recover.
+cron cannot start it more often than once a minute. That is too late for a Spot VM, which gets 30 s of notice before a
+Preempt. With cron, use `flock -n` to prevent parallel runs. Put your own work into prepare and recover.
 """
 
 import argparse
@@ -34,29 +34,29 @@ PACE = Pace(retry_for_s=50, first_timeout_s=130)
 
 
 def prepare(event: Event) -> None:
-    """Get ready: drain, fail over, save. May be called again for an event if it was interrupted."""
+    """Get the VM ready for an interruption: drain, fail over, save. Called again for the same event if interrupted."""
     print(f"prepare: {event.type} of {', '.join(event.resources)}")
 
 
 def recover() -> None:
-    """Take up work again: no event that hits this VM is left."""
+    """Put the VM back into service: no event affects it any more."""
     print("recover")
 
 
 def load(state: Path) -> set[str]:
-    """The ids of the events that were prepared for, by this run or those before."""
+    """Return the ids of the events that earlier runs prepared for."""
     return set(json.loads(state.read_text())) if state.exists() else set()
 
 
 def save(state: Path, prepared: set[str]) -> None:
-    """Keep them. The file is replaced as a whole, so that no run finds half of it."""
+    """Store the ids. The file is replaced as a whole, so that no run finds an incomplete file."""
     new = state.with_suffix(".new")
     new.write_text(json.dumps(sorted(prepared)))
     new.replace(state)
 
 
 def own_name(client: Client) -> str:
-    """What this VM is called in Resources; the host name where the endpoint does not know."""
+    """Return this VM's name as in Resources, or the host name if the endpoint does not know the VM's name."""
     try:
         return client.fetch_name()
     except EndpointRefused as error:
@@ -66,7 +66,7 @@ def own_name(client: Client) -> str:
 
 
 def run(client: Client, state: Path) -> None:
-    """Look once, and do what is to be done."""
+    """Get the events once, and prepare, approve or recover."""
     document = client.fetch()
     name = own_name(client)
     prepared = load(state)
@@ -75,8 +75,8 @@ def run(client: Client, state: Path) -> None:
         if event.id not in prepared:
             prepare(event)
             save(state, prepared := prepared | {event.id})
-    # Approved each time, for an approval may be repeated, and one before may have been lost. One counts for all VMs of
-    # an event, so the first of them gives it.
+    # Approve in each run: repeating an approval does no harm, and an earlier one may have been lost. One approval is
+    # enough for all VMs of an event, so only the first VM sends it.
     ready = [event for event in hits if not event.is_started and event.resources[0] == name]
     if ready:
         client.approve(ready)
@@ -86,8 +86,8 @@ def run(client: Client, state: Path) -> None:
 
 
 def main() -> int:
-    """Run once; the exit status."""
-    parser = argparse.ArgumentParser(description="Look for scheduled events once, and act.")
+    """Run once, and return the exit status."""
+    parser = argparse.ArgumentParser(description="Get scheduled events once, and handle them.")
     parser.add_argument("url", nargs="?", default=DEFAULT_URL)
     parser.add_argument("--state", type=Path, default=STATE)
     arguments = parser.parse_args()

@@ -1,10 +1,10 @@
-"""A whole handler for scheduled events, with forewarn.client.
+"""A complete handler for scheduled events that uses forewarn.client.
 
     python3 examples/watch.py [http://169.254.169.254] [--once]
 
-It prepares when an event is announced that hits this VM, approves when prepared, and takes up work again when no event
-that hits this VM is left. The VM is prepared while the file `drained` exists, so a restart in between forgets nothing.
-It ends on SIGTERM, or with --once as soon as work was taken up again. Put your own work into prepare and recover.
+It prepares when an announced event affects this VM, approves when prepared, and recovers when no event affects the VM
+any more. The VM counts as prepared while the file `drained` exists, so this state survives a restart of the handler.
+The handler exits on SIGTERM or, with --once, after the first recovery. Put your own work into prepare and recover.
 """
 
 import logging
@@ -21,35 +21,35 @@ DRAINED = Path("drained")
 
 
 def prepare(event: Event) -> None:
-    """Get ready: drain, fail over, save. Here is the time for it, until `event.not_before` at the latest.
+    """Get the VM ready for an interruption: drain, fail over, save. Finish before `event.not_before`.
 
-    Called once for each event, also while the VM is prepared for another one, and again after a restart.
+    Called once for each event, even if the VM is already prepared for another one, and again after a restart.
     """
     DRAINED.touch()
     print(f"prepare: {event.type} of {', '.join(event.resources)}", flush=True)
 
 
 def recover() -> None:
-    """Take up work again: no event that hits this VM is left."""
+    """Put the VM back into service: no event affects it any more."""
     DRAINED.unlink()
     print("recover", flush=True)
 
 
 class Handler:
-    """Does what each change asks for."""
+    """Reacts to each change of the events."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
         self._name = name
 
     def handle(self, change: Change) -> None:
-        """Prepare, approve, or take up work again."""
-        if change.event.affects(self._name):  # others are of other VMs in our scope
+        """Prepare, approve or recover."""
+        if change.event.affects(self._name):  # other events affect other VMs of the scope
             self._meet(change.kind, change.event, is_new=change.previous is None)
         self.recover_if_over(change.document)
 
     def recover_if_over(self, document: Document) -> None:
-        """Take up work again where no event of the document hits this VM."""
+        """Recover if the VM is prepared, and no event of the document affects it."""
         if DRAINED.exists() and not document.affecting(self._name):
             recover()
 
@@ -57,7 +57,7 @@ class Handler:
         match kind:
             case ChangeKind.PREPARE:
                 prepare(event)
-                if event.resources[0] == self._name:  # one approval counts for all, so the first of them gives it
+                if event.resources[0] == self._name:  # one approval is enough: the first VM sends it
                     self._approve(event)
             case ChangeKind.STARTED:
                 print("started without notice" if is_new else "started", flush=True)
@@ -67,7 +67,7 @@ class Handler:
                 print(f"{event.type} is now due at {event.not_before}", flush=True)
 
     def _approve(self, event: Event) -> None:
-        """Tell the platform that it need not wait any longer; otherwise the event starts at its time."""
+        """Let the platform start the event now. Without an approval, the event starts at NotBefore."""
         try:
             self._client.approve(event)
         except EndpointError as error:
@@ -77,7 +77,7 @@ class Handler:
 
 
 def first_document(client: Client, stop: threading.Event) -> Document | None:
-    """Ask until there is an answer; None when stopped. The first question enables the service for this VM."""
+    """Request the document until an answer arrives; None if stopped. The first request enables events for this VM."""
     while not stop.is_set():
         try:
             return client.fetch()
@@ -88,7 +88,7 @@ def first_document(client: Client, stop: threading.Event) -> Document | None:
 
 
 def own_name(client: Client, stop: threading.Event) -> str:
-    """What this VM is called in Resources; the host name where the endpoint does not know."""
+    """Return this VM's name as in Resources, or the host name if the endpoint does not know the VM's name."""
     while not stop.is_set():
         try:
             return client.fetch_name()
@@ -101,8 +101,8 @@ def own_name(client: Client, stop: threading.Event) -> str:
 
 
 def main(url: str = DEFAULT_URL, *options: str) -> None:
-    """Follow the events until stopped."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")  # tells when the endpoint is away
+    """Handle events until stopped."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")  # shows when the endpoint does not answer
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with Client(url) as client:
@@ -111,7 +111,7 @@ def main(url: str = DEFAULT_URL, *options: str) -> None:
             return
         print(f"this is {name}", flush=True)
         handler = Handler(client, name)
-        handler.recover_if_over(document)  # what ended while this program did not run
+        handler.recover_if_over(document)  # events may have ended while this program was not running
         for change in client.watch(stop):
             was_prepared = DRAINED.exists()
             handler.handle(change)

@@ -23,11 +23,11 @@ _DEBIAN = ROOT / "packaging" / "debian"
 _UNITS = (*sorted((ROOT / "packaging" / "systemd").glob("*.service")), ROOT / "packaging" / "forewarn-agent.service")
 _FILES = ("pyproject.toml", "constraints.txt", "LICENSE", "README.md", "CHANGELOG.md")
 
-# The interpreter of the agent's unit, and the one that finds the package's libraries.
+# The agent's unit names the first interpreter. Only the second one finds the package's libraries.
 _SYSTEM_PYTHON = "ExecStart=/usr/bin/python3 "
 _PACKAGED_PYTHON = "ExecStart=/usr/lib/forewarn/bin/python "
 
-# What pip needs to reach an index as it does elsewhere on this machine.
+# Variables with this user's settings for pip and proxies, so that pip can reach the package index.
 _PIP_VARIABLES = re.compile(r"PIP_\w+|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|(https?|all|no)_proxy", re.IGNORECASE)
 
 
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def check_versions() -> None:
-    """End the program if the package's changelog has another version than the library."""
+    """Exit with an error if the package's changelog and the library have different versions."""
     ours = re.search(r'__version__ = "(.+)"', (ROOT / "src/forewarn/__init__.py").read_text())
     theirs = re.match(r"forewarn \((.+?)\)", (_DEBIAN / "changelog").read_text())
     if ours is None or theirs is None or ours[1] != theirs[1]:
@@ -71,18 +71,18 @@ def check_versions() -> None:
 
 
 def build_environment(home: str) -> dict[str, str]:
-    """Return the environment of the build: the system's tools alone, and this user's configuration of pip."""
+    """Return the environment of the build: only the system's tools, with this user's configuration of pip."""
     environment = {name: value for name, value in os.environ.items() if _PIP_VARIABLES.fullmatch(name)}
     configuration = Path("~/.config/pip/pip.conf").expanduser()
     if configuration.exists():
-        # debhelper changes HOME, where pip would look for it.
+        # debhelper changes HOME, so pip would not find its configuration.
         environment.setdefault("PIP_CONFIG_FILE", str(configuration))
-    # No Python of a virtual environment may be found before the system's.
+    # Without a virtual environment on the PATH, the build finds the system's Python.
     return environment | {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": home, "LC_ALL": "C.UTF-8"}
 
 
 def copy_source(target: Path) -> None:
-    """Copy what the package is made of, with `debian/` at the place where Debian's tools want it."""
+    """Copy the sources of the package, with `debian/` in the folder that Debian's tools expect."""
     for name in ("src", "tools"):
         shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in _FILES:

@@ -1,7 +1,6 @@
-"""Writes the reference pages that come from the code; some are made by the modules in ``tools/reference``.
+"""Generate the reference pages from the code, some with the modules in ``tools/reference``.
 
-The agent's configuration, hooks and metrics; settings, commands, errors, metrics, the control API, the lifecycle, the versions of the protocol.
-``python tools/build_docs.py`` writes them; with ``--check`` it only says which are stale, and fails.
+``python tools/build_docs.py`` writes all pages. With ``--check``, it only lists stale pages, and fails if there are any.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Any
 
 import msgspec
 import typer.main
+from prometheus_client import Metric
 from pydantic import BaseModel
 
 from forewarn import errors
@@ -76,63 +76,79 @@ NOTE = "<!-- Made by `make reference`; changes belong into the code it is made f
 
 
 def settings() -> str:
-    """Every setting of `forewarn serve`."""
+    """Return the page of all settings of `forewarn serve`."""
     text = (
-        "# Settings\n\nA value is taken from the first of: command-line flag, environment variable, TOML file "
-        "(`--config`), default.\nThe variable of `database_url` is `FOREWARN_DATABASE_URL`. Any setting can be given as "
-        "`--set NAME=VALUE`.\nSpans of time are written `90s`, `15m`, `24h` or `7d`.\n\n"
+        "# Settings\n\nA value comes from the first of these that has one: command-line flag, environment variable, TOML file "
+        "(`--config`), default.\nThe environment variable of `database_url`, for example, is `FOREWARN_DATABASE_URL`. Any setting can be given as "
+        "`--set NAME=VALUE`.\nWrite durations as `90s`, `15m`, `24h` or `7d`. Numbers such as R67 and A3 stand for "
+        "requirements of the protocol.\n\n"
     )
-    text += _table("setting", "default", "what it does")
+    text += _table("setting", "default", "meaning")
     for name, field in Settings.model_fields.items():
         text += _row(f"`{name}`", _default(field), field.description or "")
     return text
 
 
 def error_codes() -> str:
-    """Every error, from the tree in `forewarn.errors`."""
+    """Return the page of all errors, from the tree in `forewarn.errors`."""
     text = (
         "# Errors\n\nThe control API answers every error as "
         '`{"error": {"code": "…", "message": "…", "details": {…}}}`.\n`code` is stable and meant for programs; `message` '
-        "is one line for a person.\n\n"
+        "is one line for a person.\nThe table also lists errors that only commands, the agent and host endpoints report. "
+        "`class` is the class in Python.\n\n"
     )
-    text += _table("code", "status", "class", "when")
+    text += _table("code", "status", "class", "meaning")
     for name in errors.__all__:
         kind = getattr(errors, name)
         text += _row(f"`{kind.code}`", kind.status, f"`{name}`", (kind.__doc__ or "").splitlines()[0])
     return text + (
-        "\nA request that does not fit the schema gets `422 invalid_request`, an unknown path `404 not_found`, a body over "
-        "the limit\n`413 too_large`.\n\nCommands write the message to stderr and end with 1 (failed), 2 (usage) or 3 (cannot "
-        "reach the service).\n"
+        "\nIf a request does not fit the schema, the control API answers `422 invalid_request`, not 400. If the path is unknown, "
+        "the answer\nis `404 not_found`; if the body exceeds the limit, `413 too_large`.\n\nCommands write the "
+        "message of an error to stderr. Their exit status is 1 (failed), 2 (usage) or 3 (the service cannot be reached).\n"
     )
 
 
 def metrics() -> str:
-    """Every metric of `/metrics`."""
+    """Return the page of all metrics of `/metrics`."""
     feed = Feed(Dialect())
     collector = Metrics(Traffic(EndpointLimits(), len(feed.versions), FaultRegistry(RealClock())), feed, lambda: 0)
-    text = "# Metrics\n\n`GET /metrics` on the control address, in the Prometheus text format; on loopback without a token.\n\n"
+    text = "# Metrics\n\n`GET /metrics` on the control address, in the Prometheus text format. If the address is on loopback, no token is needed.\n\n"
     text += _table("metric", "type", "labels", "meaning")
     for family in sorted(collector.registry.collect(), key=lambda f: f.name):
         suffix = "_total" if family.type == "counter" else ""
-        labels = sorted({label for s in family.samples for label in s.labels} - {"le"})
-        text += _row(f"`{family.name}{suffix}`", family.type, ", ".join(labels), family.documentation)
+        text += _row(f"`{family.name}{suffix}`", family.type, ", ".join(_label_names(family)), family.documentation)
     return text + "\n" + surroundings.endpoint_metrics()
 
 
+def _label_names(family: Metric) -> list[str]:
+    """Return the labels of a metric, in order.
+
+    A metric whose label values are known only at run time has no samples here, so its declared labels are read.
+    """
+    declared: tuple[str, ...] = getattr(family, "_labelnames", ())  # no public attribute has them
+    sampled = {label for sample in family.samples for label in sample.labels} - {"le"}
+    return [*declared, *sorted(sampled.difference(declared))]
+
+
 def lifecycle() -> str:
-    """The lifecycle, drawn from its table."""
-    text = "# Lifecycle\n\nStates of a maintenance, from `TRANSITIONS` in `core/maintenance/lifecycle.py`.\n\n```mermaid\nstateDiagram-v2\n"
+    """Return the page of the lifecycle, with a diagram of its table of transitions."""
+    text = (
+        "# Lifecycle\n\nStates of a maintenance, from `TRANSITIONS` in `core/maintenance/lifecycle.py`. `strike` is a "
+        "hardware failure.\n\n```mermaid\nstateDiagram-v2\n"
+    )
     for (state, trigger), target in TRANSITIONS.items():
         text += f"    {state or '[*]'} --> {target}: {trigger}\n"
     for end in (s for s in MaintenanceState if s not in ACTIVE_STATES):
         text += f"    {end} --> [*]\n"
-    text += "```\n\nStatus of its events in each state:\n\n" + _table("maintenance", "EventStatus", "in documents")
+    text += "```\n\nStatus of a maintenance's events in each state:\n\n"
+    text += _table("maintenance", "EventStatus", "in documents")
     for each in MaintenanceState:
         status = EVENT_STATUS.get(each, "no events yet")
         text += _row(each, status, "yes" if status in {"Scheduled", "Started"} else "no")
     text += (
-        "\nAn event is `Withdrawn` if its scope (group of VMs) no longer sees it, because scheduled events were disabled "
-        "for the scope.\n\n"
+        "\nAn event of a scheduled or started maintenance is `Withdrawn`, and the documents do not show it, in two cases:\n\n"
+        "- No VM that can see the event (no VM of the event's audience) has sent a request for a day (`disable_after`).\n"
+        "- All VMs that the event affects are gone.\n\n"
         "## Causes\n\n"
     )
     text += _table("cause", "type", "source", "notice", "impact in seconds; -1: unknown", "description")
@@ -145,25 +161,25 @@ def lifecycle() -> str:
 
 
 def api_versions() -> str:
-    """What each api-version of the metadata protocol shows."""
+    """Return the page of the api-versions of the metadata protocol."""
     text = "# Versions of the metadata protocol\n\n" + _table(
-        "api-version", "event types", "members after NotBefore", "names", "Metadata header"
+        "api-version", "event types", "additional members of an event", "VM names", "Metadata header"
     )
     order = ["Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"]
     for version in VERSIONS:
         types = ", ".join(t for t in order if t in version.types)
-        names = "`_` + name (not for cloud services)" if version.prefixes_names else "as they are"
+        names = "start with `_`, except in cloud services" if version.prefixes_names else "as declared"
         header = "required" if version.requires_metadata else "not enforced"
         text += _row(version.name, types, ", ".join(version.members) or "none", names, header)
     return text
 
 
 def notifications() -> str:
-    """What `data` of each notification holds."""
+    """Return the page of notifications, with the schemas of `data`."""
     text = (
         "# Notifications\n\nNotifications are CloudEvents 1.0 in structured JSON, signed as Standard Webhooks define it: see [how to get "
-        "them](../how-to/notify.md). `dataschema` names the schema of `data`. A schema `v1` may get further members, but "
-        "never changes or loses one.\n"
+        "them](../how-to/notify.md). `dataschema` names the schema of `data`. A schema `v1` may get additional "
+        "members, but its members are never changed or removed.\n"
     )
     for noun, model in NOTIFIED.items():
         schema = json.dumps(model.model_json_schema(mode="serialization"), indent=1)
@@ -172,7 +188,7 @@ def notifications() -> str:
 
 
 def commands() -> str:
-    """Every command with its help."""
+    """Return the page of all commands, with their help."""
     text = "# Commands\n\nEvery command has `--help` with examples.\n"
     for words, command in leaves(typer.main.get_command(cli), ("forewarn",)):
         text += f"\n## {' '.join(words)}\n\n{_help(command)}\n"
@@ -183,7 +199,7 @@ def commands() -> str:
                 names = (
                     ", ".join(f"`{o}`" for o in option.opts)
                     if option.opts[0].startswith("-")
-                    else f"`{option.name.upper()}`"
+                    else f"`{(option.metavar or option.name.upper()).strip('[]')}`"
                 )
                 text += _row(names, (getattr(option, "help", "") or "").strip())
     return text
@@ -195,24 +211,26 @@ def _help(command: Any) -> str:  # noqa: ANN401 - a click command
 
 
 def agent_configuration() -> str:
-    """Every key of the agent's configuration file."""
+    """Return the page of all keys of the agent's configuration file."""
     text = (
-        "# The agent's configuration\n\nOne TOML file, by default `/etc/forewarn/agent.toml`; on Windows it lies in "
-        "`%ProgramData%`. An unknown key is an error.\nSpans of time are written `90s`, `15m`, `24h`. `forewarn agent "
-        "check` says what a file would do, and names the key of a mistake: `rule[1].approve` is in the second rule.\n\n"
+        "# The agent's configuration\n\nThe configuration is one TOML file, by default `/etc/forewarn/agent.toml`; on Windows, "
+        "by default\n`%ProgramData%\\forewarn\\agent.toml`. An unknown key is an error. Write durations as `90s`, `15m` or `24h`.\n"
+        "`forewarn agent check` says what the agent would do with a file. If a key is wrong, the command names the key:\n"
+        "`rule[1].approve` is the key `approve` of the second rule.\n\n"
     )
     text += _keys(Configuration)
     text += "\n## `[together]`\n\n" + _keys(TogetherSettings)
     text += (
-        "\n## `[[rule]]`\n\nThe first rule that matches an event decides; without one it is only logged.\n\n"
+        "\n## `[[rule]]`\n\nThe first rule that matches an event decides what the agent does. If no rule matches, the agent only logs the event.\n\n"
         + _keys(Rule)
     )
     text += (
-        "\n## Hooks\n\nA hook is a list of strings, which is a command with its arguments, or a table with these keys. "
-        "Its input is described in\n[hooks](agent-hooks.md).\n\n"
+        "\n## Hooks\n\nA hook is a list of strings (a command with its arguments) or a table with these keys. "
+        "[Hooks](agent-hooks.md) describes\nthe input of hooks.\n\n"
     )
     text += _keys(Hook)
-    text += "\n## Handlers\n\nA table in `handlers` names its handler in `use`. Every one takes `timeout` as well.\n"
+    text += "\n## Handlers\n\nIn a table of `handlers`, the key `use` names the handler. Every handler also takes `timeout`, "
+    text += "the time limit for\none step of the handler (default `5m`).\n"
     for handler in typing.get_args(AnyHandler):
         summary = (handler.__doc__ or "").split("\n\n")[0].replace("\n", " ")
         text += f"\n### `{handler.__struct_config__.tag}`\n\n{summary}\n\n" + _keys(
@@ -222,7 +240,7 @@ def agent_configuration() -> str:
 
 
 def _keys(kind: Any, without: frozenset[str] = frozenset()) -> str:  # noqa: ANN401 - a struct
-    """A table of a struct's fields, from the attributes of its docstring."""
+    """Return a table of a struct's fields, described as in its docstring."""
     told = _attributes(kind)
     table = _table("key", "default", "what it is")
     for field in msgspec.structs.fields(kind):
@@ -232,7 +250,7 @@ def _keys(kind: Any, without: frozenset[str] = frozenset()) -> str:  # noqa: ANN
 
 
 def _attributes(kind: Any) -> dict[str, str]:  # noqa: ANN401 - a class
-    """What the section ``Attributes:`` of a docstring says, by name."""
+    """Return the descriptions in the section ``Attributes:`` of a docstring, by name."""
     _, _, section = (inspect.getdoc(kind) or "").partition("Attributes:\n")
     found = re.findall(r"^    (\w+): (.*(?:\n {6,}.*)*)", section, re.MULTILINE)
     return {name: " ".join(text.replace("``", "`").split()) for name, text in found}
@@ -250,7 +268,7 @@ def _shown(field: Any) -> str:  # noqa: ANN401 - msgspec's FieldInfo
 
 
 def agent_hooks() -> str:
-    """The input of hooks, and when they run."""
+    """Return the page of hooks: when they run, and their input."""
     text = "# Hooks of the agent\n\n## Steps\n\n" + _table("step", "key of the rule", "when")
     keys = {"before-approval": "before_approval"}
     members = re.findall(r'    (\w+) = "([\w-]+)"\n    """(.*?)"""', inspect.getsource(EventStep))
@@ -271,18 +289,18 @@ def agent_hooks() -> str:
             "\n## Rules for hooks\n\n"
             "- A command runs without a shell, in a separate process group. At a time-out, or when its step is stopped, the whole group gets\n  SIGTERM, and SIGKILL after 3 s.\n"
             "- A command succeeds with exit status 0, a webhook with any 2xx status.\n"
-            "- `timeout` limits one attempt. Whatever the `timeout`, the steps `prepare` and `before-approval` are stopped 5 s before NotBefore\n  (`margin`).\n"
-            "- A hook may run more than once for the same event: when a failed hook is retried, and when a crash or restart of the agent has\n  interrupted a step. Write hooks so that a second run does no harm.\n"
+            "- `timeout` limits one attempt of a hook. Regardless of `timeout`, the agent stops the steps `prepare` and `before-approval` 5 s\n  (`margin`) before `NotBefore`.\n"
+            "- A hook can run more than once for the same event: when a failed hook is retried, and when a crash or restart of the agent has\n  interrupted a step. Write hooks so that a second run does no harm.\n"
             "- When a step succeeds, the log has the output of its commands. When a command fails, the log has only the last line of its output.\n  In both cases, `forewarn agent status --json` has the last 4,096 characters of the output.\n"
         )
     )
 
 
 def _webhook_bodies() -> str:
-    """Placeholders of a webhook's body, and the ready ones."""
+    """Return the section about bodies of webhooks: placeholders and templates."""
     text = (
-        "\n## Bodies of webhooks by template\n\n`template` names the service that gets the message; `body` replaces the built-in message with "
-        "your own JSON. In the\nstrings of the JSON, a placeholder such as `$event_type` or `${event_type}` is replaced by its value, and "
+        "\n## Bodies of webhooks by template\n\nA webhook's `template` names the service that gets the message. The webhook's `body` replaces the built-in message with "
+        "your own\nJSON. In the strings of the JSON, a placeholder such as `$event_type` or `${event_type}` is replaced by its value,\nand "
         "`$$` by a dollar sign.\nNo value can break the JSON. For Slack, Teams and Discord, each value also becomes plain text: one line of "
         "at most 300\ncharacters, or `-` if the value is empty. [How to use them](../how-to/agent-webhooks.md).\n\n"
     )
@@ -308,9 +326,9 @@ _EXAMPLE_EVENT = Event(
 
 
 def agent_metrics() -> str:
-    """Every metric of the agent."""
+    """Return the page of all metrics of the agent."""
     collector = AgentMetrics(lambda: (), lambda: _EXAMPLE_MOMENT)
-    text = "# Metrics of the agent\n\n`GET /metrics` on the address that `listen` names, in the Prometheus text format.\n\n"
+    text = "# Metrics of the agent\n\nThe agent serves these metrics at `GET /metrics`, in the Prometheus text format. The key `listen` in the agent's configuration sets the address.\n\n"
     text += _table("metric", "type", "labels", "meaning")
     for family, labels in list_families(collector):
         suffix = "_total" if family.type == "counter" else ""
@@ -325,37 +343,45 @@ def agent_metrics() -> str:
         )
         + _row(
             "`/drainz`",
-            "200 while this VM may get work, 503 while it should not: for the health check of a load balancer",
+            "200 while this VM may get work, 503 while this VM should get no work; for health checks of load balancers",
         )
         + _row(
-            "`/status`", "what `forewarn agent status --json` prints; needs the token that lies beside the state file"
+            "`/status`",
+            "the output of `forewarn agent status --json` if the request carries the token from the folder of "
+            "the state file, else 401",
         )
     )
 
 
 def faults() -> str:
-    """Every kind of fault, and every warning to clients."""
+    """Return the page of all kinds of faults, and of all warnings about clients."""
     text = (
-        "# Faults and warnings\n\nWhat a service that was started with `--fault-injection`, a scenario or a test lets go "
-        "wrong on purpose\n([how](../how-to/inject-faults.md)).\n\n"
+        "# Faults and warnings\n\nYou can [cause these faults on purpose](../how-to/inject-faults.md): in a scenario, in a test, or "
+        "in a service that was started with\n`--fault-injection`. A fault with `once` in the column *part affected* acts only at "
+        "the moment of its injection. Numbers such as R67 stand for requirements of the protocol.\n\n"
     )
-    text += _table("fault", "strikes", "what a client sees", "what a good client does", "takes")
+    text += _table("fault", "part affected", "what a client sees", "what a good client does", "delay")
     for kind in FAULTS.values():
         takes = "" if kind.delay is None else f"`{format_duration(kind.delay)}` by default"
         text += _row(f"`{kind.name}`", kind.place.value, kind.what, kind.advice, takes)
-    text += "\n## Warnings\n\nWhat `forewarn requests`, `forewarn try` and the test fixture say of a client that\n\n"
-    text += _table("code", "the client", "because of", "elsewhere")
+    text += (
+        "\n## Warnings\n\n`forewarn requests`, `forewarn try` and the test fixture report these mistakes of clients.\n"
+        "*fails* means that other endpoints refuse the request; *unwise* means that a good client avoids it.\n\n"
+    )
+    text += _table("code", "what the client does", "requirement", "with other endpoints")
     for row in ADVICE:
         text += _row(f"`{row.code}`", row.text, row.spec, "fails" if row.is_wrong else "unwise")
     return text
 
 
 def scenarios() -> str:
-    """Every scenario that is shipped, with what happened when it was played."""
+    """Return the page of the shipped scenarios, with the steps of playing each one."""
     text = (
-        "# Scenarios\n\nWhat `forewarn scenario list` shows, and `forewarn try --scenario NAME` lets happen to a "
-        "handler.\nThe times are those of a play on virtual time: `●` something happens, `!` something goes wrong, `?` is "
-        "checked.\n"
+        "# Scenarios\n\nA handler is a program in a VM that reacts to announced maintenance (events). A scenario is a timeline of "
+        "events and faults that tests handlers. Forewarn ships the scenarios on this page. `forewarn try --scenario NAME` runs "
+        "a handler in one of them.\n\nThe list below each scenario shows its steps, with virtual times since the beginning of "
+        "the scenario: `10:00` is ten minutes, `1:16:00` is one hour and 16 minutes. `●` marks an action, "
+        "`!` the beginning or end of faults, `?` a check.\n"
     )
     for name in shipped_scenarios():
         scenario = load_scenario(name)
@@ -411,11 +437,11 @@ SCHEMA_FILES = tuple(
     ROOT / folder / "scenario.schema.json"
     for folder in ("docs/reference", "src/forewarn/testing/scenarios", "examples/scenarios")
 )
-"""The schema lies beside the scenarios, too, where their first line leads."""
+"""Copies of the schema. The first line of each scenario refers to the copy in its folder."""
 
 
 def stale() -> Iterator[str]:
-    """Names of the pages that differ from what the code says."""
+    """Yield the names of pages and schema files that differ from the generated ones."""
     schema = encode_scenario_schema()
     for path in SCHEMA_FILES:
         if not path.is_file() or path.read_text() != schema:
@@ -431,7 +457,7 @@ def _page(make: Callable[[], str]) -> str:
 
 
 def main() -> int:
-    """Write the pages, or check them."""
+    """Write the pages, or check them with ``--check``."""
     if "--check" in sys.argv[1:]:
         names = list(stale())
         if names:

@@ -1,7 +1,7 @@
-"""Writes the manual pages into build/man: `forewarn(1)`, one for each command, and `forewarn.toml(5)`.
+"""Write the manual pages into build/man: `forewarn(1)`, one page for each command, and `forewarn.toml(5)`.
 
-They come from the same help as `--help` and the reference page. `mandoc -T lint` has nothing to say about them; a test
-asks it. `man -l build/man/forewarn.1` shows one.
+The text is the same as in `--help` and in the reference pages. A test checks the pages with `mandoc -T lint`. To read
+one, run `man -l build/man/forewarn.1`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["main", "pages", "roff"]
 ROOT = Path(__file__).parent.parent
 _DATE = re.compile(r"^## \[[^\]]+\](?: - (\d{4}-\d\d-\d\d))?", re.MULTILINE)
 _WIDTH = 64
-_SUMMARY = "warn virtual machines of maintenance, collect their approvals, and only then carry it out"
+_SUMMARY = "warn virtual machines of maintenance, collect their approvals, carry it out, and report its end"
 
 
 def pages() -> dict[str, str]:
-    """The text of each page, by the name of its file."""
+    """Return the text of each page, by file name."""
     made = {"forewarn.1": _front(), "forewarn.toml.5": _settings()}
     for noun, command in nouns():
         made[f"{_page(noun)}.1"] = _of_noun(noun, command)
@@ -39,12 +39,12 @@ def pages() -> dict[str, str]:
 
 
 def _page(noun: str) -> str:
-    """The name of a command's page."""
+    """Return the name of a command's page."""
     return f"forewarn-{noun}"
 
 
 def roff(text: str) -> str:
-    """Text as the formatter prints it as it is: no line of it is a request, no character of it an escape."""
+    """Escape text for roff, so that no line is a request and no character starts an escape sequence."""
     text = " ".join(text.replace("\\", "\\e").replace("`", "").split())
     lines = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False) or [""]
     return "\n".join(re.sub(r"^([.'])", r"\\&\1", line.replace("-", "\\-")) for line in lines)

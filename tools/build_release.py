@@ -1,14 +1,14 @@
-"""Build a release into dist/, check it, and use it as a newcomer would.
+"""Build a release into dist/, check it, and use it as a new user would.
 
     python tools/build_release.py [--out dist]
 
-The steps, each of which ends the build if it fails:
+The steps; if one fails, the build stops:
 
 1. build the sdist and the wheel, with the tested versions of the build tools;
-2. check their metadata, that `CHANGELOG.md` has the version, and that the wheel holds the licence texts it must;
-3. write requirements with the hashes of every file that an installation may download;
-4. install the wheel with these into an empty environment, and write an SBOM of it;
-5. run the README's commands there, and write the checksums of all files.
+2. check their metadata, the version in `CHANGELOG.md`, and that the wheel contains all licence texts;
+3. write a requirements file with the hash of every file that an installation may download;
+4. install the wheel with these requirements into an empty environment, and write the environment's SBOM;
+5. run the README's commands in this environment, and write the checksums of all files.
 
 Nothing is uploaded.
 """
@@ -49,7 +49,7 @@ _READY_S = 60.0
 
 
 class ReleaseError(Exception):
-    """The release is not fit to be published."""
+    """The release must not be published."""
 
 
 def main() -> None:
@@ -89,24 +89,21 @@ def build_distributions(out: Path) -> tuple[Path, Path]:
 
 
 def check_distributions(wheel: Path, sdist: Path, version: str) -> None:
-    """Check what an index, a packager and a lawyer would look at.
+    """Check metadata, content and licence texts of the wheel, and the changelog.
 
     Raises:
-        ReleaseError: A licence text is missing, the changelog lacks the version, or the wheel holds what it must not.
+        ReleaseError: A licence text is missing, the changelog lacks the version, or the wheel has stray files.
     """
     _run_python("-m", "twine", "check", "--strict", str(wheel), str(sdist))
     names = zipfile.ZipFile(wheel).namelist()
     licences = {Path(name).name for name in names if ".dist-info/licenses/" in name}
     if missing := set(_LICENCES) - licences:
-        msg = f"{wheel.name} lacks the licence texts {', '.join(sorted(missing))}"
-        raise ReleaseError(msg)
+        raise ReleaseError(f"{wheel.name} lacks the licence texts {', '.join(sorted(missing))}")
     if strays := [name for name in names if not name.startswith(("forewarn/", f"forewarn-{version}.dist-info/"))]:
-        msg = f"{wheel.name} would install files outside of the package: {', '.join(strays[:5])}"
-        raise ReleaseError(msg)
+        raise ReleaseError(f"{wheel.name} would install files outside of the package: {', '.join(strays[:5])}")
     with tarfile.open(sdist) as archive:
         if f"forewarn-{version}/CHANGELOG.md" not in archive.getnames():
-            msg = f"{sdist.name} lacks CHANGELOG.md"
-            raise ReleaseError(msg)
+            raise ReleaseError(f"{sdist.name} lacks CHANGELOG.md")
     newest = re.search(r"^## \[(?P<version>\d[^\]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     if newest is None or newest["version"] != version:
         msg = f"the newest version in CHANGELOG.md is {newest and newest['version']}, that of the package {version}"
@@ -117,21 +114,20 @@ def write_requirements(file: Path) -> Path:
     """Write the tested versions of all requirements, with the hashes of their files, and return the file.
 
     Raises:
-        ReleaseError: An address of an index is in the file.
+        ReleaseError: The file contains the address of a package index.
     """
     extras = [word for extra in _EXTRAS for word in ("--extra", extra)]
     quiet = ("--quiet", "--no-header", "--no-emit-index-url", "--no-emit-trusted-host", "--no-emit-find-links")
     options = (*quiet, "--no-annotate", "--strip-extras", "--generate-hashes", "--constraint", str(_CONSTRAINTS))
     _run_python("-m", "piptools", "compile", *options, *extras, "--output-file", str(file), "pyproject.toml")
     if "://" in file.read_text():
-        msg = f"{file.name} holds the address of an index"
-        raise ReleaseError(msg)
+        raise ReleaseError(f"{file.name} holds the address of an index")
     return file
 
 
 def install_release(folder: Path, wheel: Path, requirements: Path) -> Path:
     """Install the wheel and its requirements, by hash, into a new environment; return the folder of its commands."""
-    # Without pip, which is not part of the release: the environment holds what the SBOM is to list.
+    # Without pip, which is not part of the release: the SBOM lists all packages in the environment.
     _run_python("-m", "venv", "--without-pip", str(folder / "venv"))
     binaries = folder / "venv" / "bin"
     _install(binaries, "--require-hashes", "--requirement", str(requirements))
@@ -139,18 +135,17 @@ def install_release(folder: Path, wheel: Path, requirements: Path) -> Path:
     said = subprocess.run([binaries / "forewarn", "version"], check=True, capture_output=True, text=True).stdout
     expected = wheel.name.split("-")[1]
     if expected not in said:
-        msg = f"forewarn version says {said.strip()!r}, not {expected}"
-        raise ReleaseError(msg)
+        raise ReleaseError(f"forewarn version says {said.strip()!r}, not {expected}")
     return binaries
 
 
 def try_readme(folder: Path, binaries: Path) -> None:
-    """Run the commands of the README with the installed wheel, beside a separate service.
+    """Run the commands of the README with the installed wheel, and with a separate service.
 
     Raises:
         ReleaseError: A command failed.
     """
-    # The README's pytest example needs pytest, which no installation of Forewarn brings.
+    # The README's pytest example needs pytest, which Forewarn does not install.
     _install(binaries, "--constraint", str(_CONSTRAINTS), "pytest")
     readme = ROOT / "README.md"
     work = folder / "work"
@@ -183,11 +178,9 @@ def try_readme(folder: Path, binaries: Path) -> None:
                     timeout=_READY_S,
                 )
                 if done.returncode:
-                    msg = f"README, {block.name}: status {done.returncode}\n{done.stdout}{done.stderr}"
-                    raise ReleaseError(msg)
+                    raise ReleaseError(f"README, {block.name}: status {done.returncode}\n{done.stdout}{done.stderr}")
             if not blocks:
-                msg = "the README has no commands to run"
-                raise ReleaseError(msg)
+                raise ReleaseError("the README has no commands to run")
         finally:
             service.terminate()
 
@@ -199,34 +192,32 @@ def _read_addresses(service: subprocess.Popen[str]) -> tuple[str, str]:
     while time.monotonic() < deadline and (line := service.stdout.readline()):
         if urls := re.findall(r"https?://[^\s,]+", line):
             return urls[0], urls[-1]
-    msg = "forewarn serve did not become ready"
-    raise ReleaseError(msg)
+    raise ReleaseError("forewarn serve did not become ready")
 
 
 def write_sbom(binaries: Path, version: str, file: Path) -> None:
     """Write a CycloneDX document of everything that is installed in the environment.
 
     Raises:
-        ReleaseError: A dependency of Forewarn is not in it.
+        ReleaseError: The document lacks a dependency of Forewarn.
     """
     _run_python(
         *("-m", "cyclonedx_py", "environment", str(binaries / "python")),
         *("--pyproject", str(ROOT / "pyproject.toml"), "--output-reproducible", "--output-file", str(file)),
     )
     document = json.loads(file.read_text())
-    # pyproject.toml leaves the version to the build, so the tool does not know it.
+    # In pyproject.toml the version is dynamic, so the tool does not know it.
     document["metadata"]["component"]["version"] = version
     file.write_text(json.dumps(document, indent=2) + "\n")
     listed = {_normalize(component["name"]) for component in document["components"]}
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     for name in (re.split(r"[\[>=;]", each)[0] for each in wanted if "sys_platform" not in each):
         if _normalize(name) not in listed:
-            msg = f"{file.name} does not list {name}"
-            raise ReleaseError(msg)
+            raise ReleaseError(f"{file.name} does not list {name}")
 
 
 def _normalize(name: str) -> str:
-    """Return the name of a distribution in the form in which two spellings are equal."""
+    """Return the normalised name of a distribution, which is the same for all spellings."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -266,8 +257,7 @@ def _run(*command: str) -> None:
         text=True,
     )
     if done.returncode:
-        msg = f"{' '.join(command)} failed:\n{done.stdout}"
-        raise ReleaseError(msg)
+        raise ReleaseError(f"{' '.join(command)} failed:\n{done.stdout}")
 
 
 if __name__ == "__main__":

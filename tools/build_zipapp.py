@@ -2,8 +2,8 @@
 
     python tools/build_zipapp.py [--out build/forewarn.pyz]
 
-The file runs on the platform and the Python version that built it, since some libraries are compiled. On its first run
-it unpacks itself into a virtual environment below ~/.cache/pex. ADR 2 says why pex builds it.
+The file runs only on the platform and Python version that built it, because some libraries are compiled. On its first
+run, it unpacks itself into a virtual environment below ~/.cache/pex. ADR 2 gives the reasons for pex.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def main() -> None:
 
 
 def _collect_wheels(folder: Path) -> None:
-    """Put Forewarn and everything that its testing kit needs into a folder, in the tested versions."""
+    """Build wheels of Forewarn and of its testing kit's libraries into a folder, in the tested versions."""
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-input"]
-    # As in the Makefile: the variables are for what builds Forewarn, with older and newer pip.
+    # As in the Makefile: older and newer pip read these variables for Forewarn's build tools.
     builders = {"PIP_CONSTRAINT": str(_CONSTRAINTS), "PIP_BUILD_CONSTRAINT": str(_CONSTRAINTS)}
     subprocess.run(
         [*pip, "-c", str(_CONSTRAINTS), "--wheel-dir", str(folder), f"{ROOT}[testing]"],
@@ -44,13 +44,13 @@ def _collect_wheels(folder: Path) -> None:
 
 
 def _join_wheels(folder: Path, out: Path) -> None:
-    """Make one file of the wheels; nothing is downloaded any more."""
+    """Build one file from the wheels, without downloads."""
     major, minor = sys.version_info[:2]
     options = [
         *("--pre-resolved-dists", str(folder), "forewarn[testing]", "--script", "forewarn"),
-        # A separate virtual environment: child processes find the libraries, and handlers see none of them.
+        # With a virtual environment, Forewarn's child processes find the libraries, but handlers do not see them.
         "--venv",
-        # Found by /bin/sh, so a machine without `python3.11` under that very name says what is missing.
+        # /bin/sh starts the interpreter, so on a machine without `python3.11` the error message names what is missing.
         *("--sh-boot", "--interpreter-constraint", f"CPython=={major}.{minor}.*"),
         *("--output-file", str(out)),
     ]

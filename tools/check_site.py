@@ -1,10 +1,10 @@
-"""Checks the built documentation site: links that lead nowhere, and anything that a page would load from elsewhere.
+"""Check the built documentation site for broken links, and for pages that load files from other hosts.
 
     python tools/check_site.py build/site
 
-Sphinx has refused links of the pages to what is not there; this looks at what it wrote, navigation and search
-included. External links are not followed, since a build needs no network: they have to be well-formed https, and one
-host is to be written in one way.
+Sphinx has already checked the links in the source pages. This program checks the generated HTML, including navigation
+and search. It does not follow external links, because a build needs no network. External links must be well-formed
+https URLs, and must not name a host both with and without `www.`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FROM_ELSEWHERE = re.compile(r"""(?:url\(|@import)\s*["']?(?:https?:)?//[^)"']*"
 
 @dataclass
 class _Page(HTMLParser):
-    """Anchors of a page, where it leads, and what it loads."""
+    """Anchors and links of a page, and the files that it loads."""
 
     path: Path
     anchors: set[str] = field(default_factory=set)
@@ -39,7 +39,7 @@ class _Page(HTMLParser):
         self.feed(self.path.read_text())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Called by the parser."""
+        """Record anchors, links and loaded files; the parser calls this."""
         said = {name: value or "" for name, value in attrs}
         self.anchors |= {said[name] for name in ("id", "name") if name in said}
         if tag == "a" and "href" in said:
@@ -51,7 +51,7 @@ class _Page(HTMLParser):
 
 
 def faults(site: Path) -> Iterator[str]:
-    """What is wrong with a site, a line each."""
+    """Yield the faults of a site, one line each."""
     pages = {path: _Page(path) for path in sorted(site.rglob("*.html"))}
     if not pages:
         yield f"{site} holds no pages: run make docs"

@@ -2,8 +2,7 @@
 
     python tools/check_wording.py [FILE ...]
 
-Code blocks, inline code and quotations in pages are not checked: they show what programs
-print.
+Code blocks, inline code and quotations in pages are not checked, because they show the output of programs.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ PLAIN_WORDS = {
     "of its own": "its own, separate",
     "ledger": "audit log",
 }
-"""Words that a page does not use, each with what it uses instead."""
+"""Words to avoid, with their replacements."""
 
 _WORDS = re.compile(rf"\b({'|'.join(PLAIN_WORDS)})\b", re.IGNORECASE)
 _BLOCK = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
@@ -47,7 +46,7 @@ def main(arguments: list[str]) -> int:
 
 
 def checked_files() -> Iterator[Path]:
-    """Yield the pages and modules of the repository that are in git, or new and not ignored."""
+    """Yield the pages and modules that are in git, or new and not ignored."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md", "src/*.py", "tools/*.py"]
     listed = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True).stdout
     for name in sorted(set(listed.split())):

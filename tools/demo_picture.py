@@ -1,8 +1,8 @@
-"""Plays the demo for real, and draws what it printed as docs/images/demo.svg.
+"""Run the demo, and draw its output as docs/images/demo.svg.
 
     .venv/bin/python tools/demo_picture.py [FILE]
 
-The picture refers to no other address: viewers need no font from the network.
+The picture contains no URLs, so viewers load nothing from the network.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ THEME = TerminalTheme(
 
 
 def make_recorder() -> DemoConsole:
-    """A console that shows nothing, and remembers everything with its colours."""
+    """Return a console that shows nothing, and records all output with its colours."""
     environment = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(WIDTH_MAX), "FORCE_COLOR": "1"}
     console = make_console(environment, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     console.record = True
@@ -46,7 +46,7 @@ def make_recorder() -> DemoConsole:
 
 
 def unindent(match: re.Match[str]) -> str:
-    """One text of the picture; blanks in front of it become distance, since not every viewer keeps them."""
+    """Replace leading blanks of a text by a larger x, because some viewers ignore leading blanks."""
     blanks = len(match["blanks"]) // len(BLANK)
     length = float(match["length"])
     shown = match["shown"]
@@ -59,7 +59,7 @@ def unindent(match: re.Match[str]) -> str:
 
 
 def clean(svg: str) -> str:
-    """The picture without fonts and addresses from elsewhere."""
+    """Remove references to external fonts and URLs from the picture."""
     svg = re.sub(r"@font-face\s*\{[^}]*\}\s*", "", svg)
     svg = re.sub(r"@import[^;]*;\s*", "", svg)
     svg = re.sub(r"font-variant-east-asian:[^;]*;\s*", "", svg)

@@ -1,7 +1,7 @@
-"""Draws the two kinds of Mermaid diagrams in the pages as SVG for the documentation site.
+"""Draws the two kinds of Mermaid diagrams in the pages as SVG, for the documentation site.
 
-Code hosts draw a code block of the language `mermaid`. On a site, Mermaid would need three megabytes of script from
-elsewhere, and the pages have only two small diagrams. Unknown syntax is an error, not a gap in a picture.
+Code hosts draw code blocks of the language `mermaid` themselves. On the site, Mermaid would load three megabytes of
+script from another host for only two small diagrams. Unknown syntax is an error, so that no diagram is incomplete.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ _ENDS = "[*]"
 
 
 def draw(text: str) -> str:
-    """One diagram as an element `svg`, in the colours of the text around it.
+    """Return a diagram as an `svg` element, with the colours of the surrounding text.
 
     Raises:
-        ValueError: It is of another kind, or has a line that is not understood.
+        ValueError: The kind of diagram, or the syntax of a line, is unknown.
     """
     kind, *lines = [line.strip() for line in text.strip().splitlines()]
     if kind == "stateDiagram-v2":
         return _states(lines)
     if kind == "sequenceDiagram":
         return _sequence(lines)
-    msg = f"cannot draw a Mermaid diagram of the kind {kind!r}"
-    raise ValueError(msg)
+    raise ValueError(f"cannot draw a Mermaid diagram of the kind {kind!r}")
 
 
 def _states(lines: list[str]) -> str:
-    """States from left to right, each as far right as the longest way to it."""
+    """Draw states from left to right. The longest path to a state determines its column."""
     edges = [_match(_STATE, line).groups() for line in lines]
     edges = [(source, "end" if target == _ENDS else target, label) for source, target, label in edges]
     steps = [(source, target, label or "") for source, target, label in edges if target != "end"]
@@ -61,7 +60,7 @@ def _states(lines: list[str]) -> str:
 
 
 def _edge(places: dict[str, tuple[int, int]], source: str, target: str, label: str) -> str:
-    """An arrow: straight to the next column, else in a bow above the row or below it."""
+    """Draw an arrow: straight to the next column, otherwise in a curve above or below the row."""
     (x1, y1), (x2, y2) = places[source], places[target]
     start, end = x1 + _BOX_WIDTH, x2
     columns = (x2 - x1) // _COLUMN
@@ -86,7 +85,7 @@ def _box(x: int, y: int, name: str, *, is_last: bool) -> str:
 
 
 def _sequence(lines: list[str]) -> str:
-    """Who speaks, side by side; messages from above to below."""
+    """Draw participants side by side, and messages from top to bottom."""
     lanes: dict[str, int] = {}
     drawn = []
     y = 70
@@ -111,8 +110,7 @@ def _sequence(lines: list[str]) -> str:
 def _match(pattern: re.Pattern[str], line: str) -> re.Match[str]:
     found = pattern.fullmatch(line)
     if found is None:
-        msg = f"cannot draw {line!r}"
-        raise ValueError(msg)
+        raise ValueError(f"cannot draw {line!r}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the documentation site adds to the pages when Sphinx reads them: navigation, links to folders, diagrams."""
+"""Sphinx extension of the documentation site: adds navigation, links to folders, and diagrams to the pages."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _FRAME = '<div class="diagram-frame">{}</div>\n'
 
 
 def setup(app: Any) -> dict[str, Any]:  # noqa: ANN401 - Sphinx's application
-    """Called by Sphinx."""
+    """Register the extension; Sphinx calls this."""
     app.connect("source-read", _add_toctrees)
     app.connect("doctree-read", _adapt)
     app.connect("env-get-outdated", _fronts)
-    # Pages are read anew when one of these files has changed.
+    # Sphinx reads all pages again when one of these files has changed.
     made_by = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.rglob("*.py"))))
     app.add_config_value("made_by", made_by.hexdigest(), "env", str)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
 def _fronts(_app: Any, env: Any, _added: Any, _changed: Any, _removed: Any) -> list[str]:  # noqa: ANN401 - as above
-    """Pages that are read at each build, because they list others that may be new."""
+    """Return the pages to read at each build, because they list pages that may be new."""
     return [name for name in env.found_docs if Path(name).name == FRONT]
 
 
@@ -42,7 +42,7 @@ def _add_toctrees(app: Any, docname: str, source: list[str]) -> None:  # noqa: A
 
 
 def _adapt(app: Any, doctree: Any) -> None:  # noqa: ANN401 - Sphinx's and docutils' own
-    """Links to folders, and diagrams, as the site can show them."""
+    """Convert links to folders, and diagrams, into a form that the site can show."""
     for node in list(doctree.findall(pending_xref)):
         _lead_to_page(app, node)
     for block in list(doctree.findall(nodes.literal_block)):
@@ -51,7 +51,7 @@ def _adapt(app: Any, doctree: Any) -> None:  # noqa: ANN401 - Sphinx's and docut
 
 
 def _lead_to_page(app: Any, node: Any) -> None:  # noqa: ANN401 - as above
-    """A link to a folder of the repository: to its README where the site has it, else only its name."""
+    """Return a link to a folder's README if the site has one, otherwise only the folder's name."""
     target = str(node.get("reftarget", ""))
     source = Path(app.srcdir).resolve()
     where = (source / Path(node.get("refdoc", FRONT)).parent / target).resolve()

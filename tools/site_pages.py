@@ -1,7 +1,7 @@
-"""Which page stands where in the navigation of the documentation site.
+"""Defines the navigation of the documentation site.
 
-A page names no navigation, so that it reads well where it lies. `SECTIONS` puts the pages in order; a page that stands
-in no list is appended to the last group of its folder, so that none is lost.
+The pages contain no navigation, so that they read well on a code host. `SECTIONS` defines their order. A page that it
+does not list is appended to the last group of its folder, so that no page is lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 __all__ = ["FRONT", "SECTIONS", "toctrees"]
 
 FRONT = "README"
-"""The page in front, and the one in front of each folder."""
+"""Name of the front page of the site, and of each folder."""
 PROJECT = ("ARCHITECTURE", "CONTRIBUTING", "SECURITY", "CHANGELOG")
 
 SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -54,11 +54,11 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "explanation": {"": ("protocol",)},
     "adr": {"": ()},
 }
-"""Folder of docs/, its groups, their pages in order."""
+"""Folders of docs/, with their groups, and the pages of each group in order."""
 
 
 def toctrees(root: Path, docname: str) -> Iterator[str]:
-    """The lists of pages that stand at the end of a page, as MyST."""
+    """Return the lists of pages to append to a page, as MyST."""
     if docname == FRONT:
         yield _toctree("", ["docs/README", *(f"docs/{folder}/README" for folder in SECTIONS)], is_hidden=True)
         yield _toctree("The project", [*PROJECT, "docs/benchmarks"], is_hidden=True)

@@ -1,1 +1,1 @@
-"""What Forewarn is compared with: servers that answer the same bytes."""
+"""Servers that Forewarn is compared with. They send the same bytes."""

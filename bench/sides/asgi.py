@@ -1,4 +1,4 @@
-"""The same document from plain Starlette and plain FastAPI, on uvicorn with uvloop and httptools.
+"""Serves the same document with plain Starlette or plain FastAPI, on uvicorn with uvloop and httptools.
 
 Arguments: ``starlette`` or ``fastapi``, port, file with the body, ETag.
 """
@@ -21,7 +21,7 @@ CONTENT_TYPE = "application/json; charset=utf-8"
 
 
 def starlette_app(body: bytes, etag: str) -> Any:  # noqa: ANN401 - an ASGI app
-    """Plain Starlette."""
+    """Return an app with plain Starlette."""
 
     async def answer(_request: Request) -> Response:
         return Response(body, headers={"content-type": CONTENT_TYPE, "etag": etag})
@@ -30,7 +30,7 @@ def starlette_app(body: bytes, etag: str) -> Any:  # noqa: ANN401 - an ASGI app
 
 
 def fastapi_app(body: bytes, etag: str) -> Any:  # noqa: ANN401 - an ASGI app
-    """Plain FastAPI."""
+    """Return an app with plain FastAPI."""
     app = FastAPI(openapi_url=None)
 
     @app.get(PATH)

@@ -1,4 +1,4 @@
-// The same document from Go's net/http, written the plain way.
+// Serves the same document with Go's net/http, without optimisation.
 package main
 
 import (
@@ -14,7 +14,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	go func() { // ends with whoever started it
+	go func() { // exit when the process that started this one does
 		io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()

@@ -1,4 +1,4 @@
--- What wrk measured, as one line of JSON.
+-- Print wrk's measurements as one line of JSON.
 done = function(summary, latency)
   local errors = summary.errors
   io.write(string.format(

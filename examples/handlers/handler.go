@@ -1,9 +1,10 @@
-// A handler of scheduled events in Go, with nothing but the standard library; for one VM, to be copied.
+// A handler of scheduled events for one VM, in Go with only the standard library. Copy it, and adapt it.
 //
 //	go build handler.go && ./handler [MARKER]
 //
-// The VM is prepared while the file MARKER (drained) exists. Put your own work into prepare and restore: both may be
-// called twice, after a reboot for example. The name of the VM comes from the endpoint, as it stands in Resources.
+// The VM counts as prepared while the file MARKER (default: drained) exists. Put your own work into prepare and
+// restore. One of them is called after every poll, so repeated calls must do no harm. The endpoint provides the VM's
+// name, spelled as in Resources.
 package main
 
 import (
@@ -25,23 +26,23 @@ type event struct {
 	Resources            []string
 }
 
-// The first answer may take two minutes. A transport that names no proxy uses none, whatever the environment says.
+// The first answer may take two minutes. A Transport without Proxy ignores the proxy variables of the environment.
 var client = http.Client{Timeout: 130 * time.Second, Transport: &http.Transport{}}
 var marker, name, approved = append(os.Args, "drained")[1], "", map[string]bool{}
 
-// prepare gets ready to be interrupted: drains, fails over, saves. It returns when that is done.
+// prepare gets the VM ready for an interruption: drains, fails over, saves. It returns when the VM is ready.
 func prepare() { check(os.WriteFile(marker, nil, 0o644)) }
 
-// restore takes up work again; there may be nothing to take up.
+// restore puts the VM back into service. The VM may already be in service.
 func restore() { os.Remove(marker) }
 
 func check(err error) {
 	if err != nil {
-		panic(err) // until main: all stays as it is
+		panic(err) // look catches this: the VM keeps its state
 	}
 }
 
-// ask sends GET, or POST with a body. It panics where there is no whole answer in time, or another status than 200.
+// ask sends a GET, or a POST with a body. It panics if no complete answer arrives in time, or the status is not 200.
 func ask(method, url, body string) []byte {
 	request, _ := http.NewRequest(method, url, strings.NewReader(body))
 	request.Header.Set("Metadata", "true")
@@ -55,7 +56,7 @@ func ask(method, url, body string) []byte {
 	return content
 }
 
-// handle brings the VM into the state that the events of a document ask for.
+// handle prepares, approves or restores, as the events require.
 func handle(events []event) {
 	isHit := false
 	for _, each := range events {
@@ -74,11 +75,11 @@ func handle(events []event) {
 	}
 }
 
-// look asks once. Where an answer says nothing, all stays as it is.
+// look polls once. After a failure, the VM keeps its state: no answer does not mean no events.
 func look() {
 	defer func() {
 		if err := recover(); err != nil {
-			fmt.Println("no answer that says anything:", err)
+			fmt.Println("no usable answer:", err)
 		}
 	}()
 	var document struct{ Events *[]event }

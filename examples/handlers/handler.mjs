@@ -1,9 +1,10 @@
-// A handler of scheduled events for Node.js 18 or newer, with nothing but its own modules; for one VM, to be copied.
+// A handler of scheduled events for one VM, for Node.js 18 or newer with only built-in modules. Copy it, and adapt it.
 //
 //     node handler.mjs [MARKER]
 //
-// The VM is prepared while the file MARKER (`drained`) exists. Put your own work into `prepare` and `recover`: both may
-// be called twice, after a reboot for example. The name of the VM comes from the endpoint, as it stands in Resources.
+// The VM counts as prepared while the file MARKER (default: `drained`) exists. Put your own work into `prepare` and
+// `recover`. If a reboot interrupts one of them, it is called again. The endpoint provides the VM's name, spelled as in
+// Resources.
 
 import { existsSync, rmSync, writeFileSync } from "node:fs";
 import http from "node:http";
@@ -15,7 +16,7 @@ const NAME = BASE + "instance/compute/name?api-version=2021-02-01&format=text";
 const MARKER = process.argv[2] ?? "drained";
 const AGENT = new http.Agent(); // never through a proxy, and a new connection for each request
 
-// GET, or POST a body. Fails where there is no whole answer in time, or another status than 200.
+// Send a GET, or a POST with a body. Throws if no complete answer arrives in time, or if the status is not 200.
 async function ask(url, body, timeoutMs = 10_000) {
   const options = { agent: AGENT, headers: { Metadata: "true" }, method: body === undefined ? "GET" : "POST" };
   options.signal = AbortSignal.timeout(timeoutMs);
@@ -28,17 +29,17 @@ async function ask(url, body, timeoutMs = 10_000) {
   return Buffer.concat(pieces).toString();
 }
 
-// Get ready to be interrupted: drain, fail over, save. Returns when that is done.
+// Get the VM ready for an interruption: drain, fail over, save. Return when the VM is ready.
 async function prepare() {
   writeFileSync(MARKER, "");
 }
 
-// Take up work again.
+// Put the VM back into service.
 async function recover() {
   rmSync(MARKER, { force: true });
 }
 
-// Bring the VM into the state that the document asks for; throws where it has no Events.
+// Prepare, approve or recover, as the document requires. Throws if the document has no Events.
 async function handle(document, name, approved) {
   const mine = document.Events.filter((event) => event.Resources.includes(name));
   if (mine.length > 0 && !existsSync(MARKER)) await prepare();
@@ -61,7 +62,7 @@ while (true) {
     name = name || (await ask(NAME));
     await handle(document, name, approved);
   } catch (error) {
-    console.log("no answer that says anything:", error.message); // all stays as it is
+    console.log("no usable answer:", error.message); // the VM keeps its state
   }
   await sleep(1000);
 }

@@ -1,10 +1,11 @@
 #!/usr/bin/perl
-# A handler of scheduled events in Perl, with nothing but core modules; for one VM, to be copied.
+# A handler of scheduled events for one VM, in Perl with only core modules. Copy it, and adapt it.
 #
 #     perl handler.pl [MARKER]
 #
-# The VM is prepared while the file MARKER (`drained`) exists. Put your own work into `prepare` and `recover`: both may
-# be called twice, after a reboot for example. The name of the VM comes from the endpoint, as it stands in Resources.
+# The VM counts as prepared while the file MARKER (default: `drained`) exists. Put your own work into `prepare` and
+# `recover`. If a reboot interrupts one of them, it is called again. The endpoint provides the VM's name, spelled as in
+# Resources.
 use strict;
 use warnings;
 use HTTP::Tiny;
@@ -22,7 +23,7 @@ my $http   = HTTP::Tiny->new(
     http_proxy      => undef,
 );
 
-# GET, or POST a body. Dies where there is no whole answer in time, or another status than 200.
+# Send a GET, or a POST with a body. Dies if no complete answer arrives in time, or if the status is not 200.
 sub ask {
     my ($url, $body) = @_;
     my $answer = defined $body ? $http->post($url, { content => $body }) : $http->get($url);
@@ -30,18 +31,18 @@ sub ask {
     return $answer->{content};
 }
 
-# Get ready to be interrupted: drain, fail over, save. Returns when that is done.
+# Get the VM ready for an interruption: drain, fail over, save. Return when the VM is ready.
 sub prepare {
     open my $file, '>', $MARKER or die "cannot write $MARKER: $!\n";
     close $file;
 }
 
-# Take up work again.
+# Put the VM back into service.
 sub recover {
     unlink $MARKER;
 }
 
-# Bring the VM into the state that the document asks for; dies where it has no Events.
+# Prepare, approve or recover, as the document requires. Dies if the document has no Events.
 sub handle {
     my ($document, $name, $approved) = @_;
     die "no Events\n" if ref $document->{Events} ne 'ARRAY';
@@ -69,6 +70,6 @@ while (1) {
         $name = $name || ask($NAME);
         handle($document, $name, \%approved);
         1;
-    } or print "no answer that says anything: $@";    # all stays as it is
+    } or print "no usable answer: $@";    # the VM keeps its state
     sleep 1;
 }

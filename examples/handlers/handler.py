@@ -1,9 +1,10 @@
-"""A handler of scheduled events in Python, with nothing but the standard library; for one VM, to be copied.
+"""A handler of scheduled events for one VM, in Python with only the standard library. Copy it, and adapt it.
 
     python3 handler.py [MARKER]
 
-The VM is prepared while the file MARKER (`drained`) exists. Put your own work into `prepare` and `recover`: both may be
-called twice, after a reboot for example. The name of the VM comes from the endpoint, as it stands in Resources.
+The VM counts as prepared while the file MARKER (default: `drained`) exists. Put your own work into `prepare` and
+`recover`. If a reboot interrupts one of them, it is called again. The endpoint provides the VM's name, spelled as in
+Resources.
 """
 
 import json
@@ -20,24 +21,24 @@ MARKER = Path(sys.argv[1] if len(sys.argv) > 1 else "drained")
 
 
 def ask(url: str, body: bytes | None = None, timeout_s: float = 10) -> bytes:
-    """GET, or POST a body; the timeout is for each step of an answer, so it is never read for ever."""
+    """Send a GET, or a POST with a body. The time-out limits each read, so the handler never waits forever."""
     request = urllib.request.Request(url, data=body, headers={"Metadata": "true"})
     with OPENER.open(request, timeout=timeout_s) as answer:
         return answer.read()
 
 
 def prepare() -> None:
-    """Get ready to be interrupted: drain, fail over, save. Returns when that is done."""
+    """Get the VM ready for an interruption: drain, fail over, save. Return when the VM is ready."""
     MARKER.touch()
 
 
 def recover() -> None:
-    """Take up work again."""
+    """Put the VM back into service."""
     MARKER.unlink(missing_ok=True)
 
 
 def handle(document: dict, name: str, approved: set[str]) -> None:
-    """Bring the VM into the state that the document asks for; raises KeyError where it has no Events."""
+    """Prepare, approve or recover, as the document requires. Raises KeyError if the document has no Events."""
     mine = [event for event in document["Events"] if name in event["Resources"]]
     if mine and not MARKER.exists():
         prepare()
@@ -57,8 +58,8 @@ def main() -> None:
             timeout_s = 10.0
             name = name or ask(NAME).decode()
             handle(document, name, approved)
-        except (OSError, ValueError, KeyError, TypeError) as error:  # says nothing: all stays as it is
-            print("no answer that says anything:", error, flush=True)
+        except (OSError, ValueError, KeyError, TypeError) as error:  # the VM keeps its state
+            print("no usable answer:", error, flush=True)
         time.sleep(1)
 
 

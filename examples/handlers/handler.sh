@@ -1,10 +1,11 @@
 #!/bin/bash
-# A handler of scheduled events in bash, with curl and jq; for one VM, to be copied.
+# A handler of scheduled events for one VM, in bash with curl and jq. Copy it, and adapt it.
 #
 #     bash handler.sh [MARKER]
 #
-# The VM is prepared while the file MARKER (`drained`) exists. Put your own work into `prepare` and `recover`: both may
-# be called twice, after a reboot for example. The name of the VM comes from the endpoint, as it stands in Resources.
+# The VM counts as prepared while the file MARKER (default: `drained`) exists. Put your own work into `prepare` and
+# `recover`. If a reboot interrupts one of them, it is called again. The endpoint provides the VM's name, spelled as in
+# Resources.
 set -uo pipefail
 
 base=http://169.254.169.254/metadata
@@ -12,32 +13,32 @@ events="$base/scheduledevents?api-version=2020-07-01"
 name_url="$base/instance/compute/name?api-version=2021-02-01&format=text"
 marker=${1:-drained}
 name=''
-approved=' ' # ids, with a blank before and after each
+approved=' ' # event ids, with a blank before and after each
 timeout_s=130 # the first answer may take two minutes
 
-# GET, or POST with --data. Fails where there is no answer in time, or another status than 200.
+# Send a GET, or a POST with --data. Fails if no complete answer arrives in time, or if the status is an error.
 ask() {
   curl --silent --show-error --fail --noproxy '*' --max-time "$timeout_s" --header 'Metadata: true' "$@"
 }
 
-# Get ready to be interrupted: drain, fail over, save. Returns when that is done.
+# Get the VM ready for an interruption: drain, fail over, save. Return when the VM is ready.
 prepare() {
   touch "$marker"
 }
 
-# Take up work again.
+# Put the VM back into service.
 recover() {
   rm -f "$marker"
 }
 
-# The ids and states of this VM's events, one event in a line. Fails where the document has no Events, or is empty:
-# `input` is an error then, and without it jq says nothing and succeeds.
+# Print id and status of this VM's events, one event per line. Fails if the document has no Events or is empty. With
+# `input`, jq fails on an empty document; without `input`, jq would print nothing and succeed.
 own_events() {
   jq --null-input --raw-output --arg name "$name" \
     'input.Events | map(select(.Resources | any(. == $name)) | .EventId + " " + .EventStatus) | join("\n")'
 }
 
-# Bring the VM into the state that its events ask for.
+# Prepare, approve or recover, as the VM's events require.
 handle() {
   local mine=$1 id status
   if [[ -n $mine && ! -e $marker ]]; then prepare; fi
@@ -50,7 +51,7 @@ handle() {
   if [[ -z $mine && -e $marker ]]; then recover; fi
 }
 
-# One poll. Where an answer says nothing, all stays as it is.
+# Poll once. After a failure, the VM keeps its state: no answer does not mean no events.
 look() {
   local document mine
   document=$(ask "$events") || return
@@ -61,6 +62,6 @@ look() {
 }
 
 while true; do
-  look || echo 'no answer that says anything'
+  look || echo 'no usable answer'
   sleep 1
 done

@@ -1,5 +1,6 @@
 #!/bin/sh -e
-# Boots a VM, as its systemd would: starts the counter, and the agent where there is one. What runs is left alone.
+# Boot a VM, as systemd would: start the counter, and the agent if the VM has an agent.toml. Processes that already run
+# are not affected.
 
 cd "$(dirname "$0")"
 vm=$1

@@ -1,9 +1,9 @@
-"""A service that keeps its state in memory: it counts.
+"""A service that counts requests, and keeps the count in memory.
 
     python3 counter.py FILE [PORT]
 
-POST takes a tenth of a second, counts one and answers the count. GET answers the count. On SIGTERM it finishes what it
-has begun, writes the count to FILE, where it finds it again at its next start, and ends. Killed, it forgets.
+POST takes a tenth of a second, adds one, and returns the count. GET returns the count. On SIGTERM, the service finishes
+open requests, writes the count to FILE, and exits. It reads FILE when it starts. If killed, it loses the count.
 """
 
 import signal
@@ -17,7 +17,7 @@ WORK_S = 0.1
 
 
 class Counter:
-    """A number, and the file that keeps it while nobody is there to count."""
+    """The count, and the file that stores it while the service is stopped."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -25,20 +25,20 @@ class Counter:
         self.lock = threading.Lock()
 
     def add_one(self) -> int:
-        """Count."""
+        """Add one, and return the new count."""
         with self.lock:
             self.value += 1
             return self.value
 
     def save(self) -> None:
-        """Write the file, all of it or nothing."""
+        """Replace the file as a whole, so that it is never incomplete."""
         new = self.file.with_suffix(".new")
         new.write_text(f"{self.value}\n")
         new.replace(self.file)
 
 
 class Server(ThreadingHTTPServer):
-    """Answers each request in a thread of its own; when it is closed, it waits for all of them."""
+    """Handles each request in a separate thread; closing it waits for all requests."""
 
     daemon_threads = False
     request_queue_size = 128
@@ -49,21 +49,21 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
+    """Handles one request."""
 
     server: Server
 
     def do_GET(self) -> None:
-        """Tell the count."""
+        """Return the count."""
         self.answer(self.server.counter.value)
 
     def do_POST(self) -> None:
-        """Do something that takes a moment, and count it."""
+        """Simulate work, and count it."""
         time.sleep(WORK_S)
         self.answer(self.server.counter.add_one())
 
     def answer(self, value: int) -> None:
-        """Send a number."""
+        """Send a number as the answer."""
         body = f"{value}\n".encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -71,12 +71,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Do not log requests."""
 
 
 def main(file: str, port: str = "8080") -> None:
     counter = Counter(Path(file))
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in every thread: it is waited for below
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in all threads: sigwait below receives it
     with Server(int(port), counter) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,)).start()
         signal.sigwait({signal.SIGTERM})

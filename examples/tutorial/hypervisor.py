@@ -1,9 +1,10 @@
-"""Plays the hypervisor: what the audit log says happens to a VM happens to every process in its namespace.
+"""Acts as the hypervisor: it follows the audit log, and applies each impact on a VM to all processes of the VM.
 
     python3 hypervisor.py
 
-A Freeze stops them for its duration. A Reboot kills them, empties the VM's folder `run`, and boots it again. A Redeploy
-does the same, and the VM's folder `local` is lost as well. Then the maintenance is complete, and its events go away.
+A Freeze stops the processes for its duration. A Reboot kills them, deletes the VM's folder `run`, and boots the VM. A
+Redeploy does the same, and deletes the VM's folder `local` as well. The hypervisor then completes the maintenance, so
+its events disappear.
 """
 
 import json
@@ -21,13 +22,13 @@ OFF_S = 4.0
 
 
 def forewarn(*arguments: str) -> Any:  # noqa: ANN401 - what the command printed, as JSON
-    """What a command says."""
+    """Run a command of forewarn, and return its JSON output."""
     done = subprocess.run(["forewarn", *arguments, "--json"], check=True, stdout=subprocess.PIPE)
     return json.loads(done.stdout)
 
 
 def impacts() -> Iterator[dict[str, Any]]:
-    """Each maintenance at the moment at which it hits its VMs."""
+    """Yield each maintenance at the moment when it hits its VMs."""
     follow = ["forewarn", "audit-log", "--follow", "--limit", "1", "--json"]
     while True:
         with subprocess.Popen(follow, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as audit_log:
@@ -38,17 +39,17 @@ def impacts() -> Iterator[dict[str, Any]]:
                     maintenance = forewarn("maintenance", "show", entry["maintenance_id"])
                     if maintenance["state"] == "started":
                         yield maintenance
-        time.sleep(0.5)  # The service is not there, or has gone; the audit log is followed again when it is back.
+        time.sleep(0.5)  # The service does not run: try again.
 
 
 def processes(vm: str) -> list[int]:
-    """Everything that runs in the VM."""
+    """Return the ids of all processes in the VM."""
     listed = subprocess.run(["ip", "netns", "pids", vm], check=True, stdout=subprocess.PIPE)
     return [int(pid) for pid in listed.stdout.split()]
 
 
 def send(vm: str, number: signal.Signals) -> None:
-    """Send a signal to all of them."""
+    """Send a signal to all processes in the VM."""
     for pid in processes(vm):
         try:
             os.kill(pid, number)
@@ -57,7 +58,7 @@ def send(vm: str, number: signal.Signals) -> None:
 
 
 def freeze(vm: str, duration_s: float) -> None:
-    """Stop the VM's time, as a live migration does in its last moment."""
+    """Stop the VM for a while, as a live migration does at its end."""
     say(f"{vm} is frozen for {duration_s:g} s")
     send(vm, signal.SIGSTOP)
     time.sleep(duration_s)
@@ -66,7 +67,7 @@ def freeze(vm: str, duration_s: float) -> None:
 
 
 def restart(vm: str, *lost: str) -> None:
-    """Switch the VM off without asking anybody, lose those folders, and boot it."""
+    """Switch the VM off without warning its processes, delete these folders, and boot the VM."""
     say(f"{vm} is off")
     while processes(vm):
         send(vm, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""Clients that never pause: sends requests until Ctrl-C or SIGTERM, then says what became of them.
+"""A load generator: it sends requests until Ctrl-C or SIGTERM, then prints how many were answered and lost.
 
     python3 load.py
 
-The counters are asked before and after: together they must have counted what was answered.
+It also prints by how much the counters have grown in total. This must be the number of answered requests.
 """
 
 import collections
@@ -21,7 +21,7 @@ OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never t
 
 
 class Load:
-    """Requests of several clients, and what became of them."""
+    """Requests of several clients, and their results."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()
@@ -31,7 +31,7 @@ class Load:
         self.longest_s = 0.0
 
     def send_until_ended(self) -> None:
-        """Be one client."""
+        """Send the requests of one client."""
         while not self.ended.is_set():
             began = time.monotonic()
             loss = self.send()
@@ -44,7 +44,7 @@ class Load:
             time.sleep(PAUSE_S)
 
     def send(self) -> str:
-        """Send one request, and tell why it was lost; empty when it was answered."""
+        """Send one request, and return why it was lost; empty if it was answered."""
         connection = http.client.HTTPConnection(BALANCER, timeout=PATIENCE_S)
         try:
             connection.request("POST", "/")
@@ -58,7 +58,7 @@ class Load:
 
 
 def counted() -> int:
-    """What the counters say, all together."""
+    """Return the sum of the counters."""
     total = 0
     for counter in COUNTERS:
         with OPENER.open(f"http://{counter}/", timeout=PATIENCE_S) as answer:

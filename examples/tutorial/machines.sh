@@ -1,6 +1,6 @@
 #!/bin/sh -e
-# Makes three machines out of network namespaces, joined by a bridge: the cloud's host, and the VMs app-0 and app-1.
-# `./machines.sh remove` ends all that runs in them and removes them.
+# Create three machines from network namespaces, connected by a bridge: the cloud's host, and the VMs app-0 and app-1.
+# `./machines.sh remove` ends all processes of the machines, and removes the machines.
 
 if [ "$1" = remove ]; then
   for machine in app-0 app-1 cloud; do

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Any CI system: a step before the tests. For the service, every program on this machine then belongs to vm-1.
+# A step before the tests, for any CI system. The service answers every program on this machine as if it ran in vm-1.
 # Start your handler with the URL http://127.0.0.1:8169. After its first request, run
-# `forewarn maintenance schedule --vm vm-1`. Time stands still until `forewarn clock advance 15m`.
+# `forewarn maintenance schedule --vm vm-1`. The service's time stands still until `forewarn clock advance 15m`.
+# Until a release is published, replace the argument of `pip install` by the path of a checkout.
 set -eu
 
 pip install 'forewarn[server]'

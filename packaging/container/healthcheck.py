@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Checks that the service in this container answers: exit status 0, or 1 with the reason.
+"""Check that the service in this container answers: exit status 0, or 1 with the reason.
 
 It reads the same variables as the CLI: FOREWARN_CONTROL_URL, and FOREWARN_STATE_DIR for the token, which `/healthz`
-requires if the control API listens beyond loopback. It uses only the standard library, because it runs often.
+requires if the control API does not listen on loopback. It uses only the standard library, because it runs often and
+so must start fast.
 """
 
 import os
@@ -15,7 +16,7 @@ _TIMEOUT_S = 4.0
 
 
 def main() -> None:
-    """Ask once.
+    """Send one request.
 
     Raises:
         OSError: There is no token, no answer, or an answer other than 200.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Puts the command forewarn on the PATH of the steps that follow.
-# INPUT_ZIPAPP: path or URL of forewarn.pyz; empty: built from the checkout of this action.
-# INPUT_SHA256: its checksum, or empty.
+# Put the command forewarn on the PATH of later steps.
+# INPUT_ZIPAPP: path or URL of forewarn.pyz; if empty, the script builds it from the checkout of this action.
+# INPUT_SHA256: checksum of forewarn.pyz, or empty.
 set -euo pipefail
 
 folder=$RUNNER_TEMP/forewarn

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Runs `forewarn try` with the inputs of the action, which are variables; its exit status is that of `forewarn try`.
+# Run `forewarn try` with the inputs of the action, which are in INPUT_ variables. The exit status is that of
+# `forewarn try`.
 set -euo pipefail
 
-# Ubuntu keeps ordinary users from making networks. GitHub's machines live for one job, so it may be allowed there.
+# Ubuntu does not let ordinary users create network namespaces, which trials need. GitHub's own runners are discarded
+# after one job, so the script may lift this restriction there.
 restriction=/proc/sys/kernel/apparmor_restrict_unprivileged_userns
 if [[ ${RUNNER_ENVIRONMENT:-} == github-hosted && -r $restriction && $(< "$restriction") != 0 ]]; then
   sudo sysctl --quiet --write kernel.apparmor_restrict_unprivileged_userns=0
@@ -16,11 +18,11 @@ options=(--junit "$INPUT_JUNIT")
 if [[ $INPUT_SCENARIO == all ]]; then options+=(--all); else options+=(--scenario "$INPUT_SCENARIO"); fi
 if [[ -n $INPUT_PREPARED ]]; then options+=(--prepared "$INPUT_PREPARED"); fi
 if [[ -n $INPUT_RECOVERED ]]; then options+=(--recovered "$INPUT_RECOVERED"); fi
-# Both are bash by contract, as a `run` of the workflow is.
+# action.yml defines both inputs as bash code, like `run` in a workflow, so eval is safe here.
 handler=()
 eval "options+=($INPUT_OPTIONS)" "handler=($INPUT_HANDLER)"
 
-# What a handler prints must not be taken for a command to GitHub.
+# GitHub must not interpret the handler's output as workflow commands.
 token=$(< /proc/sys/kernel/random/uuid)
 output=$RUNNER_TEMP/forewarn-try.txt
 status=0
@@ -35,7 +37,7 @@ echo "::$token::"
 {
   echo '### forewarn try'
   echo
-  # An indented block ends nowhere else, whatever the handler printed. GitHub refuses more than 1 MiB.
+  # In an indented block, the handler's output cannot end the code block. GitHub refuses a summary of more than 1 MiB.
   sed 's/^/    /' "$output" | tail --bytes=500K
 } >> "$GITHUB_STEP_SUMMARY"
 if [[ $status != 0 ]]; then

@@ -1,15 +1,15 @@
 # A hook of the Forewarn agent: takes a web server out of service before an event, and restores it afterwards.
 #
 # The agent passes the step and the event in variables: FOREWARN_STEP, FOREWARN_EVENT_TYPE, FOREWARN_EVENT_NOT_BEFORE and more.
-# An exit status other than 0 means that the step failed; with -File, an uncaught error has that result. The agent may
-# run an interrupted step again, so each step may be run twice.
+# An exit status other than 0 means that the step failed. With -File, an uncaught error also gives such a
+# status. The agent may run an interrupted step again, so each step must do no harm when it runs twice.
 
 Set-StrictMode -Version Latest
 $ErrorActionPreference = 'Stop'
 
 $Service = 'W3SVC'                                # the service to stop: IIS
 $HealthFile = 'C:\inetpub\wwwroot\healthy.txt'    # the file that the load balancer checks
-$DrainSeconds = 30                                # until it has noticed and open requests are done
+$DrainSeconds = 30                                # time for the load balancer to react and for open requests to end
 
 switch ($env:FOREWARN_STEP) {
     'prepare' {

@@ -4,7 +4,7 @@
 #     .\install-service.ps1 -Python 'C:\Program Files\forewarn\venv\Scripts\python.exe' `
 #                           -Shawl 'C:\Program Files\forewarn\shawl.exe'
 #
-# If run again, it registers the service again and keeps configuration and state. To remove the service:
+# A second run registers the service again, and keeps configuration and state. To remove the service:
 #     Stop-Service forewarn-agent; sc.exe delete forewarn-agent
 
 [CmdletBinding()]
@@ -22,7 +22,7 @@ $Config = Join-Path $Folder 'agent.toml'
 $Log = Join-Path $Folder 'log'
 
 function Invoke-Program {
-    # Windows PowerShell continues after a program has failed; this function stops.
+    # Windows PowerShell does not stop the script when a program fails. This function does.
     param([Parameter(Mandatory)] [string] $Program, [string[]] $Arguments)
     & $Program @Arguments
     if ($LASTEXITCODE -ne 0) { throw "$Program ended with status $LASTEXITCODE" }
@@ -54,15 +54,15 @@ if (Get-Service -Name $Name -ErrorAction SilentlyContinue) {
     Invoke-Program sc.exe @('delete', $Name)
 }
 
-# Shawl asks the agent to end with Ctrl-C, waits so long, then ends it with everything that it has started. It starts
-# the agent again when that ends with another status than 0.
+# To stop the agent, Shawl sends it Ctrl-C, waits for up to the stop time-out, and then kills it with all its child
+# processes. Shawl restarts the agent if its exit status is not 0.
 Invoke-Program $Shawl @(
     'add', '--name', $Name, '--cwd', $Folder, '--log-dir', $Log,
     '--stop-timeout', '15000', '--kill-process-tree',
     '--restart-if-not', '0', '--restart-delay', '3000',
     '--', $Python, '-m', 'forewarn.agent', '--config', $Config
 )
-# And Windows starts Shawl again, should that crash.
+# Windows restarts Shawl if Shawl crashes.
 Invoke-Program sc.exe @('failure', $Name, 'reset=', '86400', 'actions=', 'restart/5000')
 Set-Service -Name $Name -StartupType Automatic -DisplayName 'Forewarn agent' `
     -Description 'Prepares this VM for maintenance events.'

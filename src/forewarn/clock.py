@@ -130,8 +130,7 @@ class VirtualClock:
             ValueError: `moment` is before now. A virtual clock never goes back.
         """
         if moment < self._now:
-            msg = f"a virtual clock cannot go back from {self._now.isoformat()} to {moment.isoformat()}"
-            raise ValueError(msg)
+            raise ValueError(f"a virtual clock cannot go back from {self._now.isoformat()} to {moment.isoformat()}")
         self._now = moment
         for listener in self.listeners:
             listener()

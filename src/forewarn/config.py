@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import fields
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -142,8 +143,7 @@ class Oidc(BaseModel):
         try:
             return self.client_secret_file.read_text().strip()
         except (OSError, UnicodeError) as error:
-            msg = f"cannot read {self.client_secret_file} (oidc.client_secret_file): {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"cannot read {self.client_secret_file} (oidc.client_secret_file): {error}") from error
 
     @field_validator("dashboard_url")
     @classmethod
@@ -151,8 +151,7 @@ class Oidc(BaseModel):
         """Require https except on loopback: an authorization code sent in the clear can be intercepted."""
         parts = urlsplit(url)
         if url and not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback_name(parts.hostname or ""))):
-            msg = f"{url!r} is expected to be like https://forewarn.example.com"
-            raise ValueError(msg)
+            raise ValueError(f"{url!r} is expected to be like https://forewarn.example.com")
         return url
 
     @field_validator("issuer")
@@ -161,8 +160,7 @@ class Oidc(BaseModel):
         """Require https except on loopback: anyone who can impersonate the issuer can create operators."""
         parts = urlsplit(url)
         if not parts.hostname or parts.scheme not in {"https", "http"} or parts.query or parts.fragment:
-            msg = f"{url!r} is expected to be like https://login.example.com"
-            raise ValueError(msg)
+            raise ValueError(f"{url!r} is expected to be like https://login.example.com")
         if parts.scheme == "http" and not is_loopback_name(parts.hostname):
             msg = f"{url!r} is expected to begin with https: without TLS, anyone could impersonate the issuer"
             raise ValueError(msg)
@@ -266,7 +264,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="FOREWARN_", extra="forbid", frozen=True)
 
     # Locations
-    database_url: str = Field("sqlite:///forewarn.db", description="SQLite file, or a PostgreSQL URL.")
+    database_url: str = Field("sqlite:///forewarn.db", description="URL of the database, SQLite or PostgreSQL.")
     database_size_bytes_max: int = Field(
         8 << 30, ge=1 << 20, description="Maximum size of a SQLite file; beyond it, changes are refused with 503."
     )
@@ -280,43 +278,45 @@ class Settings(BaseSettings):
     inventory_removals_max: int = Field(
         10,
         ge=0,
-        description="Maximum number of hosts, scopes or VMs, each, that an inventory may remove without confirmation.",
+        description="Maximum number of VMs that an inventory may remove without confirmation. The same maximum applies "
+        "to hosts, and to scopes.",
     )
     inventory_removals_share_max: float = Field(
         0.1,
         ge=0,
         le=1,
         allow_inf_nan=False,
-        description="Maximum share of the hosts, scopes or VMs that an inventory may remove without confirmation, "
-        "rounded up; both limits apply. Below 1, the last one is never removed without confirmation.",
+        description="Maximum share of the hosts, scopes or VMs that an inventory may remove without confirmation. The "
+        "resulting number is rounded up. inventory_removals_max applies as well. If the share is below 1, "
+        "removing all hosts, all scopes or all VMs needs confirmation.",
     )
     hosts_may_join_scopes: bool = Field(
         default=True,
-        description="Let a host, with its own token, add a VM to a declared scope of which it runs no VM yet. "
-        "VMs of a scope see and approve its events.",
+        description="Let a host, with its own token, add a VM to a declared scope even if the host runs "
+        "no VM of the scope. VMs of a scope see and approve the scope's events.",
     )
     metadata_listen: str = Field("127.0.0.1:8169", description="Addresses of the metadata endpoint, comma-separated.")
     metadata_host_names: str = Field(
         "",
         max_length=10_000,
-        description="Host names of the metadata endpoint that VMs may use, comma-separated. Addresses and localhost "
-        "are always accepted in the Host header; other names are refused.",
+        description="Host names by which VMs may call the metadata endpoint, comma-separated. In the Host "
+        "header, addresses and localhost are always accepted; names not listed are refused.",
     )
     metadata_process: Literal["own", "shared"] = Field(
         "own",
-        description="Process that answers VMs: own, or shared with the control API. A virtual clock and fault "
-        "injection imply shared.",
+        description="Process that answers VMs: own (a separate process), or shared (the process of the control API). "
+        "With a virtual clock or fault injection, the value is always shared.",
     )
     metadata_silence_max: Span = Field(
         timedelta(minutes=1),
         ge=timedelta(seconds=3),
         le=timedelta(days=1),
-        description="Silence after which the process that answers VMs is killed and replaced.",
+        description="Time without a sign of life after which the process that answers VMs is killed and replaced.",
     )
     any_caller_is: str = Field(
         "",
         max_length=128,
-        description="VM assumed for callers with an unknown address; for tests behind a forwarded port.",
+        description="VM to which requests from unknown addresses are attributed; for tests behind a forwarded port.",
     )
     control_listen: str = Field("127.0.0.1:8170", description="Address of the control API.")
     tls_certificate: Path | None = Field(None, description="Certificate of the control API, PEM.")
@@ -348,22 +348,27 @@ class Settings(BaseSettings):
     unknown_requests_per_address_minute_max: int = Field(
         600,
         ge=1,
-        description="Maximum number of requests per minute and address from unknown callers, a sixth of it in a burst; "
-        "beyond it, new unknown callers are refused unread. Addresses in control_proxies are exempt.",
+        description="Maximum number of requests to the control API per minute and address from unknown callers (no "
+        "valid token or session seen yet); a sixth of this number (by default, 100) may come at once. "
+        "Beyond the limit, unknown callers get 429 before their tokens are checked. Addresses in "
+        "control_proxies are exempt.",
     )
     unknown_requests_per_minute_max: int = Field(
         3000,
         ge=1,
-        description="Maximum number of requests per minute from all unknown callers, a fifteenth in a burst.",
+        description="Maximum number of requests to the control API per minute from all unknown callers; a "
+        "fifteenth of this number (by default, 200) may come at once.",
     )
     auth_failures_max: int = Field(
-        20, ge=1, description="Maximum number of calls without a valid token per minute and address; more get 429."
+        20,
+        ge=1,
+        description="Maximum number of calls without a valid token per minute and address; further such calls get 429.",
     )
     refused_entries_max: int = Field(
         10,
         ge=1,
-        description="Maximum number of audit log entries for refused calls per minute and address; one more counts "
-        "the rest.",
+        description="Maximum number of audit log entries for refused calls per minute and address; one "
+        "further entry counts the remaining calls.",
     )
     refused_entries_total_max: int = Field(
         600, ge=1, description="Maximum number of audit log entries for refused calls per minute, for all addresses."
@@ -374,63 +379,84 @@ class Settings(BaseSettings):
 
     # Time
     clock: Literal["real", "virtual"] = Field(
-        "real", description="Clock; virtual time passes only when it is advanced."
+        "real", description="Clock of the service: real or virtual. A virtual clock moves only when it is advanced."
     )
     clock_start: datetime | None = Field(None, description="Start of a virtual clock; default 2030-01-01.")
 
     # Rules
     initial_incarnation: int = Field(1, ge=0, le=1 << 31, description="First DocumentIncarnation (R45, A6).")
     first_answer_delay: Span = Field(
-        timedelta(0), **_limit_seconds(120), description="Delay of the answer to the enabling GET (R67)."
+        timedelta(0),
+        **_limit_seconds(120),
+        description="Delay of the answer to a scope's first GET, which enables events for the scope (R67).",
     )
     announce_delay: Span = Field(
-        timedelta(0), **_limit_seconds(300), description="Delay from enabling to the first event (R68)."
+        timedelta(0),
+        **_limit_seconds(300),
+        description="Delay from enabling events for a scope to the scope's first event (R68).",
     )
     start_delay: Span = Field(
         timedelta(0), **_limit_seconds(3600), description="Delay from the last approval to the start (A24)."
     )
     disable_after: Span = Field(
-        timedelta(hours=24), ge=timedelta(seconds=1), description="Silence after which a scope is disabled (R69)."
+        timedelta(hours=24),
+        ge=timedelta(seconds=1),
+        description="Time without requests from a scope's VMs after which events for the scope are disabled (R69).",
     )
     restart_grace: Span = Field(
         timedelta(minutes=10),
         ge=timedelta(0),
-        description="Minimum time after a service start before silence counts: VMs cannot ask a service that is down.",
+        description="Minimum time from a start of the service until events for a scope are disabled: VMs cannot ask "
+        "while the service is down.",
     )
-    notice_max: Span = Field(timedelta(days=90), ge=timedelta(minutes=15), description="Maximum notice.")
+    notice_max: Span = Field(
+        timedelta(days=90),
+        ge=timedelta(minutes=15),
+        description="Maximum notice (time from announcement to NotBefore).",
+    )
     user_operations_max: int | None = Field(
-        None, ge=1, description="Maximum number of pending user operations per scope; 10 in the preview (R88)."
+        None,
+        ge=1,
+        description="Maximum number of pending user operations, such as restarts, per scope; Azure's preview allowed "
+        "10 (R88).",
     )
     policy_delay: Span = Field(
         timedelta(seconds=5),
         **_limit_seconds(3600),
-        description="Minimum time for which a Freeze approved by a policy is shown as Scheduled.",
+        description="Minimum time for which a Freeze stays Scheduled if a tenant's policy approves the Freeze.",
     )
     deferrals_max: int = Field(20, ge=0, le=1000, description="Maximum number of deferrals of one maintenance.")
 
     # Variants of the metadata protocol
     notbefore_2017_03_01: Literal["iso", "rfc1123"] = Field(
-        "iso", description="Format of NotBefore in 2017-03-01 (A1)."
+        "iso", description="Format of NotBefore in api-version 2017-03-01: iso or rfc1123 (A1)."
     )
     require_metadata_2017_03_01: Literal["none", "get", "all"] = Field(
-        "none", description="Requests that need the Metadata header in 2017-03-01 (A3)."
+        "none", description="Requests that need the Metadata header in api-version 2017-03-01: none, get or all (A3)."
     )
     cloud: Literal["public", "china"] = Field(
-        "public", description="Azure cloud to imitate; china has no 2017-11-01 and no Preempt (A2)."
+        "public",
+        description="Azure cloud to imitate: public or china; china has no api-version 2017-11-01 and no Preempt (A2).",
     )
     legacy_latest: bool = Field(default=False, description="Serve /metadata/latest/scheduledevents (A4).")
     unknown_event: Annotated[Literal[400, 404, 200], BeforeValidator(_parse_number)] = Field(
-        400, description="Status for the approval of an unknown id (A11)."
+        400, description="HTTP status of the answer to an approval of an unknown EventId (A11)."
     )
-    post_body: Literal["empty", "document"] = Field("empty", description="Body of the answer to an approval (A13).")
+    post_body: Literal["empty", "document"] = Field(
+        "empty", description="Body of the answer to an approval: empty or document (A13)."
+    )
     rate_limit_per_s: int | None = Field(
-        None, ge=1, le=1_000_000, description="Maximum number of requests per second and VM; 5 on Azure (R9)."
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Maximum number of requests per second and VM; Azure's limit is 5 (R9).",
     )
 
     # Rollouts
     health_commands: bool = Field(
         default=False,
-        description="Let rollouts run a health command here between batches, as this service's user.",
+        description="Let rollouts run a health command between batches, on the service's machine and as the "
+        "service's user.",
     )
 
     # Testing
@@ -444,7 +470,8 @@ class Settings(BaseSettings):
     tracing_endpoint: str | None = Field(
         None,
         max_length=2000,
-        description="OTLP/HTTP address of the trace collector, such as http://127.0.0.1:4318; none disables tracing. "
+        description="OTLP/HTTP address of the trace collector, such as http://127.0.0.1:4318; none disables "
+        "tracing. "
         "Needs the extra `tracing`.",
     )
     tracing_sample_ratio: float | None = Field(
@@ -452,22 +479,28 @@ class Settings(BaseSettings):
         ge=0,
         le=1,
         allow_inf_nan=False,
-        description="Share of the traces that are sent, 0 to 1; none for the value of OTEL_TRACES_SAMPLER, or all.",
+        description="Share of the traces that are sent, 0 to 1. none: OTEL_TRACES_SAMPLER decides; if it "
+        "is not set, all traces are sent.",
     )
     tracing_service_name: str | None = Field(
         None,
         min_length=1,
         max_length=128,
-        description="Service name in traces; none for the value of OTEL_SERVICE_NAME, or forewarn.",
+        description="Service name in traces. none: the value of OTEL_SERVICE_NAME; if it is not set, forewarn.",
     )
     tracing_moments_max: int = Field(
         1000,
         ge=1,
         le=100_000,
-        description="Maximum number of maintenance steps traced for one change; more are left out.",
+        description="Maximum number of maintenance steps traced for one stored change, such as a batch of starts; "
+        "further steps are left out.",
     )
     tracing_sights_max: int = Field(
-        10_000, ge=0, le=10_000_000, description="Maximum number of events traced until a VM first sees them."
+        10_000,
+        ge=0,
+        le=10_000_000,
+        description="Maximum number of unseen events that tracing watches at the same time; further events get no "
+        "span `seen`.",
     )
 
     # Limits of the control address
@@ -477,46 +510,51 @@ class Settings(BaseSettings):
     control_unknown_connections_max: int = Field(
         8192,
         ge=1,
-        description="Maximum number of connections to the control address without a valid token yet; "
-        "one more closes the one that has waited longest.",
+        description="Maximum number of connections to the control address that have not sent a valid "
+        "token yet; beyond it, the connection that has waited longest is closed.",
     )
     control_unknown_connections_per_address_max: int = Field(
-        1024, ge=1, description="Maximum number of connections from one address without a valid token yet."
+        1024, ge=1, description="Maximum number of connections from one address that have not sent a valid token yet."
     )
     control_unknown_size_bytes_max: int = Field(
         16 << 20,
         ge=1 << 10,
-        description="Maximum bytes held of all requests without a valid token; more close the longest waiting one.",
+        description="Maximum number of bytes in memory for all requests without a valid token; beyond it, the "
+        "connection that has waited longest is closed.",
     )
     control_proxies: str = Field(
         "127.0.0.1, ::1",
         max_length=4000,
-        description="Addresses or networks that serve many callers, such as a reverse proxy, comma-separated; "
-        "control_unknown_connections_per_address_max does not apply to them.",
+        description="Addresses or networks that many callers share, such as a reverse proxy's, "
+        "comma-separated. control_unknown_connections_per_address_max does not apply to them.",
     )
     control_idle_timeout: Span = Field(
         timedelta(seconds=75),
         ge=timedelta(seconds=1),
-        description="Silence after which a connection to the control address is closed; request_timeout applies "
-        "without a valid token.",
+        description="Time without requests after which a connection to the control address is closed. For "
+        "connections without a valid token, request_timeout applies.",
     )
     budgets: Annotated[RoleBudgets, BeforeValidator(_parse_table)] = Field(
         RoleBudgets(),
-        description="Budgets of each operator, reader, tenant and host at the control API; see docs/how-to/operate.md.",
+        description="Limits on each caller's use of the control API, separate for each role; see "
+        "docs/how-to/operate.md.",
     )
     budgets_max: int = Field(
-        10_000, ge=1, le=1_000_000, description="Maximum number of principals whose use of the control API is counted."
+        10_000, ge=1, le=1_000_000, description="Maximum number of callers whose use of the control API is counted."
     )
 
     # Limits of the metadata endpoint
     body_size_bytes_max: int = Field(
-        1 << 20, ge=256, le=1 << 28, description="Maximum size of a request body, on either listener."
+        1 << 20,
+        ge=256,
+        le=1 << 28,
+        description="Maximum size of the body of any request.",
     )
     metadata_body_size_bytes_max: int = Field(
         256 << 10,
         ge=256,
         le=1 << 28,
-        description="Maximum size of an approval by a VM; body_size_bytes_max applies, too.",
+        description="Maximum size of an approval by a VM; body_size_bytes_max applies as well.",
     )
     header_size_bytes_max: int = Field(
         16 << 10, ge=1024, le=1 << 20, description="Maximum size of request line and headers."
@@ -528,34 +566,42 @@ class Settings(BaseSettings):
     idle_timeout: Span = Field(
         timedelta(minutes=5),
         ge=timedelta(seconds=1),
-        description="Time after which a connection without requests is closed.",
+        description="Time without requests after which a connection to the metadata endpoint is closed.",
     )
     connections_max: int = Field(16384, ge=1, description="Maximum number of connections to the metadata endpoint.")
     connections_per_vm_max: int = Field(
         256,
         ge=1,
-        description="Maximum number of connections of one VM, and of all unknown callers together. While connections "
-        "are scarce, a VM may have 1/32 of the free ones, or 16.",
+        description="Maximum number of connections of one VM. The same maximum applies to all unknown callers "
+        "together. If 1/32 of the free connections is less, the limit is that number, but at least 16.",
     )
     connections_per_unknown_address_max: int = Field(
         16, ge=1, description="Maximum number of connections from one address that belongs to no VM."
     )
     approvals_at_work_per_vm_max: int = Field(
-        32, ge=1, description="Maximum number of unanswered approvals of one VM; more are refused with 429."
+        32,
+        ge=1,
+        description="Maximum number of unanswered approvals of one VM; further approvals are refused with 429.",
     )
     approval_bytes_per_vm_minute_max: int = Field(
         4 << 20,
         ge=1024,
-        description="Maximum bytes of approvals from one VM per minute, each counted as at least 256. Beyond it, its "
-        "approvals are refused with 429 until the minute ends.",
+        description="Maximum number of bytes in the approvals of one VM per minute; each approval counts as at least "
+        "256 bytes. Beyond it, the VM's approvals are refused with 429 until the minute ends.",
     )
     body_bytes_per_vm_max: int = Field(
-        1 << 20, ge=256, description="Maximum bytes of one VM's bodies not decoded yet; more are refused with 429."
+        1 << 20,
+        ge=256,
+        description="Maximum total size in bytes of one VM's request bodies that wait to be decoded; further bodies "
+        "are refused with 429.",
     )
     body_bytes_max: int = Field(
-        64 << 20, ge=256, description="Maximum bytes of all VMs' bodies not decoded yet; more are refused with 503."
+        64 << 20,
+        ge=256,
+        description="Maximum total size in bytes of all VMs' request bodies that wait to be decoded; further bodies "
+        "are refused with 503.",
     )
-    watches_max: int = Field(20_000, ge=1, description="Maximum number of endpoints on hosts that watch this process.")
+    watches_max: int = Field(20_000, ge=1, description="Maximum number of host endpoints that watch one replica.")
     wait_max: Span = Field(
         timedelta(seconds=300), **_limit_seconds(3600), description="Maximum duration of a long poll (X1)."
     )
@@ -565,7 +611,9 @@ class Settings(BaseSettings):
         "simulate", description="Actuator that carries out maintenances; see docs/how-to/actuators.md."
     )
     actuator_look_every: Span = Field(
-        timedelta(seconds=1), ge=timedelta(milliseconds=10), description="Interval between status checks."
+        timedelta(seconds=1),
+        ge=timedelta(milliseconds=10),
+        description="Interval between status checks of a running maintenance.",
     )
     exec_command: str = Field(
         "", description="Command run for each maintenance: program and arguments, without a shell."
@@ -579,26 +627,36 @@ class Settings(BaseSettings):
         timedelta(seconds=30), ge=timedelta(milliseconds=100), description="Time limit for exec_observe_command."
     )
     exec_output_size_bytes_max: int = Field(
-        64 << 10, ge=1024, le=16 << 20, description="Maximum size of the stored output."
+        64 << 10, ge=1024, le=16 << 20, description="Maximum size of the stored output of one command."
     )
-    exec_runs_max: int = Field(1000, ge=10, description="Maximum number of runs remembered.")
+    exec_runs_max: int = Field(1000, ge=10, description="Maximum number of command runs whose results are kept.")
     exec_on_lost: Literal["fail", "repeat"] = Field(
-        "fail", description="Action for a maintenance that was started and whose state is lost."
+        "fail",
+        description="What happens if the result of a started command is lost. fail: the maintenance "
+        "fails. repeat: the command runs again.",
     )
     webhook_url: str = Field("", description="URL that maintenances are posted to.")
-    webhook_secret_file: Path | None = Field(None, description="File with the secret for signing requests.")
-    webhook_deadline: Span = Field(
-        timedelta(seconds=20), ge=timedelta(milliseconds=100), description="Time limit for one whole request."
+    webhook_secret_file: Path | None = Field(
+        None, description="File with the secret for signing requests to webhook_url."
     )
-    webhook_answer_size_bytes_max: int = Field(64 << 10, ge=256, le=16 << 20, description="Maximum size of an answer.")
+    webhook_deadline: Span = Field(
+        timedelta(seconds=20),
+        ge=timedelta(milliseconds=100),
+        description="Time limit for one whole request to webhook_url.",
+    )
+    webhook_answer_size_bytes_max: int = Field(
+        64 << 10, ge=256, le=16 << 20, description="Maximum size of an answer from webhook_url."
+    )
     libvirt_uri: str = Field(
         "qemu:///system", description="URI of the hypervisor; {host} is replaced by the host's name."
     )
     libvirt_destination: str = Field(
-        "", description="Migration destinations for the VMs of hosts: HOST=URI, separated by spaces."
+        "", description="Where the VMs of each host migrate to: HOST=URI, separated by spaces."
     )
     libvirt_freeze: Span = Field(
-        timedelta(seconds=5), ge=timedelta(0), description="Duration of a Freeze whose duration is unknown."
+        timedelta(seconds=5),
+        ge=timedelta(0),
+        description="Time for which a Freeze of unknown duration suspends a VM.",
     )
     libvirt_shutdown_timeout: Span = Field(
         timedelta(minutes=2),
@@ -614,27 +672,33 @@ class Settings(BaseSettings):
 
     # The simulate actuator
     simulate_impact_after: Span = Field(
-        timedelta(seconds=7), ge=timedelta(0), description="Delay from start to impact (R98)."
+        timedelta(seconds=7), ge=timedelta(0), description="Delay from the start of a maintenance to its impact (R98)."
     )
     simulate_complete_after: Span | None = Field(
         timedelta(minutes=10),
         ge=timedelta(0),
-        description="Delay from start to completion (R98); none to complete by hand.",
+        description="Delay from the start of a maintenance to its completion (R98). none: an operator "
+        "completes the maintenance.",
     )
 
     # Actuators
     actuator_timeout: Span = Field(
-        timedelta(minutes=1), ge=timedelta(milliseconds=100), description="Time limit for one call."
+        timedelta(minutes=1), ge=timedelta(milliseconds=100), description="Time limit for one call of the actuator."
     )
     actuator_attempts_max: int = Field(
-        10, ge=1, le=1000, description="Number of failed calls in a row after which a maintenance has failed."
+        10,
+        ge=1,
+        le=1000,
+        description="Number of failed calls of the actuator in a row after which a maintenance has failed.",
     )
     actuator_retry: Span = Field(
         timedelta(seconds=5),
         ge=timedelta(milliseconds=100),
-        description="Pause after a failed call; doubles each time, up to 5 min.",
+        description="Pause after a failed call of the actuator; doubles after each further failure, up to 5 min.",
     )
-    actuator_calls_max: int = Field(64, ge=1, le=10_000, description="Maximum number of concurrent calls.")
+    actuator_calls_max: int = Field(
+        64, ge=1, le=10_000, description="Maximum number of concurrent calls of the actuator."
+    )
 
     # Notifications
     notify_source: str = Field(
@@ -659,10 +723,14 @@ class Settings(BaseSettings):
     notify_retry: Span = Field(
         timedelta(seconds=5),
         ge=timedelta(milliseconds=100),
-        description="Pause before retrying a notification that failed a few times in a row; doubles each time.",
+        description="Pause after the first failed delivery of a notification; doubles after each further failure. The "
+        "first delivery makes up to three requests.",
     )
     notify_retry_max: Span = Field(
-        timedelta(hours=1), ge=timedelta(seconds=1), le=timedelta(days=1), description="Maximum pause between attempts."
+        timedelta(hours=1),
+        ge=timedelta(seconds=1),
+        le=timedelta(days=1),
+        description="Maximum pause before retrying a notification.",
     )
     notify_age_max: Span = Field(
         timedelta(hours=24),
@@ -683,23 +751,27 @@ class Settings(BaseSettings):
         timedelta(hours=24),
         ge=timedelta(0),
         le=timedelta(days=30),
-        description="Time for which the previous secret also signs.",
+        description="Time after a change of the secret for which the previous secret also signs.",
     )
     subscriptions_max: int = Field(100, ge=1, le=1000, description="Maximum number of subscriptions to notifications.")
     unseen_before: Span | None = Field(
         timedelta(minutes=5),
         ge=timedelta(0),
-        description="Time before NotBefore by which a VM should have polled, at most half the notice; none: no alert.",
+        description="Time before NotBefore at which an event is reported as unseen if no VM that should see the "
+        "event has polled since the announcement. If half of the notice is shorter, half of the notice applies. "
+        "Approved events, and events with a notice of 90 s or less, are never reported. none: never.",
     )
     late_start_after: Span | None = Field(
         timedelta(minutes=1),
         ge=timedelta(seconds=1),
-        description="Time after NotBefore at which a maintenance that has not started is late; none for never.",
+        description="Time after NotBefore at which a maintenance that has not started is reported as late. "
+        "none: never.",
     )
     late_end_after: Span | None = Field(
         timedelta(minutes=15),
         ge=timedelta(seconds=1),
-        description="Time after the announced duration at which a maintenance not over is late; none for never.",
+        description="Time after the end of the announced duration at which an unfinished maintenance is reported as "
+        "late. none: never.",
     )
 
     # Queues, retention and size limits
@@ -707,22 +779,27 @@ class Settings(BaseSettings):
         timedelta(seconds=30),
         ge=timedelta(seconds=1),
         le=timedelta(hours=1),
-        description="Largest step of the clock that is not a jump. After a larger one, nothing that is due starts "
-        "until an operator runs 'forewarn clock confirm'.",
+        description="Maximum size of a normal step of the clock. A greater step counts as a jump: nothing that is due "
+        "starts until an operator runs 'forewarn clock confirm'.",
     )
     commands_max: int = Field(
-        10_000, ge=1, description="Maximum number of changes waiting for the database; one more is refused with 503."
+        10_000,
+        ge=1,
+        description="Maximum number of changes that wait for the database; further changes are refused with 503.",
     )
     approvals_waiting_per_caller_max: int = Field(
         1000,
         ge=1,
-        description="Maximum number of approvals of one VM or operator waiting for the database; one more gets 429.",
+        description="Maximum number of approvals of one VM or operator that wait for the database; further approvals "
+        "get 429.",
     )
     approval_ids_waiting_max: int = Field(
-        100_000, ge=1, description="Maximum number of event ids in all approvals waiting for the database."
+        100_000, ge=1, description="Maximum number of event ids in all approvals that wait for the database."
     )
     approval_ids_waiting_per_caller_max: int = Field(
-        10_000, ge=1, description="Maximum number of event ids in waiting approvals of one VM or operator."
+        10_000,
+        ge=1,
+        description="Maximum number of event ids in the approvals of one VM or operator that wait for the database.",
     )
     due_batch_max: int = Field(
         500, ge=1, le=100_000, description="Maximum number of maintenances started in one transaction."
@@ -730,28 +807,30 @@ class Settings(BaseSettings):
     history_retention: Span = Field(
         timedelta(days=90),
         ge=timedelta(hours=1),
-        description="Retention of ended maintenances, and of audit log entries caused by tenants, VMs and time.",
+        description="Time for which Forewarn keeps ended maintenances, and audit log entries caused by tenants, VMs or "
+        "the passing of time.",
     )
     history_entries_max: int = Field(
         10_000_000,
         ge=1000,
-        description="Maximum number of audit log entries caused by tenants, VMs and time; the oldest are removed.",
+        description="Maximum number of audit log entries caused by tenants, VMs or the passing of time; "
+        "the oldest are removed.",
     )
     audit_retention: Span = Field(
         timedelta(days=366),
         ge=timedelta(hours=1),
-        description="Retention of audit log entries about operators, tokens and refused calls, whatever their number; "
-        "never shorter than history_retention.",
+        description="Time for which audit log entries about operators, tokens and refused calls are kept, regardless "
+        "of their number; never shorter than history_retention.",
     )
     audit_log_entries_per_tenant_per_day: int = Field(
         1000,
         ge=1,
         le=10_000_000,
-        description="Maximum number of audit log entries in 24 hours for the user operations of one tenant, "
-        "whichever of its tokens it uses; further user operations get 429. Approvals are always accepted.",
+        description="Maximum number of audit log entries in 24 hours for one tenant's user operations, shared by all "
+        "tokens of the tenant; further user operations get 429. Approvals are always accepted.",
     )
     idempotency_retention: Span = Field(
-        timedelta(hours=24), ge=timedelta(minutes=1), description="Retention of an Idempotency-Key."
+        timedelta(hours=24), ge=timedelta(minutes=1), description="Time for which an Idempotency-Key is kept."
     )
     page_size_max: int = Field(
         1000, ge=1, le=10_000, description="Maximum number of items in one page of the control API."
@@ -800,8 +879,7 @@ class Settings(BaseSettings):
         except ValueError:  # such as a port that is not a number
             is_address = False
         if not is_address or any(c.isspace() for c in value):
-            msg = f"{value!r} is expected to be a URL such as http://127.0.0.1:4318"
-            raise ValueError(msg)
+            raise ValueError(f"{value!r} is expected to be a URL such as http://127.0.0.1:4318")
         return value
 
     @classmethod
@@ -846,14 +924,7 @@ class Settings(BaseSettings):
     @property
     def dialect(self) -> Dialect:
         """Variant of the metadata protocol to serve."""
-        return Dialect(
-            notbefore_2017_03_01=self.notbefore_2017_03_01,
-            require_metadata_2017_03_01=self.require_metadata_2017_03_01,
-            cloud=self.cloud,
-            legacy_latest=self.legacy_latest,
-            unknown_event=self.unknown_event,
-            post_body=self.post_body,
-        )
+        return Dialect(**self.model_dump(include={each.name for each in fields(Dialect)}))
 
 
 class _ArgumentSettings(Settings):
@@ -894,8 +965,7 @@ def load_settings(config: Path | None = None, **flags: object) -> Settings:
         ConfigError: A value is invalid; one line names the setting and what was expected.
     """
     if config is not None and not config.is_file():
-        msg = f"cannot read {config}: {'not a file' if config.exists() else 'no such file'}"
-        raise ConfigError(msg)
+        raise ConfigError(f"cannot read {config}: {'not a file' if config.exists() else 'no such file'}")
 
     # pydantic-settings takes the path of the file from the class, so each call needs a class.
     class _WithFile(Settings):
@@ -908,8 +978,7 @@ def load_settings(config: Path | None = None, **flags: object) -> Settings:
         raise _make_config_error(error) from error
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else error
-        msg = f"cannot read {config}: {words}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"cannot read {config}: {words}") from error
 
 
 def _make_config_error(error: ValidationError) -> ConfigError:

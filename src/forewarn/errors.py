@@ -6,25 +6,25 @@
       + CallerError                 the caller is to blame (4xx)
       | + InvalidRequest            400  the request is malformed or contradicts itself
       | + Unauthorized              401  no token, or an unknown one
-      | + Forbidden                 403  the token may not do this
+      | + Forbidden                 403  the token does not permit the call
       | + NotFound                  404  no such host, VM, maintenance or event
-      | + Conflict                  409  the object exists, but its state does not allow this
-      | | + BelowMinimumNotice      409  shorter notice than promised, not forced
-      | | + QuietHoursConflict      409  no moment within the limits is outside quiet hours, not forced
-      | | + TooManyRemovals         409  an inventory removes more than the limit, not confirmed
-      | + IdempotencyMismatch       422  a key reused for a different request
+      | + Conflict                  409  the object exists, but its state does not allow the change
+      | | + BelowMinimumNotice      409  the notice is shorter than promised, and was not forced
+      | | + QuietHoursConflict      409  all permitted start times lie in quiet hours, and none was forced
+      | | + TooManyRemovals         409  an inventory removes more than the limit without confirmation
+      | + IdempotencyMismatch       422  the key was used before, for a different request
       | + LimitExceeded             429  a limit of the configuration was reached
-      | + BudgetExceeded            429  this principal has used up its budget
+      | + BudgetExceeded            429  the caller has used up its budget
       | + TooManyFailures           429  too many calls without a valid token from this address
       + ConfigError                 500  settings, inventory file or command line cannot be used
       + OtherSideError              502  another system failed
       | + ActuatorError             502  an actuator could not carry out a maintenance
       | | + ActuationFailed         502  the maintenance has failed for good
-      | | + ActuatorBusy            502  nothing was done yet; call again later
+      | | + ActuatorBusy            502  nothing was begun; the scheduler calls the actuator again later
       | + ServerUnreachable         502  the control plane does not answer (raised by the CLI)
       | + IssuerUnreachable         503  the OpenID Connect issuer does not answer
-      | + ControlUnreachable        503  the control plane does not answer this endpoint
-      | | + ControlRefused          503  the control plane refuses this endpoint, its host or one of its VMs
+      | + ControlUnreachable        503  a host endpoint reaches no replica of the control plane
+      | | + ControlRefused          503  the control plane refuses a host endpoint, its host or one of its VMs
       | + EndpointError             502  a metadata endpoint, in `forewarn.client`
       | | + EndpointUnreachable     502  no connection, no answer in time, or an incomplete one
       | | + EndpointRefused         502  the endpoint answered with an error; nothing was approved
@@ -33,8 +33,8 @@
       + ServerError                 5xx  the fault of this service or its machine
         + StoreUnavailable          503  the database is locked, full or unreachable; nothing was changed
         + EndpointBehind            503  the process that answers VMs is down, or shows outdated state
-        + ClockOff                  503  this machine's clock differs too much from the database's
-        + LeaseLost                 503  another replica is the leader; nothing was changed
+        + ClockOff                  503  the clock of the replica differs too much from the database's
+        + LeaseLost                 503  the replica is not the leader any more; nothing was changed
         + StoreCorrupt              500  the database is damaged or not Forewarn's
         + IllegalTransition         500  a bug: the lifecycle table has no such transition
 
@@ -86,7 +86,7 @@ __all__ = [
 
 
 class ForewarnError(Exception):
-    """Root of all errors raised on purpose.
+    """Base class of all errors that Forewarn raises on purpose.
 
     Args:
         message: One line for a person.
@@ -103,119 +103,119 @@ class ForewarnError(Exception):
 
 
 class CallerError(ForewarnError):
-    """The caller sent something that cannot be done as sent."""
+    """Base class of errors of the caller. The code ``bad_request`` means that the request is not valid HTTP."""
 
     status = 400
     code = "bad_request"
 
 
 class InvalidRequest(CallerError):
-    """The request is malformed or contradicts itself."""
+    """The request is malformed, or parts of the request contradict each other."""
 
     code = "invalid_request"
 
 
 class Unauthorized(CallerError):
-    """The bearer token is missing or unknown."""
+    """The request has no bearer token, or the service does not accept the token."""
 
     status = 401
     code = "unauthorized"
 
 
 class Forbidden(CallerError):
-    """The token is known, but its role may not do this."""
+    """The token is valid, but does not permit this call."""
 
     status = 403
     code = "forbidden"
 
 
 class NotFound(CallerError):
-    """No object has that name or id."""
+    """The request names an object that does not exist."""
 
     status = 404
     code = "not_found"
 
 
 class Conflict(CallerError):
-    """The object exists, but its state does not allow this."""
+    """The object exists, but its state does not allow the requested change."""
 
     status = 409
     code = "conflict"
 
 
 class BelowMinimumNotice(Conflict):
-    """The notice is shorter than R71 promises, and the request was not forced with a reason."""
+    """The notice is shorter than the minimum for the type of event (R71), and the request was not forced."""
 
     code = "below_minimum_notice"
 
 
 class QuietHoursConflict(Conflict):
-    """No moment within the limits of the notice is outside quiet hours, and the request was not forced."""
+    """All permitted start times lie in quiet hours, and the request was not forced."""
 
     code = "quiet_hours"
 
 
 class TooManyRemovals(Conflict):
-    """The inventory removes more than the limit allows, and the caller did not confirm the removals."""
+    """The inventory removes more objects than the limit allows, and the caller did not confirm the removals."""
 
     code = "too_many_removals"
 
 
 class IdempotencyMismatch(CallerError):
-    """An ``Idempotency-Key`` was reused for a different request."""
+    """The ``Idempotency-Key`` was used before, for a different request."""
 
     status = 422
     code = "idempotency_mismatch"
 
 
 class LimitExceeded(CallerError):
-    """A limit of the configuration was reached; the message names the setting."""
+    """The request exceeds a limit of the service; the message names the limit."""
 
     status = 429
     code = "limit_exceeded"
 
 
 class BudgetExceeded(CallerError):
-    """This principal has used up one of its budgets; ``details["limit"]`` names it."""
+    """The caller has reached one of the limits that make up its budget; ``details["limit"]`` names the limit."""
 
     status = 429
     code = "budget_exceeded"
 
 
 class TooManyFailures(CallerError):
-    """Too many calls without a valid token came from this address; calls with a valid one are still accepted."""
+    """Too many calls without a valid token came from the caller's address. Valid tokens are still accepted."""
 
     status = 429
     code = "too_many_failures"
 
 
 class ConfigError(ForewarnError):
-    """Settings, a file or a command line that cannot be used."""
+    """A setting, a file or an option of a command line cannot be used."""
 
     code = "config_error"
 
 
 class OtherSideError(ForewarnError):
-    """A system that Forewarn calls failed."""
+    """A system that Forewarn called has failed."""
 
     status = 502
     code = "other_side"
 
 
 class ActuatorError(OtherSideError):
-    """An actuator could not carry out a maintenance; the scheduler calls it again."""
+    """An actuator could not carry out a maintenance. The scheduler calls the actuator again."""
 
     code = "actuator_failed"
 
 
 class ActuationFailed(ActuatorError):
-    """A maintenance was begun and has failed for good: nothing is running, and calling again would not help."""
+    """A started maintenance has failed for good: another call of the actuator would not help."""
 
     code = "actuation_failed"
 
 
 class ActuatorBusy(ActuatorError):
-    """An actuator ran and did nothing yet; call it again later.
+    """An actuator ran, but has not begun the maintenance. The scheduler calls the actuator again later.
 
     Args:
         message: One line for a person.
@@ -230,63 +230,63 @@ class ActuatorBusy(ActuatorError):
 
 
 class ServerUnreachable(OtherSideError):
-    """The control plane does not answer."""
+    """A command could not reach the control plane."""
 
     code = "server_unreachable"
 
 
 class IssuerUnreachable(OtherSideError):
-    """The OpenID Connect issuer does not answer, or not as an issuer; signed tokens cannot be checked."""
+    """The OpenID Connect issuer gives no valid answer, so the service cannot check signed tokens."""
 
     status = 503
     code = "issuer_unreachable"
 
 
 class ControlUnreachable(OtherSideError):
-    """No replica of the control plane answers this endpoint; the outcome of the request is unknown."""
+    """A host endpoint reaches no replica of the control plane. The outcome of the request is unknown."""
 
     status = 503
     code = "control_unreachable"
 
 
 class ControlRefused(ControlUnreachable):
-    """The control plane refuses this endpoint: its token, its host, or one of its VMs."""
+    """The control plane does not accept a host endpoint's token, its host, or one of its VMs."""
 
     code = "control_refused"
 
 
 class EndpointError(OtherSideError):
-    """A metadata endpoint did not carry out a request."""
+    """A metadata endpoint did not carry out the request of a client."""
 
     code = "endpoint_error"
 
 
 class EndpointUnreachable(EndpointError):
-    """The endpoint does not answer: no connection, no answer in time, or an incomplete one."""
+    """A metadata endpoint gave no connection, no answer in time, or only a part of an answer."""
 
     code = "endpoint_unreachable"
 
 
 class EndpointRefused(EndpointError):
-    """The endpoint answered with an error; ``details["status"]`` is the HTTP status. Nothing was approved."""
+    """A metadata endpoint answered with an error, whose status is ``details["status"]``. Nothing was approved."""
 
     code = "endpoint_refused"
 
 
 class BadAnswer(EndpointError):
-    """The endpoint answered 200, but its body is not a document of events."""
+    """A metadata endpoint answered 200, but the body is not a document of events."""
 
     code = "bad_answer"
 
 
 class HookFailed(OtherSideError):
-    """A command, webhook or built-in handler of the agent did not succeed."""
+    """A hook or built-in handler of the agent did not succeed."""
 
     code = "hook_failed"
 
 
 class ServerError(ForewarnError):
-    """The fault lies with this service or its machine."""
+    """The service that answers, or its machine, is at fault."""
 
     code = "server_error"
 
@@ -299,21 +299,21 @@ class StoreUnavailable(ServerError):
 
 
 class EndpointBehind(ServerError):
-    """The process that answers VMs is restarting, or has not yet received what was committed."""
+    """The process that answers VMs is restarting, or has not yet received the latest changes."""
 
     status = 503
     code = "endpoint_behind"
 
 
 class ClockOff(ServerError):
-    """This machine's clock differs from the database's by more than replicas may."""
+    """The clock of the replica differs too much from the clock of the database."""
 
     status = 503
     code = "clock_off"
 
 
 class LeaseLost(ServerError):
-    """Another replica is the leader. Nothing was changed."""
+    """The replica is not the leader any more. Nothing was changed."""
 
     status = 503
     code = "lease_lost"
@@ -326,6 +326,6 @@ class StoreCorrupt(ServerError):
 
 
 class IllegalTransition(ServerError):
-    """The lifecycle table has no such transition: a bug in Forewarn."""
+    """The lifecycle table does not allow this change of state: a bug in Forewarn."""
 
     code = "illegal_transition"

@@ -16,7 +16,8 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.browser.test_accessibility import broken_rules
 from tests.support.browsing import Witness, profile, visit
 from tests.support.estate import Estate, write_inventory
-from tests.support.provider import free_port, provider
+from tests.support.ports import reserve_port
+from tests.support.provider import provider
 from tests.support.service import Running, running
 from tests.support.spans import GUARD_S
 
@@ -67,7 +68,7 @@ def test_the_link_of_the_command_line_logs_in_with_one_key_and_once(
 
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[str]:
-    with provider(free_port()) as url:
+    with provider(reserve_port()) as url:
         people = {"ann": ["ops"], "bob": ["db"], "eve": ["none"]}
         for name, groups in people.items():
             assert httpx.put(

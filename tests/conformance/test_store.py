@@ -53,8 +53,7 @@ def fail(store: SqlStore, work: Callable[[Transaction], object]) -> None:
     """Work in a transaction that fails at its end."""
     with store.write() as tx:
         work(tx)
-        msg = "it shall not be"
-        raise Conflict(msg)
+        raise Conflict("it shall not be")
 
 
 # The counter

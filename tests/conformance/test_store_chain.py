@@ -25,7 +25,7 @@ from forewarn.core.model import AuditEntry, EntryKind, MaintenanceState
 from forewarn.errors import StoreUnavailable
 from forewarn.store import SqlStore, Store
 from forewarn.store import tables as t
-from forewarn.store.audit_chain import HEADS, ChainHeads
+from forewarn.store.audit_chain import HEADS, encode_heads, parse_heads
 from forewarn.store.contract import Reader
 from tests.support.databases import Database, Dictionaries, PostgreSql, save
 from tests.support.world import NOW, minutes
@@ -260,12 +260,12 @@ def test_who_rewrites_the_chain_to_its_end_is_found_by_a_head_noted_elsewhere(
 def rewrite(store: SqlStore) -> None:
     """As somebody who knows how it is done can do."""
     with store.write() as tx:
-        heads = ChainHeads()
+        heads = parse_heads(None)
         entries = tx.list_entries().items
-        chained = [(e.sequence, e, *append_entry(heads.by_chain, e.sequence, e)) for e in entries]
+        chained = [(e.sequence, e, *append_entry(heads, e.sequence, e)) for e in entries]
         tx._connection.execute(sa.delete(t.audit_log))
         tx._insert_entries(chained)
-        tx._connection.execute(sa.update(t.meta).where(t.meta.c.key == HEADS).values(value=heads.encode()))
+        tx._connection.execute(sa.update(t.meta).where(t.meta.c.key == HEADS).values(value=encode_heads(heads)))
 
 
 FIELDS = ("actor", "reason", "kind", "chain", "hash")

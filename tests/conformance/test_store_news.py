@@ -12,7 +12,7 @@ from forewarn.core.model import Audience, Host, MaintenanceState, PowerState
 from forewarn.errors import Conflict
 from forewarn.store import SqlStore
 from tests.support.world import NOW
-from tests.unit.core.builders import an_event, maintenance, vm
+from tests.unit.core.builders import an_event, availability_set, maintenance, vm
 
 S = MaintenanceState
 
@@ -88,8 +88,7 @@ def disable(store: SqlStore, name: str) -> None:
 def replace_and_fail(store: SqlStore) -> None:
     with store.write() as tx:
         tx.replace_inventory(Inventory(vms=(vm("one"),)), "mark")
-        msg = "it shall not be"
-        raise Conflict(msg)
+        raise Conflict("it shall not be")
 
 
 HOSTS = tuple(Host(name=f"host-{n}") for n in range(3))
@@ -103,7 +102,7 @@ def test_a_part_of_the_inventory_is_replaced_and_the_rest_stays(store: SqlStore)
         version = tx.get_inventory_version()
     with store.read() as reader:
         position = reader.get_position()
-        around = reader.get_inventory_around(host="host-0", vms=["vm-1"], addresses=["10.0.0.5"], scopes=())
+        around = reader.get_inventory_around(["host-0"], vms=["vm-1"], addresses=["10.0.0.5"])
     assert [each.name for each in around.vms] == ["vm-0", "vm-1", "vm-3", "vm-5", "vm-6"]
     assert around.hosts == HOSTS[:1]
     moved, gone = replace(FLEET[1], host="host-0", addresses=("10.0.0.99",)), FLEET[6]
@@ -115,14 +114,41 @@ def test_a_part_of_the_inventory_is_replaced_and_the_rest_stays(store: SqlStore)
         assert vms == {each.name: each for each in (*FLEET, moved) if each is not gone}
         assert reader.get_inventory().hosts == HOSTS
         news = reader.get_feed_changes(position)
-        assert reader.get_inventory_around(host="none", vms=(), addresses=["10.0.0.1", "10.0.0.99"], scopes=()).vms == (
-            moved,
-        )
+        assert reader.get_inventory_around(["none"], vms=(), addresses=["10.0.0.1", "10.0.0.99"]).vms == (moved,)
     assert news.inventory is None
     assert {name: [each.name for each in found] for name, found in news.hosts.items()} == {
         "host-0": ["vm-0", "vm-1", "vm-3"],
         "host-1": ["vm-4", "vm-7"],
     }
+
+
+def test_active_maintenances_are_found_by_what_they_hold(store: SqlStore) -> None:
+    """A VM, a scope of a VM, or a host; the newest first."""
+    scopes = (availability_set("web"), availability_set("db"))
+    members = (vm("web-0", host="host-0", scope="web"), vm("web-1", host="host-1", scope="web"))
+    fleet = (*members, vm("db-0", host="host-2", scope="db"), vm("lone", host="host-2"))
+    made = {
+        "of-lone": maintenance(fleet[3], id="of-lone", sequence=11),
+        "of-web-1": maintenance(members[1], id="of-web-1", sequence=12),
+        "of-empty-host": replace(maintenance(id="of-empty-host", sequence=13), hosts=("host-0",)),
+        "of-db": maintenance(fleet[2], id="of-db", sequence=14),
+        "ended": maintenance(fleet[0], id="ended", sequence=15, state=S.COMPLETED, ended_at=NOW),
+    }
+    with store.write() as tx:
+        tx.replace_inventory(Inventory(hosts=HOSTS, scopes=scopes, vms=fleet), "mark")
+        tx.save(ChangeSet(maintenances=made, created=set(made)))
+    with store.read() as reader:
+        for hosts, vms, expected in (
+            (["host-0"], (), ["of-empty-host", "of-web-1"]),
+            (["host-1"], ["lone"], ["of-web-1", "of-lone"]),
+            ((), ["lone"], ["of-lone"]),
+            (["host-2"], (), ["of-db", "of-lone"]),
+            ((), (), []),
+        ):
+            part = reader.get_inventory_around(hosts, vms=vms)
+            found = reader.find_active_maintenances(part)
+            assert [each.id for each in found] == expected
+            assert found == [made[name] for name in expected]
 
 
 def test_another_scope_or_host_is_news_of_the_whole_inventory(store: SqlStore) -> None:

@@ -161,5 +161,4 @@ def test_what_is_old_is_forgotten(store: Store) -> None:
 def _fail(store: Store) -> None:
     with store.write() as tx:
         tx.delete_subscription("s-1")
-        msg = "the disk is full"
-        raise StoreUnavailable(msg)
+        raise StoreUnavailable("the disk is full")

@@ -66,8 +66,7 @@ class Part:
                 return
             self.kill()
             await asyncio.sleep(_AGAIN_S)
-        msg = f"{self.name} does not start: {self.log}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{self.name} does not start: {self.log}")
 
     async def _begin(self) -> bool:
         """Whether it said in time that it is ready."""

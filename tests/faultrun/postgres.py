@@ -269,8 +269,7 @@ def _run(name: str, *words: str) -> None:
         [str(_BINARIES / name), *words], check=False, capture_output=True, text=True, timeout=60, **_as_user()
     )
     if done.returncode != 0:
-        msg = f"{name} ended with status {done.returncode}: {done.stderr}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{name} ended with status {done.returncode}: {done.stderr}")
 
 
 async def _wait(condition: Callable[[], bool], failure: str) -> None:

@@ -193,8 +193,7 @@ async def _wait_seen(made: World) -> None:
     deadline_s = uptime_s() + _ENABLE_S
     while not all(have_seen for have_seen, _ in await _states(made)):
         if uptime_s() > deadline_s:
-            msg = "not every VM was shown a document in time, before anything went wrong"
-            raise RuntimeError(msg)
+            raise RuntimeError("not every VM was shown a document in time, before anything went wrong")
         await asyncio.sleep(0.05)
 
 

@@ -80,8 +80,7 @@ def _image_package() -> str:
     shown = _run("apt-cache", "show", "--no-all-versions", PACKAGE)
     found = re.search(r"^Depends: (linux-image-\S+)", shown, re.MULTILINE)
     if found is None:
-        msg = f"{PACKAGE} is expected to depend on a kernel, and says: {shown[:200]}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{PACKAGE} is expected to depend on a kernel, and says: {shown[:200]}")
     return found[1]
 
 
@@ -92,11 +91,9 @@ def _run(*command: str, cwd: Path | None = None) -> str:
             command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S, cwd=cwd, env=environment
         )
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
-        msg = f"it takes Debian's {command[0]}: {error}"
-        raise RuntimeError(msg) from error
+        raise RuntimeError(f"it takes Debian's {command[0]}: {error}") from error
     if done.returncode:
-        msg = f"{' '.join(command)} failed; is 'apt-get update' needed? It says: {done.stderr.strip()}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{' '.join(command)} failed; is 'apt-get update' needed? It says: {done.stderr.strip()}")
     return done.stdout
 
 

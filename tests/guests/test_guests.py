@@ -135,8 +135,7 @@ def fail_beside_a_guest(folders: list[Path]) -> None:
         guest.start()
         assert len(host.taps()) == 1
         assert any("qemu-system" in line for line in processes_of(host.folder))
-        msg = "as a test fails"
-        raise RuntimeError(msg)
+        raise RuntimeError("as a test fails")
 
 
 def processes_of(folder: Path) -> list[str]:

@@ -17,18 +17,20 @@ _HEAD = """\
 # Planted faults
 
 Does `forewarn try` find what is wrong with a handler? Each row is a fault that was planted in the correct handlers of
-[`examples/handlers`](../../examples/handlers), in the languages that the row names. `make test-slow` runs every row
-and fails if `forewarn try` misses a fault or finds it by something else. It also runs each correct handler ({names}) in
-every scenario: they must pass.
+[`examples/handlers`](../../examples/handlers), in the languages that the row names. `make test-slow` runs every faulty
+handler, and fails if `forewarn try` does not report the finding or the failed step that the row names. `make test-slow`
+also runs each correct handler ({names}) in every scenario: each must pass.
 
-The VM is prepared while a marker file exists, so the trials run with `--prepared 'test -e drained'` and
-`--recovered 'test ! -e drained'`. Without these options `forewarn try` cannot find faults in the rows marked *.
+These handlers create the file `drained` when they prepare the VM, and delete it when they recover. So the trials run
+with `--prepared 'test -e drained'` and `--recovered 'test ! -e drained'`. Without these options, `forewarn try` cannot
+find the faults marked *. The last column has a part of the text that `forewarn try` reports. In this text, `migration`,
+`own`, `repair` and `known` are names of maintenances in the scenarios.
 
 """
 _HARMLESS = """
 ## Harmless differences
 
-These handlers do the same in another way, and must pass.
+These handlers differ from the correct handlers in a way that does no harm, and must pass.
 
 | difference | languages | scenario |
 |---|---|---|
@@ -42,14 +44,17 @@ def planted_faults_page(faults: Iterable[PlantedFault] | None = None) -> str:
     """The whole page, as Markdown."""
     everything = planted_faults() if faults is None else list(faults)
     found = [fault for fault in everything if not fault.is_harmless]
-    lines = ["| fault | languages | scenario | found by | it says |", "|---|---|---|---|---|"]
+    lines = [
+        "| fault of the handler | languages | scenario | found by | text of the finding |",
+        "|---|---|---|---|---|",
+    ]
     for fault in found:
         mark = "\\*" if fault.finding in _NEEDS_STATE else ""
         by = f"finding `{fault.finding}`{mark}" if fault.finding else "failed step"
         says = fault.says if fault.finding else f"the handler {fault.step}"
-        lines.append(f"| {fault.what} | {_languages(fault)} | {_scenario(fault)} | {by} | {says} |")
+        lines.append(f"| {fault.what} | {_languages(fault)} | {_scenario(fault)} | {by} | `{says}` |")
     count = sum(len(fault.edits) for fault in found)
-    foot = f"\n{len(found)} faults, {count} handlers.\n{_HARMLESS}"
+    foot = f"\n{len(found)} faults in {count} handlers: one handler for each fault and language.\n{_HARMLESS}"
     for fault in everything:
         if fault.is_harmless:
             foot += f"| {fault.what} | {_languages(fault)} | `{fault.scenario}` |\n"

@@ -56,8 +56,7 @@ class PlantedFault(_Strict):
             msg = f"{self.name}: say either finding or step, and what the text says; where it is harmless, neither"
             raise ValueError(msg)
         if not self.edits or not self.edits.keys() <= CORRECT.keys():
-            msg = f"{self.name}: edits are for some of {', '.join(CORRECT)}"
-            raise ValueError(msg)
+            raise ValueError(f"{self.name}: edits are for some of {', '.join(CORRECT)}")
         return self
 
     @property
@@ -75,8 +74,7 @@ class PlantedFault(_Strict):
         source = correct_source(language)
         for edit in self.edits[language]:
             if (count := source.count(edit.old)) != 1:
-                msg = f"{self.name}, {language}: found {count} times: {edit.old!r}"
-                raise ValueError(msg)
+                raise ValueError(f"{self.name}, {language}: found {count} times: {edit.old!r}")
             source = source.replace(edit.old, edit.new)
         return source
 

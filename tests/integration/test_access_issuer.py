@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import secrets
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -16,7 +15,8 @@ import pytest
 from tests.support.access import client_of
 from tests.support.control import error
 from tests.support.pages import Browser, text_of
-from tests.support.provider import free_port, provider
+from tests.support.ports import reserve_port
+from tests.support.provider import provider
 from tests.support.service import Running, running
 from tests.support.spans import GUARD_S
 
@@ -26,7 +26,7 @@ CLIENT, BACK = "forewarn", "http://127.0.0.1:9/back"
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    return free_port()
+    return reserve_port()
 
 
 @pytest.fixture(scope="module")
@@ -100,15 +100,13 @@ def test_who_logs_in_is_known_by_the_grants(apart: Running, port: int, tmp_path:
 
 
 def test_an_issuer_that_was_never_there_is_503_and_other_tokens_are_taken(tmp_path: Path) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        grant = {"claim": "c", "value": "v", "role": "operator"}
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        with running(tmp_path, oidc={"issuer": url, "audience": "a", "grants": [grant]}) as service:
-            with client_of(service, "a.b.c") as client:
-                error(client.get("/v1/whoami"), 503, "issuer_unreachable")
-            with service.operator() as operator:
-                assert operator.get("/v1/whoami").json()["actor"] == "operator:local"
+    grant = {"claim": "c", "value": "v", "role": "operator"}
+    url = f"http://127.0.0.1:{reserve_port()}"
+    with running(tmp_path, oidc={"issuer": url, "audience": "a", "grants": [grant]}) as service:
+        with client_of(service, "a.b.c") as client:
+            error(client.get("/v1/whoami"), 503, "issuer_unreachable")
+        with service.operator() as operator:
+            assert operator.get("/v1/whoami").json()["actor"] == "operator:local"
 
 
 # In a browser

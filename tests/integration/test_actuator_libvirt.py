@@ -124,7 +124,7 @@ async def test_a_vm_that_does_not_run_is_left_as_it_is(libvirt: Libvirt, world: 
         assert world.state("web-0") == state
 
 
-async def test_a_reboot_that_turns_out_as_a_freeze_is_one(libvirt: Libvirt, world: Hypervisor) -> None:
+async def test_a_reboot_that_impact_a_freeze_is_one(libvirt: Libvirt, world: Hypervisor) -> None:
     """R81."""
     maintenance = replace(started("web-0", type=T.REBOOT), impact=T.FREEZE)
     number = world.domain("web-0").ID()

@@ -219,8 +219,7 @@ async def test_a_service_that_is_away_is_told_when_it_is_back(world: Hypervisor)
     async def declare(_host: str, said: HostDeclarationIn) -> None:
         told.append([vm.name for vm in said.vms])
         if len(told) == 1:
-            msg = "it is away"
-            raise ServerUnreachable(msg)
+            raise ServerUnreachable("it is away")
 
     following = asyncio.create_task(keep_declared(URI, declare, "host-1", retry_s=0.01))
     await until(lambda: len(told) == 2)
@@ -233,8 +232,7 @@ async def test_a_wrong_token_ends_it(world: Hypervisor) -> None:
     world.define("db")
 
     async def declare(_host: str, _said: HostDeclarationIn) -> None:
-        msg = "this token is none"
-        raise Unauthorized(msg)
+        raise Unauthorized("this token is none")
 
     with pytest.raises(Unauthorized, match="this token is none"):
         await keep_declared(URI, declare, "host-1")

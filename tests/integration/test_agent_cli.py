@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.ports import reserve_port
 from tests.support.processes import Served, served, wait_for
-from tests.support.provider import free_port
 from tests.support.spans import GUARD_S
 
 
@@ -43,7 +43,7 @@ def forewarn(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def agent(folder: Path, endpoint: str, rules: str) -> Iterator[subprocess.Popen[bytes]]:
     """`forewarn agent run`, ended by SIGTERM."""
     (folder / "agent.toml").write_text(
-        f'endpoint = "{endpoint}"\nstate_file = "{folder}/agent.json"\nlisten = "127.0.0.1:{free_port()}"\n{rules}'
+        f'endpoint = "{endpoint}"\nstate_file = "{folder}/agent.json"\nlisten = "127.0.0.1:{reserve_port()}"\n{rules}'
     )
     with (folder / "agent.log").open("ab") as log:
         process = subprocess.Popen([*CLI, "agent", "run", "--config", str(folder / "agent.toml")], stderr=log)
@@ -167,7 +167,7 @@ def test_an_operator_approves_by_hand_what_waits_for_that(service: Served, tmp_p
         assert "waiting for `forewarn agent approve`" in shown
         assert "in 14m" in shown or "in 15m" in shown
         done = forewarn("agent", "approve", event_id, folder=tmp_path)
-        assert done.stdout == f"event {event_id} will be approved once prepared\n"
+        assert done.stdout == f"event {event_id} will be approved as soon as the preparation of this VM has ended\n"
         wait_for(lambda: status(tmp_path)["events"][0]["state"] == "started")
         service.forewarn("maintenance", "complete", maintenance)
         wait_for(lambda: not status(tmp_path)["events"])

@@ -36,6 +36,6 @@ def test_an_operator_may_write_the_event_id_in_any_case(tmp_path: Path) -> None:
         endpoint.show(LOWER)
         wait_for(agent.event)
         done = agent.forewarn("agent", "approve", LOWER.upper())
-        assert done.stdout == f"event {LOWER} will be approved once prepared\n"
+        assert done.stdout == f"event {LOWER} will be approved as soon as the preparation of this VM has ended\n"
         agent.wait_for_state("started")
         assert endpoint.statuses() == ["Started"]

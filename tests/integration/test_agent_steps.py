@@ -26,7 +26,9 @@ from forewarn.agent.process import run_process
 from forewarn.agent.record import EventRecord, StepRunState
 from forewarn.agent.rule import EventStep, Hook, Rule
 from forewarn.agent.steps import VARIABLES, LiveStepExecutor
+from forewarn.clock import RealClock
 from forewarn.errors import HookFailed
+from tests.support.ports import reserve_address
 from tests.support.processes import wait_for
 from tests.support.records import a_record
 from tests.support.spans import GUARD_S, lasts
@@ -57,7 +59,7 @@ async def run(
     given: dict[str, Any] = {step.name.lower(): hooks}
     rule = Rule(name="db", **given)
     record = a_record(rule, **of)
-    return await LiveStepExecutor(size_max).run(record, step, "db", nothing_to_remember, "why")
+    return await LiveStepExecutor(RealClock(), size_max).run(record, step, "db", nothing_to_remember, "why")
 
 
 async def failure(*hooks: Hook | tuple[str, ...], **members: Any) -> HookFailed:  # noqa: ANN401 - as `run`
@@ -533,8 +535,7 @@ async def test_a_webhook_that_does_not_answer_has_failed(server: Server) -> None
 
 
 async def test_a_webhook_that_takes_no_connection_has_failed() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    address = reserve_address()
     error = await failure(Hook(webhook=f"http://{address}/"))
     assert error.message.startswith(f"webhook {address} does not answer: ")
     assert "refused" in error.message.lower()
@@ -637,7 +638,7 @@ async def carried_out(record: EventRecord, step: EventStep, remembered: dict[str
         if remembered is not None:
             remembered[place] = memory
 
-    await LiveStepExecutor().run(record, step, "db", remember)
+    await LiveStepExecutor(RealClock()).run(record, step, "db", remember)
 
 
 async def test_what_is_prepared_first_is_undone_last(out: Out, noting: Handlers) -> None:

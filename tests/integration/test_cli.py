@@ -20,6 +20,7 @@ from typing import IO, Any
 import httpx
 import pytest
 
+from tests.support.ports import reserve_address
 from tests.support.processes import Served, served
 from tests.support.spans import GUARD_S
 from tests.support.warm import run_warm
@@ -189,7 +190,7 @@ def test_a_maintenance_is_deferred_and_extended_within_bounds(cli: Cli) -> None:
 
 
 def test_a_maintenance_can_be_canceled_or_started_with_a_reason(cli: Cli) -> None:
-    soon = ["--not-before", "1h", "--duration", "unknown", "--description", "new disk", "--turns-out-as", "Freeze"]
+    soon = ["--not-before", "1h", "--duration", "unknown", "--description", "new disk", "--impact", "Freeze"]
     [made] = cli.json("maintenance", "schedule", "--vm", "db", "--type", "Reboot", *soon)
     assert (made["duration_s"], made["notice_s"], made["impact"]) == (-1, 3600, "Freeze")
     assert cli.run("maintenance", "cancel", made["id"]).stdout == f"maintenance {made['id']} is canceled\n"
@@ -381,7 +382,8 @@ def ready(process: subprocess.Popen[str]) -> tuple[str, str]:
 @pytest.mark.timeout(600)
 def test_following_the_audit_log_outlives_a_restart_and_misses_nothing(alone: Cli) -> None:
     with ExitStack() as stack:
-        first = stack.enter_context(started(alone, "serve", *ANY_PORT))
+        serve = ("serve", "--control-listen", reserve_address(), "--metadata-listen", "127.0.0.1:0")
+        first = stack.enter_context(started(alone, *serve))
         metadata, control = ready(first)
         alone.environment["FOREWARN_CONTROL_URL"] = control
         follower = stack.enter_context(started(alone, "audit-log", "--follow", "--json"))
@@ -395,11 +397,7 @@ def test_following_the_audit_log_outlives_a_restart_and_misses_nothing(alone: Cl
         first.send_signal(signal.SIGTERM)
         assert first.wait(GUARD_S) == 0
         assert "; retrying" in line_of(follower.stderr)
-        address = control.removeprefix("http://")
-        second = stack.enter_context(
-            started(alone, "serve", "--control-listen", address, "--metadata-listen", "127.0.0.1:0")
-        )
-        ready(second)
+        ready(stack.enter_context(started(alone, *serve)))
         alone.json("maintenance", "cancel", made["id"])
         entry = json.loads(line_of(follower.stdout))
         assert (entry["kind"], entry["maintenance_id"]) == ("canceled", made["id"])

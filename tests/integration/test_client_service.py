@@ -25,6 +25,7 @@ from forewarn.client import (
 )
 from forewarn.core.model import EventType
 from tests.support.drivers import DRIVERS, Driver, Drives
+from tests.support.ports import reserve_address
 from tests.support.processes import served, wait_for
 from tests.support.service import Running, Vm, eventually
 from tests.support.spans import GUARD_S, lasts
@@ -206,8 +207,8 @@ class Watching(threading.Thread):
 def test_a_watch_outlives_a_restart_of_the_service(tmp_path: Path) -> None:
     """R66, R100, R104: held or polled, no event is told twice, none is taken for ended, none is missed."""
     lasting = ("--set", "simulate_complete_after=60s")
-    with served(tmp_path) as service:
-        address = service.metadata_url.removeprefix("http://")
+    address = reserve_address()
+    with served(tmp_path, metadata_listen=address) as service:
         watches = [Watching(drives, service.metadata_url, wait_s) for drives in DRIVERS.values() for wait_s in (0, 20)]
         for watching in watches:
             watching.start()

@@ -41,8 +41,7 @@ class Breaking:
             yield tx
         if self.is_breaking:
             self.is_breaking = False
-            msg = "the connection broke at the commit"
-            raise StoreUnavailable(msg)
+            raise StoreUnavailable("the connection broke at the commit")
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from forewarn.testing.conformance import (
     check_endpoint,
     select_checks,
 )
+from tests.support.ports import reserve_address
 from tests.support.service import Running, running
 from tests.support.wire import get
 from tests.support.wrong_endpoint import FAULTS, Fault, Told, wrong_endpoint
@@ -148,10 +149,8 @@ def test_the_path_of_the_events_may_stand_in_the_url(service: Running) -> None:
 
 
 def test_nobody_there_is_an_error_and_no_finding() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
     with pytest.raises(EndpointUnreachable, match="cannot reach endpoint"):
-        check_endpoint(f"http://127.0.0.1:{port}")
+        check_endpoint(f"http://{reserve_address()}")
 
 
 def test_https_is_refused() -> None:

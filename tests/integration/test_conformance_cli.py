@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -15,6 +14,7 @@ from typer.testing import CliRunner
 from forewarn.cli.conformance import add_conformance
 from forewarn.errors import ServerUnreachable
 from forewarn.testing.conformance import SUITE_VERSION
+from tests.support.ports import reserve_address
 from tests.support.wrong_endpoint import FAULTS, Fault, Told, wrong_endpoint
 
 SILENT = next(fault for fault in FAULTS if fault.check == "etag")
@@ -68,9 +68,7 @@ def test_nothing_is_approved_unless_allowed() -> None:
 
 
 def test_nobody_there_is_told_like_a_service_that_is_away() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    assert isinstance(run(f"http://127.0.0.1:{port}").exception, ServerUnreachable)
+    assert isinstance(run(f"http://{reserve_address()}").exception, ServerUnreachable)
 
 
 def test_a_refused_address_is_told_in_one_line() -> None:

@@ -290,7 +290,7 @@ def _event(lines: Iterator[str]) -> str:
             found.append(line.removeprefix("data: "))
         elif not line and found:
             return "\n".join(found)
-    raise AssertionError("the stream ended")  # noqa: EM101, TRY003 - said to whoever reads the test
+    raise AssertionError("the stream ended")
 
 
 # Buttons

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.endpoint.descriptors import raise_descriptor_limit
-from tests.support.service import Running, Vm, eventually, running
+from tests.support.service import Running, Vm, eventually, inventory, running
 from tests.support.spans import GUARD_S, lasts, typical_s
 from tests.support.wire import LATEST, Answer, Wire, approval, get, post
 
@@ -266,7 +266,7 @@ def test_a_reset_at_any_point_leaves_nothing_behind(service: Running, part: byte
     assert eventually(lambda: not any(c.peer == vm.address for c in service.connections()))
     caller = service.service.identity.resolve_caller(vm.address, "")
     assert caller is not None
-    assert caller.connections == 0
+    assert caller.usage.connections == 0
 
 
 # Many
@@ -296,6 +296,20 @@ def test_connections_over_the_limit_of_one_vm_are_503_and_closed(strict: Running
     assert eventually(lambda: not strict.connections())
     with strict.wire(source) as wire:
         assert wire.ask(get()).status == (200 if is_known else 404)
+
+
+def test_connections_from_before_a_change_of_the_inventory_still_count_for_their_vm(tmp_path: Path) -> None:
+    """Else a VM could hold its limit once for each change."""
+    with running(tmp_path, connections_per_vm_max=3) as service, contextlib.ExitStack() as stack:
+        vm = service.vm()
+        changed = inventory()
+        next(each for each in changed["vms"] if each["name"] == vm.name)["size"] = "Standard_D4"
+        crowd(service, vm, 2, stack)
+        assert eventually(lambda: len(service.connections()) == 2)
+        with service.operator() as operator:
+            assert operator.put("/v1/inventory", json=changed).status_code == 200
+        assert stack.enter_context(service.wire(vm)).ask(get()).status == 200
+        assert refusal(service, b"", vm).status == 503
 
 
 def test_connections_over_the_limit_of_all_are_503_and_closed(strict: Running) -> None:

@@ -285,7 +285,7 @@ def test_after_a_change_of_the_inventory_a_kept_connection_is_answered_as_who_ca
         assert service.is_approved(event_id)
         assert eventually(lambda: not service.connections())
         callers = service.service.identity._callers.values()
-        assert {caller.connections for caller in callers} == {0}
+        assert {caller.usage.connections for caller in callers} == {0}
         assert service.service.traffic.unknown_connections.total() == 0
 
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tests.support.ports import reserve_address
 from tests.support.processes import Served, served, wait_for
 from tests.support.spans import GUARD_S
 from tests.support.wire import Answer, Wire, approval, get, post
@@ -157,10 +158,9 @@ def test_both_answer_with_the_same_bytes(service: Served, tmp_path: Path) -> Non
 def test_without_a_control_plane_documents_are_served_and_nothing_is_promised(tmp_path: Path) -> None:
     """Never a false 200; and a restart of the endpoint finds what was known on the disk."""
     (tmp_path / "inventory.yaml").write_text(INVENTORY)
-    with served(tmp_path, "--inventory", str(tmp_path / "inventory.yaml")) as service:
+    listen = ("--control-listen", reserve_address())
+    with served(tmp_path, "--inventory", str(tmp_path / "inventory.yaml"), *listen) as service:
         file = token(service, tmp_path)
-        url = service.control_url
-        port = str(urlsplit(url).port)
         with endpoint(service, tmp_path, token_file=file) as host:
             wait_for(lambda: host.ask(WEB_0).status == 200)
             service.forewarn(*SCHEDULE, "web-0")
@@ -178,7 +178,7 @@ def test_without_a_control_plane_documents_are_served_and_nothing_is_promised(tm
         with endpoint(service, tmp_path, token_file=file) as again:
             assert again.document(WEB_0) == shown
             assert again.approve(WEB_0, shown["Events"][0]["EventId"]).status == 503
-            with served(tmp_path, "--control-listen", f"127.0.0.1:{port}"):
+            with served(tmp_path, *listen):
                 wait_for(lambda: again.approve(WEB_0, shown["Events"][0]["EventId"]).status == 200)
                 wait_for(lambda: again.document(WEB_0)["Events"][0]["EventStatus"] == "Started")
             assert again.document(WEB_0)["DocumentIncarnation"] == 3

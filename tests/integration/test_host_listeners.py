@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -116,8 +116,8 @@ class Host(threading.Thread):
         self._stack = AsyncExitStack()
         self._stopping = asyncio.Event()
 
-    async def listen(self, sock: socket.socket, vm: str) -> ListeningSockets:
-        return await self.lab.backend.endpoint.listen([sock], vm)
+    async def listen(self, sockets: Sequence[socket.socket], vm: str) -> ListeningSockets:
+        return await self.lab.backend.endpoint.listen(sockets, vm)
 
     def run(self) -> None:
         try:
@@ -523,7 +523,7 @@ def test_a_port_that_is_taken_is_told_of_and_taken_when_it_is_free() -> None:
 
 @pytest.mark.anyio
 async def test_who_may_not_listen_is_told_once() -> None:
-    async def listen(sock: socket.socket, vm: str) -> ListeningSockets:
+    async def listen(sockets: Sequence[socket.socket], vm: str) -> ListeningSockets:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     ways = ListenerSettings(

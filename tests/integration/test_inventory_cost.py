@@ -37,8 +37,7 @@ def without_whole_reads(service: Running, monkeypatch: pytest.MonkeyPatch) -> It
     """The inventory as a whole cannot be read from the store, nor loaded anew."""
 
     def refuse(*_: object) -> Inventory:
-        msg = "the whole inventory was read"
-        raise AssertionError(msg)
+        raise AssertionError("the whole inventory was read")
 
     with monkeypatch.context() as patch:
         patch.setattr("forewarn.store.sql_reader.SqlReader.get_inventory", refuse)
@@ -65,8 +64,7 @@ def test_a_large_inventory_is_read_in_a_process_of_its_own(
     service: Running, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_text: bytes) -> Inventory:
-        msg = "the inventory was read in the service's own process"
-        raise AssertionError(msg)
+        raise AssertionError("the inventory was read in the service's own process")
 
     monkeypatch.setattr(inventory_parser, "parse_inventory", refuse)
     monkeypatch.setattr(service.service.context, "inventory_parser", InventoryParser(inline_bytes_max=100))

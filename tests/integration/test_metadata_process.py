@@ -25,6 +25,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.support.ports import reserve_address
 from tests.support.processes import Served, served, wait_for
 from tests.support.spans import GUARD_S
 
@@ -300,15 +301,16 @@ def test_a_metadata_process_that_is_killed_is_started_again_and_nothing_is_lost(
 def test_when_the_service_is_killed_its_metadata_process_ends_and_the_port_is_free(
     tmp_path: Path, inventory: list[str]
 ) -> None:
-    with served(tmp_path, *inventory) as service, operator(service, tmp_path) as http:
+    listen = reserve_address()
+    with served(tmp_path, *inventory, metadata_listen=listen) as service, operator(service, tmp_path) as http:
         vm = Vm(service, ONE)
         assert vm.events == []
         schedule(http, "one")
-        event, child, port = vm.events[0]["EventId"], child_of(service), urlsplit(service.metadata_url).port
+        event, child = vm.events[0]["EventId"], child_of(service)
         service.process.send_signal(signal.SIGKILL)
         service.process.wait()
         wait_for(lambda: not child.is_running())
-    with served(tmp_path, *inventory, metadata_listen=f"127.0.0.1:{port}") as service:
+    with served(tmp_path, *inventory, metadata_listen=listen) as service:
         again = Vm(service, ONE)
         assert [each["EventId"] for each in again.events] == [event]
         assert again.approve(event) == 200

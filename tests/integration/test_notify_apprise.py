@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from aiosmtpd.controller import Controller
 
 from forewarn.notifications.message_headers import sign_headers
 from tests.support.documents import ROOT
-from tests.support.provider import free_port
+from tests.support.ports import reserve_port
 from tests.support.receiver import receiver
 from tests.support.service import Running, Vm, eventually
 from tests.support.spans import GUARD_S
@@ -45,7 +44,7 @@ class Mails:
 @contextmanager
 def mail_server() -> Iterator[tuple[Mails, int]]:
     mails = Mails()
-    controller = Controller(mails, hostname="127.0.0.1", port=free_port())  # it looks for itself at this very port
+    controller = Controller(mails, hostname="127.0.0.1", port=reserve_port())  # it looks for itself at this very port
     controller.start()
     try:
         yield mails, controller.port
@@ -67,8 +66,7 @@ def handing_over(secret: str, *targets: str, port: int = 0) -> Iterator[str]:
 
 
 def test_mail_and_chat_are_told(service: Running, api: httpx.Client, vm: Vm) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = reserve_port()
     url = f"http://127.0.0.1:{port}/"
     made = api.post("/v1/subscriptions", json={"name": "people", "url": url, "vms": [vm.name]}).json()
     with mail_server() as (mails, mail_port), receiver(lambda _got: 200) as chat:

@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tomllib
@@ -33,6 +32,7 @@ from forewarn.net.listen_address import parse_listen
 from forewarn.wire.inventory import parse_inventory
 from tests.support.documents import ROOT
 from tests.support.namespaces import missing, network
+from tests.support.ports import reserve_address
 from tests.support.processes import wait_for
 from tests.support.service import Running, running
 from tests.support.spans import GUARD_S
@@ -398,12 +398,6 @@ def _started(command: list[str], environment: Mapping[str, str], folder: Path) -
             process.wait(10)
 
 
-def _free_address() -> str:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return "{}:{}".format(*sock.getsockname())
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which COPY and RUN of the first stage were carried out, with the folder in the place of the root."""
@@ -457,7 +451,7 @@ def test_what_was_installed_runs_as_the_image_would(built: Path, tmp_path: Path)
         name: value.replace(_image_settings()["FOREWARN_STATE_DIR"], str(tmp_path))
         for name, value in _image_settings().items()
     }
-    metadata, control = _free_address(), _free_address()
+    metadata, control = reserve_address(), reserve_address()
     environment |= {"FOREWARN_METADATA_LISTEN": metadata, "FOREWARN_CONTROL_LISTEN": control}
     environment |= {"FOREWARN_CONTROL_URL": f"http://{control}"}
     environment["PATH"] = f"{built}/opt/forewarn/bin{os.pathsep}{os.environ['PATH']}"
@@ -571,7 +565,7 @@ def _has_a_vm_at(metadata: str, address: str, environment: Mapping[str, str]) ->
 @pytest.mark.parametrize("name", ["serve.sh", "github", "gitlab"])
 def test_a_snippet_starts_a_service_in_which_its_machine_is_a_vm(name: str, tmp_path: Path) -> None:
     shell, script = _scripts()[name]
-    metadata, control = _free_address(), _free_address()
+    metadata, control = reserve_address(), reserve_address()
     environment = os.environ | {
         "PATH": _stand_ins(tmp_path),
         "FOREWARN_STATE_DIR": str(tmp_path),
@@ -590,7 +584,7 @@ def test_a_snippet_starts_a_service_in_which_its_machine_is_a_vm(name: str, tmp_
 def test_the_service_of_gitlab_knows_the_job_by_its_address(tmp_path: Path) -> None:
     job = _yaml(GITLAB)["as a service"]
     (image,) = job["services"]
-    metadata, control = _free_address(), _free_address()
+    metadata, control = reserve_address(), reserve_address()
     state = tmp_path / "state"
     state.mkdir()
 

@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from functools import partial
@@ -18,6 +17,7 @@ import pytest
 import yaml
 
 from tests.support.documents import ROOT
+from tests.support.ports import reserve_address
 from tests.support.processes import wait_for
 from tests.support.service import Running, running
 from tests.support.spans import GUARD_S
@@ -158,9 +158,7 @@ def prometheus(tmp_path: Path, service: Running) -> Iterator[httpx.Client]:
     target = service.service.control_url.removeprefix("http://")
     content["scrape_configs"] = [{"job_name": "forewarn", "static_configs": [{"targets": [target]}]}]
     (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(content))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = reserve_address()
     words = [f"--config.file={tmp_path}/prometheus.yaml", f"--storage.tsdb.path={tmp_path}/tsdb"]
     with (tmp_path / "prometheus.log").open("w") as log:
         process = subprocess.Popen(["prometheus", *words, f"--web.listen-address={address}"], stdout=log, stderr=log)

@@ -104,7 +104,7 @@ def test_a_host_fails_without_notice(scheduled_events: ScheduledEvents) -> None:
 
 
 def test_what_was_announced_is_taken_back_or_started_or_hits_again(scheduled_events: ScheduledEvents) -> None:
-    first = scheduled_events.schedule("Reboot", turns_out_as="Freeze")
+    first = scheduled_events.schedule("Reboot", impact="Freeze")
     scheduled_events.cancel(first)
     assert (first.status, scheduled_events.document.events) == ("Canceled", ())
     second = scheduled_events.schedule("Freeze")
@@ -381,7 +381,7 @@ def test_what_was_announced_to_nobody_shows_that_it_has_no_id(scheduled_events: 
         (lambda e: e.schedule(source="Nobody"), "unknown source 'Nobody': expected one of"),
         (lambda e: e.schedule(vm="nobody"), "vm 'nobody' does not exist"),
         (lambda e: e.schedule(notice="soon"), "'soon' is not a span of time"),
-        (lambda e: e.schedule("Freeze", turns_out_as="Reboot"), "cannot turn out as"),
+        (lambda e: e.schedule("Freeze", impact="Reboot"), "cannot have the impact"),
         (lambda e: e.advance(-5), "cannot be advanced by a negative span"),
         (lambda e: e.fail_host("nowhere"), "host 'nowhere' does not exist"),
         (lambda e: e.inject(503), r"fault 503 must be text, not a number: write inject\('503'\)"),

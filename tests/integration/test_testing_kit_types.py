@@ -17,7 +17,7 @@ from forewarn.testing import (
 
 
 def use(events: ScheduledEvents) -> None:
-    event: ScheduledEvent = events.schedule("Reboot", source="User", turns_out_as="Freeze")
+    event: ScheduledEvent = events.schedule("Reboot", source="User", impact="Freeze")
     fault: InjectedFault = events.inject("503", method="POST")
     document: Document = events.document
     first: Event = document.events[0]
@@ -30,14 +30,14 @@ def use(events: ScheduledEvents) -> None:
 
 
 async def use_async(events: AsyncScheduledEvents) -> None:
-    event: ScheduledEvent = await events.schedule("Reboot", source="User", turns_out_as="Freeze")
+    event: ScheduledEvent = await events.schedule("Reboot", source="User", impact="Freeze")
     await events.inject("503", method="POST")
     assert event.status == "Started"
 """
 WRONG = {
     "type": ('"Reboot", source', '"Rebot", source'),
     "source": ('source="User"', 'source="Tenant"'),
-    "turn": ('turns_out_as="Freeze"', 'turns_out_as="Frieze"'),
+    "turn": ('impact="Freeze"', 'impact="Frieze"'),
     "fault": ('inject("503"', 'inject("504"'),
     "number": ('inject("503"', "inject(503"),
     "method": ('method="POST"', 'method="PUT"'),

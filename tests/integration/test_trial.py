@@ -231,6 +231,12 @@ def test_a_handler_has_to_outlive_faults(tmp_path: Path, fault: str) -> None:
     assert codes(tried(tmp_path, careful, scenario=scenario)) == set()
 
 
+def test_a_handler_has_as_much_longer_as_a_fault_delays_it_by_default(tmp_path: Path) -> None:
+    """The body arrives over five seconds; its patience alone is two."""
+    slow = SCENARIO.replace("  - schedule", "  - fault: {kind: slow-body, count: 1}\n  - schedule")
+    assert codes(tried(tmp_path, POLL.replace("BEFORE", "pass"), scenario=slow)) == set()
+
+
 @pytest.mark.parametrize(
     ("code", "found"),
     [

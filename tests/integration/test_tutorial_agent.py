@@ -120,7 +120,7 @@ def test_haproxy_may_ask_the_agent_instead_of_being_told(
 ) -> None:
     """As the page says: the other files, and no part 2."""
     page = PAGE.read_text()
-    assert "run `cp drainz/* .`, and leave out part 2" in page
+    assert "run `cp drainz/* .`, and leave out step 2" in page
     with terminal(tmp_path) as reader:
         printed = {block.name: reader.do(_as_for_drainz(block)) for block in blocks(PAGE) if block.name not in PART_2}
     clients = outcome(printed["the sum"])

@@ -259,8 +259,7 @@ async def test_one_that_cannot_be_stopped_is_over_all_the_same(complaint: Except
 async def test_what_has_failed_is_stopped() -> None:
     class Fails(Stoppable):
         async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
-            msg = "no"
-            raise ActuatorError(msg)
+            raise ActuatorError("no")
 
     actuator = Fails()
     made, maintenance = await begun(actuator, SchedulerSettings(retry=RetryPolicy(attempts_max=2, pause=seconds(5))))
@@ -282,8 +281,7 @@ class Told(Observed):
     async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
         self.executed.append(maintenance.id)
         if len(self.executed) <= self._fails:
-            msg = "it could not be begun"
-            raise ActuatorError(msg)
+            raise ActuatorError("it could not be begun")
         return Progress(is_impacted=True, check_at=now + seconds(30))
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:

@@ -46,8 +46,7 @@ class Flaky(Simulate):
 
     def _reach(self) -> None:
         if self.is_away:
-            msg = "nobody answers"
-            raise ActuatorError(msg)
+            raise ActuatorError("nobody answers")
 
 
 class Follower:

@@ -226,7 +226,7 @@ async def test_less_than_the_minimum_notice_wants_a_reason() -> None:
     assert made.story(forced) == [(K.SCHEDULED, minutes(0)), (K.STARTED, minutes(1))]
 
 
-async def test_a_reboot_that_turns_out_as_a_freeze_shows_as_a_reboot_to_its_end() -> None:
+async def test_a_reboot_that_impact_a_freeze_shows_as_a_reboot_to_its_end() -> None:
     """R81."""
     made = await world()
     maintenance = await made.schedule_one(

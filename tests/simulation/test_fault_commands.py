@@ -12,8 +12,7 @@ from tests.support.simulated_world import SCOPES, VMS
 
 
 async def _fail(*_: object, **__: object) -> NoReturn:
-    msg = "the disk is full"
-    raise StoreUnavailable(msg)
+    raise StoreUnavailable("the disk is full")
 
 
 @pytest.mark.anyio

@@ -336,8 +336,7 @@ class Lifecycle(RuleBasedStateMachine):
             self.world.plan(request)
         except Conflict:
             return
-        msg = f"{request} was not refused"
-        raise AssertionError(msg)
+        raise AssertionError(f"{request} was not refused")
 
     def _command(
         self, command: object, chosen: Maintenance, allowed: set[MaintenanceState], target: MaintenanceState

@@ -326,8 +326,7 @@ async def test_a_store_that_is_away_when_deliveries_are_written_down_has_nothing
 
     async def hand_over(*given: Any) -> bool:  # noqa: ANN401 - as the engine takes them
         if next(failures, None) is not None:
-            msg = "the disk is full"
-            raise StoreUnavailable(msg)
+            raise StoreUnavailable("the disk is full")
         return await write_down(*given)
 
     monkeypatch.setattr(world.engine.subscriptions, "record_deliveries", hand_over)

@@ -39,6 +39,7 @@ from forewarn.core.rollout.rollout import (
 from forewarn.core.rollout.rollout_decision import (
     apply_own_step,
     decide_next_steps,
+    list_candidates,
     observe_rollout,
     record_refused,
     record_scheduled,
@@ -225,6 +226,30 @@ class Driver:
         copy = decode_rollout(encode_rollout(self.rollout))
         assert copy == self.rollout
         assert decide_next_steps(copy, self.inventory(), self.facts(), self.world.now) == steps
+        candidates = list_candidates(copy, self.facts(), self.world.now)
+        assert decide_next_steps(copy, *self._part(candidates), self.world.now) == steps
+        some = candidates[:2]
+        assert decide_next_steps(copy, *self._part(some), self.world.now, some) == decide_next_steps(
+            copy, self.inventory(), self.facts(), self.world.now, some
+        )
+
+    def _part(self, candidates: list[str]) -> tuple[Inventory, RolloutFacts]:
+        """What a decision about these hosts needs, and nothing else."""
+        whole, facts = self.inventory(), self.facts()
+        hosts = {*candidates, *(host.name for host in self.rollout.open_hosts)} if candidates else set()
+        vms = {vm.name: vm for vm in whole.vms if vm.host in hosts}
+        scopes = {vm.scope for vm in vms.values()} - {None}
+        others = tuple(
+            m for m in facts.others if hosts & set(m.hosts) or any(c.vm in vms or c.scope in scopes for c in m.claims)
+        )
+        own = [m for m in facts.maintenances.values() if m is not None]
+        named = {vm for m in (*others, *own) for vm in m.vms}
+        part = Inventory(
+            hosts=tuple(host for host in whole.hosts if host.name in hosts),
+            scopes=whole.scopes,
+            vms=tuple(vm for vm in whole.vms if vm.name in vms or vm.name in named),
+        )
+        return part, replace(facts, others=others)
 
     def _carry_out(self, each: Step) -> None:
         now = self.world.now

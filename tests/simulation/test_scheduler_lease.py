@@ -30,8 +30,7 @@ class Lent(SoleLeader):
 
     def ensure_leader(self) -> None:
         if not self.is_held:
-            msg = "the lease has expired"
-            raise LeaseLost(msg)
+            raise LeaseLost("the lease has expired")
 
     def ensure_leader_in(self, tx: Transaction) -> None:
         self.ensure_leader()

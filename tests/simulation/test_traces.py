@@ -134,8 +134,7 @@ async def test_a_host_that_has_failed_starts_without_having_waited() -> None:
 async def test_failed_attempts_and_the_failure_say_why() -> None:
     class Broken(Observed):
         async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
-            msg = "no route to host-1"
-            raise ActuatorError(msg)
+            raise ActuatorError("no route to host-1")
 
     made, told = await world(Broken(), SchedulerSettings(retry=RetryPolicy(attempts_max=2)))
     maintenance = await made.schedule_one("live-migration", "db")
@@ -218,8 +217,7 @@ async def test_what_is_handed_on_is_the_call_or_the_maintenance_and_nothing_afte
 async def test_a_look_that_fails_is_told_with_its_reason() -> None:
     class Failed(Observed):
         async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
-            msg = "the domain is gone"
-            raise ActuationFailed(msg)
+            raise ActuationFailed("the domain is gone")
 
     tracing, clock = Kept(), VirtualClock(NOW)
     made = await simulated(

@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx
 
+from tests.support.ports import reserve_port
 from tests.support.processes import wait_for
-from tests.support.provider import free_port
 from tests.support.spans import GUARD_S
 
 __all__ = ["AgentProcess", "agent_process"]
@@ -43,7 +43,7 @@ class AgentProcess:
     def __init__(self, folder: Path, url: str, rules: str) -> None:
         self.folder = folder
         self.pid = 0
-        self._head = _HEAD.format(url=url, folder=folder, port=free_port())
+        self._head = _HEAD.format(url=url, folder=folder, port=reserve_port())
         self.write(rules)
 
     @property

@@ -70,11 +70,9 @@ class _Acts(Observed):
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress | None:
         place = (*maintenance.hosts, *maintenance.vms)
         if self.fails_for_good.intersection(place):
-            msg = "virsh reboot batch-0: domain is stuck in state 'in shutdown'"
-            raise ActuationFailed(msg)
+            raise ActuationFailed("virsh reboot batch-0: domain is stuck in state 'in shutdown'")
         if self.fails.intersection(place):
-            msg = "qemu+ssh://hv-04: no route to host"
-            raise ActuatorError(msg)
+            raise ActuatorError("qemu+ssh://hv-04: no route to host")
         begun_at = maintenance.started_at or now
         took = next((self.takes[name] for name in place if name in self.takes), timedelta(seconds=9))
         is_over = now >= begun_at + took

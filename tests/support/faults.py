@@ -40,19 +40,16 @@ class FaultyStore:
     @contextmanager
     def write(self) -> Iterator[Transaction]:
         if self._strikes():
-            msg = "no transaction can begin"
-            raise StoreUnavailable(msg)
+            raise StoreUnavailable("no transaction can begin")
         with self.store.write() as tx:
             yield tx
             if self._strikes():
-                msg = "the disk is full"
-                raise StoreUnavailable(msg)
+                raise StoreUnavailable("the disk is full")
         if self.is_dying:
             self.is_dying = False
             raise ProcessDied
         if self._strikes():
-            msg = "the answer to the commit was lost"
-            raise StoreUnavailable(msg)
+            raise StoreUnavailable("the answer to the commit was lost")
 
     @property
     def shared(self) -> None:
@@ -71,8 +68,7 @@ class FaultyStore:
     @contextmanager
     def read(self) -> Iterator[Reader]:
         if self._strikes():
-            msg = "no view can be had"
-            raise StoreUnavailable(msg)
+            raise StoreUnavailable("no view can be had")
         with self.store.read() as reader:
             yield reader
 
@@ -99,11 +95,9 @@ class FaultyActuator(Observed):
         self.calls.append((maintenance.id, now))
         roll = self._rng.random()
         if roll < self.likelihood / 2:
-            msg = "the hypervisor is busy"
-            raise ActuatorError(msg)
+            raise ActuatorError("the hypervisor is busy")
         if roll < self.likelihood:
-            msg = "a bug"
-            raise RuntimeError(msg)
+            raise RuntimeError("a bug")
         if maintenance.id not in self._simulates:
             span = timedelta(seconds=self._rng.choice([0, 1, 60, 600, 600, 3600]))
             self._simulates[maintenance.id] = Simulate(span / 10, span)

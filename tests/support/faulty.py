@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from tests.support.ports import reserve_port
 from tests.support.spans import GUARD_S
 
 __all__ = [
@@ -190,7 +191,7 @@ class Faulty:
         connections: How many there were.
     """
 
-    port: int
+    port: int = field(default_factory=reserve_port)
     heard: list[Heard] = field(default_factory=list)
     connections: int = 0
     _script: list[Act] = field(default_factory=list)
@@ -226,7 +227,6 @@ class Faulty:
     def listen(self) -> None:
         """Take connections, on the same port as before."""
         listener = socket.create_server(("127.0.0.1", self.port))
-        self.port = listener.getsockname()[1]
         listener.settimeout(_STEP_S)
         self._listener = listener
         self._start(self._accept, listener)
@@ -305,7 +305,7 @@ def _read(sock: socket.socket, buffer: bytearray, number: int) -> Heard | None:
 @contextmanager
 def faulty(*acts: Act) -> Iterator[Faulty]:
     """An endpoint on loopback that acts so, stopped at the end."""
-    made = Faulty(port=0)
+    made = Faulty()
     made.script(*(acts or (says(document(1)),)))
     made.listen()
     try:

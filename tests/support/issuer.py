@@ -47,8 +47,7 @@ class FakeIssuer:
     def _answer(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(request.url.path)
         if self.is_away:
-            msg = "nobody answers"
-            raise httpx.ConnectError(msg)
+            raise httpx.ConnectError("nobody answers")
         if request.url.path.endswith("/.well-known/openid-configuration"):
             said = {"issuer": URL, "jwks_uri": f"{URL}/keys", "token_endpoint": f"{URL}/token"} | self.says
             return httpx.Response(200, json=said)

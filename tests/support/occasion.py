@@ -63,20 +63,17 @@ class Occurring:
                 env=self._environment,
             )
         except OSError as error:
-            msg = f"cannot run {command[0]}: {error.strerror}"
-            raise HookFailed(msg) from error
+            raise HookFailed(f"cannot run {command[0]}: {error.strerror}") from error
         try:
             async with asyncio.timeout(timeout_s or 60):
                 output, errors = await process.communicate(stdin)
         except TimeoutError as error:
             process.kill()
             await process.wait()
-            msg = f"{command[0]} took longer than {timeout_s} s"
-            raise HookFailed(msg) from error
+            raise HookFailed(f"{command[0]} took longer than {timeout_s} s") from error
         ran = CommandResult(status=process.returncode or 0, output=output.decode(), errors=errors.decode())
         if is_checked and ran.status:
-            msg = f"{command[0]} ended with status {ran.status}: {ran.errors.strip()}"
-            raise HookFailed(msg)
+            raise HookFailed(f"{command[0]} ended with status {ran.status}: {ran.errors.strip()}")
         return ran
 
     async def pause(self, seconds: float) -> None:

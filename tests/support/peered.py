@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,10 +14,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from tests.support.ports import reserve_port
 from tests.support.processes import Served, wait_for
 from tests.support.spans import GUARD_S
 
-__all__ = ["SECRET", "AgentProcess", "Approval", "approvals", "free_port", "group_of", "operate", "schedule"]
+__all__ = ["SECRET", "AgentProcess", "Approval", "approvals", "group_of", "operate", "schedule"]
 
 SECRET = "a secret of more than sixteen bytes"
 _STOP_S = GUARD_S
@@ -207,7 +207,7 @@ def group_of(
             vm=name,
             folder=folder / name,
             address=address,
-            port=9470 if prefixes else free_port(address),
+            port=9470 if prefixes else reserve_port(address),
             endpoint=endpoint,
             prefix=(prefixes or {}).get(name, ()),
             source_address="" if prefixes else address,
@@ -223,14 +223,6 @@ def group_of(
         for agent in agents:
             (agent.folder / "go").touch() if agent.folder.exists() else None
             agent.stop()
-
-
-def free_port(address: str) -> int:
-    """A port that nobody listens on at that address."""
-    with socket.socket() as sock:
-        sock.bind((address, 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 # The service's side

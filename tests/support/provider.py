@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,14 +12,7 @@ import httpx
 from tests.support.service import eventually
 from tests.support.spans import GUARD_S
 
-__all__ = ["free_port", "provider"]
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens at just now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+__all__ = ["provider"]
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from typing import Any
 
 from standardwebhooks import Webhook
 
+from tests.support.ports import reserve_port
+
 __all__ = ["Got", "Receiver", "receiver"]
 
 _HANG_S = 30.0
@@ -59,7 +61,7 @@ class Receiver:
     script: Script = field(default=lambda _got: 204)
     got: list[Got] = field(default_factory=list)
     taken: list[Got] = field(default_factory=list)
-    port: int = 0
+    port: int = field(default_factory=reserve_port)
     tls: ssl.SSLContext | None = None
     _server: ThreadingHTTPServer | None = None
 
@@ -85,12 +87,11 @@ class Receiver:
         return found
 
     def start(self) -> None:
-        """Answer; on the same port as before, if it answered before."""
+        """Answer, on its port, the first time and again."""
         self._server = _Server(("127.0.0.1", self.port), _Handler)
         self._server.receiver = self
         if self.tls is not None:
             self._server.socket = self.tls.wrap_socket(self._server.socket, server_side=True)
-        self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self) -> None:

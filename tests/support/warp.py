@@ -32,8 +32,7 @@ class _WarpSelector(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            msg = f"after {self.elapsed_s:.3f} s everybody waits for somebody else"
-            raise Stuck(msg)
+            raise Stuck(f"after {self.elapsed_s:.3f} s everybody waits for somebody else")
         self.elapsed_s += max(timeout, 0.0)
         return []
 

@@ -157,8 +157,7 @@ class Wire:
     def _receive(self) -> None:
         data = self.sock.recv(1 << 16)
         if not data:
-            msg = f"the server ended the connection after {bytes(self._buffer)!r}"
-            raise EOFError(msg)
+            raise EOFError(f"the server ended the connection after {bytes(self._buffer)!r}")
         self._buffer += data
 
 

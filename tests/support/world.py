@@ -15,14 +15,8 @@ from forewarn.core.maintenance.actuator_result import ActuatorFailure, Progress,
 from forewarn.core.maintenance.approval import ApprovalResult, Approver, approve_events
 from forewarn.core.maintenance.decision import AudienceDocument, ChangeSet, DecisionRules, Draft, WorkingSet
 from forewarn.core.maintenance.enablement import disable_audience, enable_audience
-from forewarn.core.maintenance.ending import (
-    cancel_maintenance,
-    complete_maintenance,
-    fail_maintenance,
-    record_extra_impact,
-    record_impact,
-)
-from forewarn.core.maintenance.lifecycle import get_event_status
+from forewarn.core.maintenance.ending import complete_maintenance, record_extra_impact, record_impact
+from forewarn.core.maintenance.lifecycle import Trigger, get_event_status
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.maintenance.planning import plan_maintenance
 from forewarn.core.maintenance.settlement import force_start, settle_maintenances
@@ -188,7 +182,7 @@ class World:
         return approval
 
     def cancel(self, maintenance: Maintenance) -> Maintenance:
-        return self._change(maintenance, lambda draft, it: cancel_maintenance(draft, it, reason="not needed"))
+        return self._change(maintenance, lambda draft, it: draft.apply_trigger(it, Trigger.CANCEL, reason="not needed"))
 
     def force_start(self, maintenance: Maintenance) -> Maintenance:
         return self._change(maintenance, lambda draft, it: force_start(draft, it, reason="now or never"))
@@ -210,7 +204,8 @@ class World:
         return self._change(maintenance, complete_maintenance)
 
     def fail(self, maintenance: Maintenance) -> Maintenance:
-        return self._change(maintenance, lambda draft, it: fail_maintenance(draft, it, reason="the actuator gave up"))
+        reason = "the actuator gave up"
+        return self._change(maintenance, lambda draft, it: draft.apply_trigger(it, Trigger.FAIL, reason=reason))
 
     def impact(self, maintenance: Maintenance) -> Maintenance:
         return self._change(maintenance, record_impact)

@@ -75,6 +75,18 @@ def test_every_metric_of_an_endpoint_stands_in_the_page_of_metrics() -> None:
     assert {name for name in named if f"`{name}`" not in build_docs.metrics()} == set()
 
 
+def test_the_page_of_metrics_names_the_labels_of_metrics_that_have_no_samples_yet() -> None:
+    page = build_docs.metrics()
+    assert "| `forewarn_control_connections` | gauge | caller |" in page
+    assert "| `forewarn_deliveries_total` | counter | subscription, outcome |" in page
+    assert "| `forewarn_over_limit_total` | counter | limit |" in page
+    assert "| `forewarn_start_lateness_seconds` | histogram |  |" in page
+
+
+def test_a_variable_with_several_values_is_not_described_as_a_repeatable_option() -> None:
+    assert [name for name, said, _ in surroundings.variables() if "repeatable" in said] == []
+
+
 def test_every_kind_of_audit_log_entry_stands_in_its_page() -> None:
     page = surroundings.audit_log()
     assert [kind for kind in EntryKind if f"| `{kind}` | " not in page] == []
@@ -98,8 +110,7 @@ def test_a_link_of_the_page_of_the_control_api_leads_to_a_heading() -> None:
 def test_every_exit_status_that_a_command_ends_with_stands_in_its_page() -> None:
     assert [status for status, _ in surroundings.EXIT_STATUSES] == [0, 1, 2, 3, DIFFERS, 130, BROKEN_PIPE]
     assert (
-        "| 75 | Exit status of the command: nothing was done, and it may be run again. |"
-        in surroundings.exit_statuses()
+        "| 75 | From `exec_command`: the command did nothing, and may be run again. |" in surroundings.exit_statuses()
     )
 
 

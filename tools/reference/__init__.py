@@ -1,1 +1,1 @@
-"""What the reference pages are made of, a file for each kind."""
+"""Generators of reference pages, one module for each subject."""

@@ -1,4 +1,4 @@
-"""The page of the checks of `forewarn conformance`."""
+"""Generates the page about the checks of `forewarn conformance`."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ __all__ = ["conformance"]
 
 
 def conformance() -> str:
-    """Every check, and the sources of its requirements."""
+    """Return the page: all checks, and the sources of their requirements."""
     text = (
         f"# Checks of `forewarn conformance`\n\nSuite {SUITE_VERSION}, {len(CHECKS)} checks; "
         "[how to run them](../how-to/check-an-endpoint.md). The letter of a requirement shows its origin. `R`: the "
-        "sources of the protocol say it. `W`: clients in use depend on it. `X`: Forewarn adds it. `A`: the sources "
-        "leave the question open, so every documented answer is right.\n\n"
-        "The first number of the suite's version grows when an endpoint that passed before may now fail, the second "
-        "with every other change of a check.\n\n## Checks\n\nA check in italics approves an event, and runs only with "
-        "`--allow-approve`.\n\n"
+        "sources of the protocol state the requirement. `W`: clients in use depend on it. `X`: Forewarn adds it. `A`: "
+        "the sources are silent or disagree, so a behaviour counts as right if at least one source shows it.\n\nThe "
+        "first number of the suite's version grows when an endpoint that passed before may now fail. All other changes "
+        "of checks increase only the second number.\n\n## Checks\n\nA check in italics approves an event, and runs "
+        "only with `--allow-approve`.\n\n"
     )
     text += table("check", "requirements", "what the check expects")
     for check in CHECKS:
         name = f"`{check.code}`"
         text += row(f"*{name}*" if check.phase is CheckPhase.APPROVE else name, ", ".join(check.numbers), check.title)
     text += (
-        "\n## Sources\n\n`documentation` is Microsoft's documentation of Scheduled Events, `IMDS documentation` that "
-        "of the instance metadata. `capture` is a published answer of a real endpoint, `clients` is the source code of "
-        "clients in use. Names with `#` are issues and pull requests on GitHub.\n\n"
+        "\n## Sources\n\n`documentation` is Microsoft's documentation of Scheduled Events. `IMDS documentation` is "
+        "Microsoft's documentation of the instance metadata service (IMDS). `capture` is a published answer of a real "
+        "endpoint, and `clients` is the source code of clients in use. `Forewarn's choice` marks rules that no source "
+        "states. The preview is the api-version 2017-03-01. Names with `#` are issues and pull requests on GitHub.\n\n"
     )
     text += table("requirement", "known from", "details", "checks")
     for number in list_requirements(CHECKS):
@@ -41,7 +42,7 @@ def conformance() -> str:
 
 
 def _transcripts() -> str:
-    """What the golden transcripts are, and how to read them."""
+    """Return the section about the golden transcripts and their format."""
     text = (
         "\n## Golden transcripts\n\nThe files `src/forewarn/testing/conformance/transcripts/*.jsonl` contain requests, "
         "and the answers that an endpoint should give. With them, you can check another implementation without "
@@ -70,16 +71,16 @@ its answer) and steps to carry out in your service.
 | member of an exchange | what it holds |
 | --- | --- |
 | `requirements` | requirements that the exchange checks |
-| `open` | questions (`A…`) that the sources leave open: here, a different answer is a choice, not a fault; empty: none |
-| `request` | `method`, `target`, `headers`, and `body` as text, which is sent in UTF-8; null: no body. Send it over HTTP/1.1, with `Host`, and with `Content-Length` if there is a body |
+| `open` | list of the questions (`A…`) that the sources leave open. If the list is not empty, an answer that differs from `answer` may also be right |
+| `request` | `method`, `target`, `headers`, and `body`: text to send in UTF-8, or null for no body. Send the request over HTTP/1.1, with `Host`, and with `Content-Length` if there is a body |
 | `answer.status` | expected status |
-| `answer.headers` | expected headers, with names in lower case; the answer may have others as well |
+| `answer.headers` | expected headers, with names in lower case. The answer may have more headers |
 | `answer.body` | the bytes of the body, as UTF-8 |
-| `answer.exact` | true: the body must be equal, byte for byte; false: it must be a JSON object with a text `error`, whose words may differ from Forewarn's |
+| `answer.exact` | true: the body must equal `answer.body`, byte for byte. false: the body must be a JSON object whose member `error` is a text. This text may differ from Forewarn's |
 
-A line with `do` is a step, not an exchange: carry out in your service what `what` describes, then set the variables that
-`sets` names.
+A line with the member `do` is a step, not an exchange. Its member `what` describes an action: carry out this action in
+your service. Then set the variables that are listed in the member `sets`.
 
-The order of members, the case of EventIds and white space around the document are no requirement (R112). If your
-implementation differs in these, compare the bodies as JSON.
+The order of members, the case of EventIds and white space around the document are not required (R112). If your
+implementation differs in these points, compare the bodies as JSON.
 """  # noqa: E501 - rows of a table

@@ -1,4 +1,4 @@
-"""The Python library: a list of what is public, which the site follows with all that the docstrings say."""
+"""Generates the page of the Python library: a list of all public names. The site adds the complete docstrings."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ FIXTURES = ("scheduled_events", "async_scheduled_events")
 
 
 def library() -> str:
-    """The page alone."""
+    """Return the page without the additions of the site."""
     text = (
         "# Python library\n\n[Use the client](../how-to/use-the-client.md) and [test a handler]"
-        "(../how-to/test-a-handler.md) show how it is used. Whatever is\nnot named here may change at any time.\n"
+        "(../how-to/test-a-handler.md) show how to use the library. Names that\nare not listed "
+        "here may change at any time.\n"
     )
     for module in map(importlib.import_module, MODULES):
         text += f"\n## {module.__name__}\n\n{_summary(module)}\n\n" + table("name", "what it is")
         for name in _public(module):
             text += row(f"`{name}`", _summary(getattr(module, name)))
     plugin = importlib.import_module("forewarn.pytest_plugin")
-    text += "\n## Fixtures of pytest\n\nThey come with the package and need no import.\n\n" + table(
+    text += "\n## Fixtures of pytest\n\nThe fixtures come with the package and need no import.\n\n" + table(
         "name", "what it is"
     )
     for name in FIXTURES:
@@ -36,7 +37,7 @@ def library() -> str:
 
 
 def autodoc() -> str:
-    """What the site adds to the page: everything by its docstring, as MyST."""
+    """Return what the site adds to the page: all docstrings, as MyST."""
     text = ""
     described: list[object] = []
     for module in map(importlib.import_module, MODULES):
@@ -44,7 +45,7 @@ def autodoc() -> str:
         for name in _public(module):
             value = getattr(module, name)
             kind = "autoclass" if inspect.isclass(value) else "autofunction" if inspect.isroutine(value) else "autodata"
-            again = "   :no-index:\n" if value in described else ""  # Sphinx wants one place that links lead to
+            again = "   :no-index:\n" if value in described else ""  # Sphinx accepts only one target per object
             text += f".. {kind}:: {name}\n{again}"
             described.append(value)
         text += "```\n"
@@ -52,7 +53,7 @@ def autodoc() -> str:
 
 
 def _public(module: ModuleType) -> list[str]:
-    """Its names: classes, functions, then values."""
+    """Return the public names of a module: classes, functions, then values."""
     kinds = {name: getattr(module, name) for name in module.__all__}
     return sorted(kinds, key=lambda name: (not inspect.isclass(kinds[name]), not inspect.isroutine(kinds[name])))
 

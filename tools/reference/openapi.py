@@ -1,4 +1,4 @@
-"""The control API as a page to read: every route with what it takes and answers, every schema with its members."""
+"""Generates the page of the control API: routes with parameters and answers, and schemas with their members."""
 
 from __future__ import annotations
 
@@ -15,30 +15,33 @@ __all__ = ["control_api"]
 _INTRODUCTION = """\
 # Control API
 
-JSON over the control address, with `Authorization: Bearer TOKEN`. The whole description is served at `/openapi.json`
-and, to look at, at `/docs`; `forewarn openapi` prints it. Changes take an `Idempotency-Key`: repeated under the same
-key they are done once. Approving, applying an inventory and bringing a VM to the latest model are the same when
-repeated, with or without a key.
+The control API is JSON over the control address, with `Authorization: Bearer TOKEN`. The OpenAPI document is at
+`/openapi.json`; `/docs` shows it in a browser, and `forewarn openapi` prints it. Routes with the parameter
+`idempotency-key` carry out a request once, even if it is repeated with the same key. Approving, applying an inventory
+and updating a VM to the latest model can be repeated without a key: a repetition changes nothing.
 
-Every error is `{"error": {"code", "message", "details"}}`; [errors](errors.md) lists the codes. Lists are paged:
-`next` of a page is `after` of the following one, and null on the last.
+Every error is `{"error": {"code", "message", "details"}}`; [errors](errors.md) lists the codes. Lists are paged: to
+get the next page, pass `next` as `after`. On the last page, `next` is null.
+
+`*` marks members that a request must have, or that a response always has. A number such as R91 or X6 stands for a
+requirement; [conformance](conformance.md) explains the letter. In limits, 316224000 seconds are ten years.
 
 """
 _LIMITS = {
-    "minLength": "at least {} characters",
-    "maxLength": "at most {} characters",
-    "minItems": "at least {} items",
-    "maxItems": "at most {} items",
-    "minimum": "at least {}",
-    "maximum": "at most {}",
-    "exclusiveMinimum": "more than {}",
-    "exclusiveMaximum": "less than {}",
-    "pattern": "matching `{}`",
+    "minLength": "Characters: at least {}",
+    "maxLength": "Characters: at most {}",
+    "minItems": "Items: at least {}",
+    "maxItems": "Items: at most {}",
+    "minimum": "At least {:.12g}",
+    "maximum": "At most {:.12g}",
+    "exclusiveMinimum": "More than {:.12g}",
+    "exclusiveMaximum": "Less than {:.12g}",
+    "pattern": "Pattern: `{}`",
 }
 
 
 def control_api() -> str:
-    """The page."""
+    """Return the page."""
     document = openapi_document()
     schemas: dict[str, Any] = document["components"]["schemas"]
     routes = [
@@ -65,7 +68,7 @@ def _first(operation: dict[str, Any]) -> str:
 
 def _said(operation: dict[str, Any]) -> str:
     text = (operation.get("description") or "").strip()
-    # What a docstring says of its arguments is said below, by the schema.
+    # The schema, which follows on the page, describes arguments, errors and results.
     return re.split(r"\n\n(?:Args|Raises|Returns):", text)[0]
 
 
@@ -113,7 +116,7 @@ def _schema(schema: dict[str, Any]) -> str:
 
 
 def _type(schema: dict[str, Any]) -> str:
-    """The type in a few words, with links to the schemas that it names."""
+    """Return a short description of a type, with links to its schemas."""
     if "$ref" in schema:
         name = _plain(schema["$ref"].rsplit("/", 1)[-1])
         return f"[{name}](#{_anchor(name)})"
@@ -132,8 +135,8 @@ def _about(schema: dict[str, Any], said: dict[str, Any]) -> str:
     parts = [(said.get("description") or schema.get("description") or "").strip().rstrip(".")]
     parts += _limits(schema)
     if schema.get("default") not in (None, [], {}, ""):
-        parts.append(f"default `{json.dumps(schema['default'])}`")
-    return "; ".join(part for part in parts if part)
+        parts.append(f"Default: `{json.dumps(schema['default'])}`")
+    return ". ".join(part for part in parts if part)
 
 
 def _limits(schema: dict[str, Any]) -> Iterator[str]:
@@ -144,12 +147,12 @@ def _limits(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def _plain(name: str) -> str:
-    """A schema's name as it is in the code: `PageOut_VmOut_` is a page of VmOut, and a module's path is left out."""
+    """Return a readable schema name: without the module's path, and `PageOut_VmOut_` becomes a page of VmOut."""
     name = name.rsplit("__", 1)[-1] if "__" in name else name
     page = re.fullmatch(r"PageOut_(\w+)_", name)
     return f"Page of {page[1]}" if page else name.replace("-Input", " taken").replace("-Output", " answered")
 
 
 def _anchor(heading: str) -> str:
-    """The anchor that code hosts, and the site, give a heading."""
+    """Return the anchor of a heading, as code hosts and the site derive it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

@@ -18,7 +18,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
@@ -34,21 +33,22 @@ from forewarn.util.secrets import make_private_folder, restrict_to_owner
 __all__ = ["EXIT_NEVER_BEGUN", "EXIT_RUN_AGAIN", "EXIT_STILL_RUNNING", "VARIABLES", "CommandLimits", "Exec"]
 
 EXIT_RUN_AGAIN = 75
-"""Exit status of the command: nothing was done, and it may be run again."""
+"""From `exec_command`: the command did nothing, and may be run again."""
 
 EXIT_STILL_RUNNING = 3
-"""Exit status of the observe command: the maintenance is still running."""
+"""From `exec_observe_command`: the maintenance is still running."""
 
 EXIT_NEVER_BEGUN = 4
-"""Exit status of the observe command: nothing was begun under that id."""
+"""From `exec_observe_command`: the maintenance was never begun."""
 
 VARIABLES = {
     "FOREWARN_MAINTENANCE_ID": "id of the maintenance",
     "FOREWARN_TYPE": "Freeze, Reboot, Redeploy, Preempt or Terminate, as announced",
-    "FOREWARN_IMPACT": "actual impact; differs from the announced type only if a Reboot turns out to be a Freeze",
+    "FOREWARN_IMPACT": "type to carry out: the announced type. Exception: for a Reboot that was scheduled with "
+    "--impact Freeze, the value is Freeze (the VMs are only paused)",
     "FOREWARN_VMS": "names of the VMs, separated by spaces",
     "FOREWARN_HOSTS": "names of the hosts of these VMs, separated by spaces",
-    "FOREWARN_DURATION_S": "announced duration in seconds; 0 for no interruption, -1 for unknown",
+    "FOREWARN_DURATION_S": "announced duration of the impact in seconds; 0 for no interruption, -1 for unknown",
     "FOREWARN_DESCRIPTION": "description shown to the VMs",
     "FOREWARN_CAUSE": "cause, such as host-maintenance",
     "FOREWARN_NOT_BEFORE": "NotBefore, RFC 3339",
@@ -106,8 +106,7 @@ class Exec:
         limits: CommandLimits | None = None,
     ) -> None:
         if not command:
-            msg = "the actuator exec needs a command: set exec_command"
-            raise ConfigError(msg, setting="exec_command")
+            raise ConfigError("the actuator exec needs a command: set exec_command", setting="exec_command")
         self._command = tuple(command)
         self._folder = folder
         self._observe_command = tuple(observe_command or ())
@@ -129,12 +128,10 @@ class Exec:
         """Check that the commands exist and that the folder is writable."""
         for command in (self._command, self._observe_command, self._abort_command):
             if command and shutil.which(command[0]) is None:
-                msg = f"cannot find the program {command[0]}, or it is not executable"
-                raise ActuatorError(msg)
+                raise ActuatorError(f"cannot find the program {command[0]}, or it is not executable")
         self._make_folder()
         if not os.access(self._folder, os.W_OK | os.X_OK):
-            msg = f"the folder {self._folder} is not writable"
-            raise ActuatorError(msg)
+            raise ActuatorError(f"the folder {self._folder} is not writable")
 
     async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
         """Run the command unless a run exists that must not be repeated; `observe` reports later failures."""
@@ -284,21 +281,20 @@ class Exec:
 
         A claimed maintenance without a run would be taken for lost by the replica that continues it.
         """
-        start = partial(
-            run.begin,
-            command,
-            environment=_add_trace(build_environment(maintenance, os.environ)),
-            stdin=encode_maintenance(maintenance),
-            deadline_s=deadline.total_seconds(),
-            output_size_bytes_max=self._limits.output_size_bytes_max,
-            number=run.read_number() + 1,
-            begin_before_s=begin_before_s,
-        )
+        number = run.read_number() + 1
 
         def make_room_and_start() -> None:
             run.delete_record(may_replace)
             prune_runs(self._folder, self._limits.runs_max)
-            start()
+            run.begin(
+                command,
+                environment=_add_trace(build_environment(maintenance, os.environ)),
+                stdin=encode_maintenance(maintenance),
+                deadline_s=deadline.total_seconds(),
+                output_size_bytes_max=self._limits.output_size_bytes_max,
+                number=number,
+                begin_before_s=begin_before_s,
+            )
 
         await asyncio.shield(asyncio.to_thread(make_room_and_start))
 
@@ -307,8 +303,7 @@ class Exec:
         while (state := run.read_state()) is CommandRunState.RUNNING:  # noqa: ASYNC110 - as in `abort`
             await asyncio.sleep(_POLL_S)
         if state is not CommandRunState.ENDED:
-            msg = f"{command[0]} was begun, but its outcome is unknown"
-            raise ActuatorError(msg)
+            raise ActuatorError(f"{command[0]} was begun, but its outcome is unknown")
         return run.read_outcome()
 
     def _get_run(self, maintenance: Maintenance, suffix: str = "") -> CommandRun:
@@ -320,8 +315,7 @@ class Exec:
             make_private_folder(self._folder)
             restrict_to_owner(self._folder)
         except OSError as error:
-            msg = f"cannot create the folder {self._folder}: {error.strerror}"
-            raise ActuatorError(msg) from error
+            raise ActuatorError(f"cannot create the folder {self._folder}: {error.strerror}") from error
 
 
 def build_environment(maintenance: Maintenance, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -68,13 +68,8 @@ class CommandOutcome:
     is_stopped: bool
     output: str
 
-    @property
-    def last_line(self) -> str:
-        """Last line of the output that is not blank; ``""`` if there is none."""
-        return next((line for text in reversed(self.output.splitlines()) if (line := make_printable(text))), "")
-
     def explain_failure(self, label: str, deadline_s: float) -> str:
-        """Return the cause of a failure in one line."""
+        """Return the cause of a failure in one line, with the last line of the output that is not blank."""
         if self.is_late:
             how = f"{label} took longer than {deadline_s:g} s and was ended"
         elif self.is_stopped:
@@ -83,7 +78,8 @@ class CommandOutcome:
             how = f"{label} was ended by {_signal_name(-self.status)}"
         else:
             how = f"{label} ended with exit status {self.status}"
-        return f"{how}: {self.last_line}" if self.last_line else how
+        last = next((line for text in reversed(self.output.splitlines()) if (line := make_printable(text))), "")
+        return f"{how}: {last}" if last else how
 
 
 class CommandRun:
@@ -124,8 +120,7 @@ class CommandRun:
         try:
             lock = self._create_locked_folder({"input": stdin, "number": str(number).encode()})
         except OSError as error:
-            msg = f"cannot use the folder {self.folder.parent}: {error.strerror}"
-            raise ActuatorError(msg) from error
+            raise ActuatorError(f"cannot use the folder {self.folder.parent}: {error.strerror}") from error
         if lock is None:
             return
         arguments = [str(self.folder), str(deadline_s), str(output_size_bytes_max), str(begin_before_s), *command]
@@ -179,8 +174,7 @@ class CommandRun:
             known: Any = json.loads((self.folder / "result").read_bytes())
             return CommandOutcome(**known)
         except (OSError, ValueError, TypeError) as error:
-            msg = f"cannot read {self.folder / 'result'}: {type(error).__name__}"
-            raise ActuatorError(msg) from error
+            raise ActuatorError(f"cannot read {self.folder / 'result'}: {type(error).__name__}") from error
 
     def read_number(self) -> int:
         """Return the number of the run as given to `begin`; 0 if there was none."""

@@ -58,8 +58,7 @@ def _make_webhook(settings: Settings) -> Actuator:
     from forewarn.actuators.webhook import Webhook  # noqa: PLC0415 - only what is chosen
 
     if settings.webhook_secret_file is None:
-        msg = "the actuator webhook needs a secret: set webhook_secret_file"
-        raise ConfigError(msg, setting="webhook_secret_file")
+        raise ConfigError("the actuator webhook needs a secret: set webhook_secret_file", setting="webhook_secret_file")
     return Webhook(
         settings.webhook_url,
         read_token(settings.webhook_secret_file),

@@ -108,15 +108,6 @@ def read_destinations(text: str) -> dict[str, Destination]:
     return read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _VmProgress:
-    """Progress of one VM of a maintenance; `until` is the time of the next check, None if it is over."""
-
-    until: datetime | None = None
-    is_impacted: bool = False
-    paused_s: float | None = None
-
-
 class Libvirt:
     """Carries maintenances out on the domains of one or several libvirts.
 
@@ -223,13 +214,13 @@ class Libvirt:
     async def _drive_vms(self, maintenance: Maintenance) -> Progress:
         """Drive each VM as far as it goes now. Failures are raised last, so that none keeps another VM suspended."""
         results = await self._run_for_each_vm(maintenance, self._drive_vm)
-        parts = [part for part in results if isinstance(part, _VmProgress)]
-        waiting = [part.until for part in parts if part.until is not None]
+        parts = [part for part in results if isinstance(part, Progress)]
+        waiting = [part.check_at for part in parts if part.check_at is not None]
         is_impacted = any(part.is_impacted for part in parts)
         if waiting:
             return Progress(is_impacted=is_impacted, check_at=min(waiting))
         _raise_first_error(results)
-        pauses = [part.paused_s for part in parts if part.paused_s is not None]
+        pauses = [part.impact_s for part in parts if part.impact_s is not None]
         return Progress(is_impacted=True, is_complete=True, impact_s=max(pauses, default=None))
 
     async def _run_for_each_vm(
@@ -240,7 +231,7 @@ class Libvirt:
 
     # Steps of one VM
 
-    async def _drive_vm(self, maintenance: Maintenance, claim: Claim) -> _VmProgress:
+    async def _drive_vm(self, maintenance: Maintenance, claim: Claim) -> Progress:
         terms, way = self._get_timings(maintenance), self._choose_procedure(maintenance, claim)
         migration = self._migrations.get((maintenance.id, claim.vm))
         # A migration that waits for its connection shows no job in libvirt yet, and must not be taken for a failed one.
@@ -260,21 +251,20 @@ class Libvirt:
                     await self._move_definition(claim)
                 case DomainAction.MIGRATE:
                     self._start_migration(maintenance, claim)
-                    return _VmProgress(until=self._clock.now() + terms.check_every)
+                    return Progress(check_at=self._clock.now() + terms.check_every)
                 case DomainAction.FAIL:
                     raise ActuationFailed(self._explain_failed_migration(maintenance, claim))
                 case _:
                     return self._make_progress(maintenance, claim, found)
-        msg = f"cannot move vm {claim.vm}: it keeps reappearing at {self._get_home_uri(claim.host)}"
-        raise ActuatorError(msg)
+        raise ActuatorError(f"cannot move vm {claim.vm}: it keeps reappearing at {self._get_home_uri(claim.host)}")
 
-    def _make_progress(self, maintenance: Maintenance, claim: Claim, found: DomainResult) -> _VmProgress:
+    def _make_progress(self, maintenance: Maintenance, claim: Claim, found: DomainResult) -> Progress:
         entry = found.entry
         if found.action is DomainAction.NOTHING:
             self._migrations.pop((maintenance.id, claim.vm), None)
-            return _VmProgress(is_impacted=True, paused_s=None if entry is None else entry.paused_s)
+            return Progress(is_impacted=True, is_complete=True, impact_s=None if entry is None else entry.paused_s)
         is_impacted = entry is not None and entry.step not in _NOT_YET
-        return _VmProgress(until=found.until, is_impacted=is_impacted)
+        return Progress(is_impacted=is_impacted, check_at=found.until)
 
     async def _perform_steps(self, maintenance: Maintenance, claim: Claim, next_step: _Decide) -> DomainResult | None:
         """Run the steps at home, or at the destination; None if it is at neither."""
@@ -298,7 +288,7 @@ class Libvirt:
                 return found
         return None
 
-    def _handle_absence(self, maintenance: Maintenance, claim: Claim, *, is_wanted: bool) -> _VmProgress:
+    def _handle_absence(self, maintenance: Maintenance, claim: Claim, *, is_wanted: bool) -> Progress:
         """Handle a missing domain: either that was intended, or it has vanished.
 
         Raises:
@@ -306,9 +296,8 @@ class Libvirt:
         """
         is_stop = self._choose_procedure(maintenance, claim) is Procedure.STOP
         if is_wanted or (is_stop and maintenance.impacted_at is not None):
-            return _VmProgress(is_impacted=True)
-        msg = f"vm {claim.vm} is not a domain of {' or '.join(self._list_uris(claim.host))}"
-        raise ActuatorError(msg)
+            return Progress(is_impacted=True, is_complete=True)
+        raise ActuatorError(f"vm {claim.vm} is not a domain of {' or '.join(self._list_uris(claim.host))}")
 
     async def _abort_vm(self, maintenance: Maintenance, claim: Claim) -> None:
         await self._perform_steps(maintenance, claim, decide_abort)
@@ -321,7 +310,7 @@ class Libvirt:
             msg = f"vm {claim.vm} is being moved from {claim.host}, which no longer has a destination: set it again"
             raise ActuatorError(msg)
         home = self._get_connection(self._get_home_uri(claim.host), claim.vm)
-        xml = await home.run_job(partial(_export_definition, name=claim.vm))
+        xml = await home.run_job(partial(export_definition, name=claim.vm))
         # None means that an earlier call has undefined it here already.
         if xml is not None:
             # In this order, so that a crash in between leaves the VM defined at both places and not at none.
@@ -403,14 +392,8 @@ def _continue_domain(  # noqa: PLR0913 - the parameters of `perform_steps`
             )  # vanished between two calls
         raise
     entry = found.entry
-    is_measured = entry is None or entry.paused_s is not None
-    if (
-        found.action is DomainAction.NOTHING
-        and entry is not None
-        and entry.procedure is Procedure.MIGRATE
-        and is_moved
-        and not is_measured
-    ):
+    has_arrived = found.action is DomainAction.NOTHING and is_moved
+    if has_arrived and entry is not None and entry.procedure is Procedure.MIGRATE and entry.paused_s is None:
         return replace(found, entry=record_downtime(session, domain, entry))
     return found
 
@@ -425,11 +408,6 @@ def _read_domain_record(session: LibvirtSession, *, name: str, id: str) -> Domai
         if session.means_absence(error):
             return None
         raise
-
-
-def _export_definition(session: LibvirtSession, *, name: str) -> str | None:
-    domain = session.find_domain(name)
-    return None if domain is None else export_definition(session, domain)
 
 
 def _raise_first_error(results: list[T | BaseException]) -> None:

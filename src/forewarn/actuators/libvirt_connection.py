@@ -90,8 +90,7 @@ def load_libvirt() -> Any:  # noqa: ANN401 - the library has no types
             try:
                 library = importlib.import_module("libvirt")
             except ImportError as error:
-                msg = "libvirt's library for Python is missing: pip install 'forewarn[libvirt]'"
-                raise ConfigError(msg) from error
+                raise ConfigError("libvirt's library for Python is missing: pip install 'forewarn[libvirt]'") from error
             library.registerErrorHandler(lambda *_: None, None)  # errors are raised as well; stderr is for our log
             # libvirt requires this before the first connection; later ones only would have keepalive and events.
             library.virEventRegisterDefaultImpl()
@@ -118,8 +117,7 @@ def open_connection(uri: str) -> Connect:
     try:
         connect: Connect = library.open(uri)
     except library.libvirtError as error:
-        msg = f"cannot connect to libvirt at {uri}: {make_printable(str(error))}"
-        raise ActuatorError(msg) from error
+        raise ActuatorError(f"cannot connect to libvirt at {uri}: {make_printable(str(error))}") from error
     with contextlib.suppress(library.libvirtError):  # a local driver has no peer that could die
         connect.setKeepAlive(_KEEPALIVE_S, _KEEPALIVE_COUNT)
     return connect
@@ -190,7 +188,7 @@ class LibvirtConnection:
         worker = self._worker or self._start_worker()
         loop = asyncio.get_running_loop()
         job: _Job[T] = _Job(work, loop.create_future(), partial(self._start_deadline, worker))
-        worker.queue_job(job)
+        worker.jobs.put(job)
         return await job.future
 
     def _start_deadline(self, worker: _Worker, job: _Job[Any]) -> None:
@@ -209,8 +207,7 @@ class LibvirtConnection:
     def _start_worker(self) -> _Worker:
         self._hanging = [worker for worker in self._hanging if worker.is_alive()]
         if len(self._hanging) >= HANGING_MAX:
-            msg = f"libvirt at {self.uri} does not answer: {HANGING_MAX} calls hang"
-            raise ActuatorError(msg)
+            raise ActuatorError(f"libvirt at {self.uri} does not answer: {HANGING_MAX} calls hang")
         self._worker = _Worker(self.uri)
         self._worker.start()
         return self._worker
@@ -219,7 +216,7 @@ class LibvirtConnection:
         """Close the connection once the queued jobs have ended; one that hangs is abandoned."""
         worker, self._worker = self._worker, None
         if worker is not None:
-            worker.queue_job(None)
+            worker.jobs.put(None)
             # Polled, since `join` would block the event loop.
             for _ in range(round(_JOIN_S / _LOOK_S)):
                 if not worker.is_alive():
@@ -247,13 +244,9 @@ class _Job(Generic[T]):
         self._call_in_loop(self._on_turn, self)
         return True
 
-    def report_result(self, result: T) -> None:
-        """On the thread: report the result."""
-        self._call_in_loop(self._finish, result, None)
-
-    def report_failure(self, error: BaseException) -> None:
-        """On the thread: report the failure."""
-        self._call_in_loop(self._finish, None, error)
+    def report(self, result: T | None, error: BaseException | None = None) -> None:
+        """On the thread: report the result, or the failure."""
+        self._call_in_loop(self._finish, result, error)
 
     def set_failure(self, error: BaseException) -> None:
         """In the loop: fail the job, unless it is done."""
@@ -275,37 +268,37 @@ class _Job(Generic[T]):
 
 
 class _Worker(threading.Thread):
-    """The thread of a line, with its connection. It does not keep the process alive."""
+    """The thread of a line, with its connection. It does not keep the process alive.
+
+    Attributes:
+        jobs: Queue of its jobs; None ends the thread after the jobs before it.
+    """
 
     def __init__(self, uri: str) -> None:
         super().__init__(name=f"forewarn-libvirt {uri}", daemon=True)
         self._uri = uri
-        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._connect: Connect | None = None
         self._is_abandoned = threading.Event()
-
-    def queue_job(self, job: _Job[Any] | None) -> None:
-        """Queue a job; None to end after the queued jobs."""
-        self._jobs.put(job)
 
     def abandon(self) -> None:
         """In the loop: refuse the waiting jobs, and end once the current one returns."""
         self._is_abandoned.set()
         with contextlib.suppress(queue.Empty):
             while True:
-                job = self._jobs.get_nowait()
+                job = self.jobs.get_nowait()
                 if job is not None:
                     job.set_failure(ActuatorError(f"libvirt at {self._uri} did not answer the previous call"))
-        self._jobs.put(None)
+        self.jobs.put(None)
 
     def run(self) -> None:
         """Run one job after the other."""
-        while (job := self._jobs.get()) is not None:
+        while (job := self.jobs.get()) is not None:
             if job.start_turn():
                 try:
-                    job.report_result(self._run_job(job.work))
+                    job.report(self._run_job(job.work))
                 except BaseException as error:  # noqa: BLE001 - it is passed to the caller
-                    job.report_failure(error)
+                    job.report(None, error)
         self._close_connection()
 
     def _run_job(self, work: Callable[[LibvirtSession], T]) -> T:
@@ -319,8 +312,7 @@ class _Worker(threading.Thread):
             except library.libvirtError as error:
                 # On a working connection the error is libvirt's answer; only a broken connection is worth a second try.
                 if is_last or self._is_connected():
-                    msg = f"libvirt at {self._uri}: {make_printable(str(error))}"
-                    raise ActuatorError(msg) from error
+                    raise ActuatorError(f"libvirt at {self._uri}: {make_printable(str(error))}") from error
         raise AssertionError  # pragma: no cover - the second time returns or raises
 
     def _is_connected(self) -> bool:

@@ -147,8 +147,7 @@ def perform_steps(  # noqa: PLR0913 - the target, and three inputs of the decisi
             # The next round would begin the migration again, although its time is over.
             if decision.action is DomainAction.GIVE_UP:
                 return DomainResult(action=DomainAction.FAIL, entry=after)
-    msg = f"vm {domain.name()} keeps changing"
-    raise ActuatorError(msg)
+    raise ActuatorError(f"vm {domain.name()} keeps changing")
 
 
 _ACTS: dict[DomainAction, Callable[[Domain], int]] = {
@@ -176,10 +175,11 @@ def _prepare_domain(session: LibvirtSession, domain: Domain, entry: DomainEntry)
             _set_metadata(session, domain, None, namespace)
 
 
-def export_definition(session: LibvirtSession, domain: Domain) -> str:
-    """Return the domain's complete XML with its secrets, for the destination."""
-    library = session.library
-    return domain.XMLDesc(library.VIR_DOMAIN_XML_INACTIVE | library.VIR_DOMAIN_XML_SECURE)
+def export_definition(session: LibvirtSession, name: str) -> str | None:
+    """Return the domain's complete XML with its secrets, for the destination; None if there is no such domain."""
+    library, domain = session.library, session.find_domain(name)
+    flags = library.VIR_DOMAIN_XML_INACTIVE | library.VIR_DOMAIN_XML_SECURE
+    return None if domain is None else domain.XMLDesc(flags)
 
 
 def define_domain(session: LibvirtSession, xml: str) -> None:
@@ -198,8 +198,7 @@ def undefine_copy(session: LibvirtSession, name: str) -> None:
     if domain is None:
         return
     if domain.isActive():
-        msg = f"vm {name} was started on {session.connect.getHostname()} during its move"
-        raise ActuatorError(msg)
+        raise ActuatorError(f"vm {name} was started on {session.connect.getHostname()} during its move")
     library = session.library
     session.ensure_wanted()
     try:

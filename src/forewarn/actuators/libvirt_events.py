@@ -86,16 +86,10 @@ async def follow_domains(uri: str, on_event: Callable[[DomainEvent], None], reco
         await asyncio.sleep(reconnect_s)
 
 
-async def keep_declared(  # noqa: PLR0913 - three of them are pauses
-    uri: str,
-    declare: Declare,
-    host_name: str = "",
-    *,
-    settle_s: float = SETTLE_S,
-    again_s: float = AGAIN_S,
-    retry_s: float = RECONNECT_S,
+async def keep_declared(
+    uri: str, declare: Declare, host_name: str = "", *, settle_s: float = SETTLE_S, retry_s: float = RECONNECT_S
 ) -> None:
-    """Declare the VMs of a libvirt whenever they change, until cancelled.
+    """Declare the VMs of one libvirt host whenever they change, until cancelled.
 
     A read or a declaration that fails is retried; the last declared state remains until then.
 
@@ -104,7 +98,6 @@ async def keep_declared(  # noqa: PLR0913 - three of them are pauses
         declare: Callback that gets all VMs, also if nothing has changed.
         host_name: Name of the host; empty for the name that libvirt reports.
         settle_s: Pause between an event and the next read.
-        again_s: Maximum pause between two declarations.
         retry_s: Pause between a failure and the next try.
 
     Raises:
@@ -119,7 +112,7 @@ async def keep_declared(  # noqa: PLR0913 - three of them are pauses
             has_news.clear()
             try:
                 await declare(*await asyncio.to_thread(read_host, uri, host_name))
-                pause_s = again_s
+                pause_s = AGAIN_S
             except (ConfigError, Unauthorized):
                 raise
             except ForewarnError as error:

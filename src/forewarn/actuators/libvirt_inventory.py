@@ -71,8 +71,7 @@ def read_host(uri: str, host_name: str = "") -> tuple[str, HostDeclarationIn]:
             for d in connect.listAllDomains()
         )
     except library.libvirtError as error:
-        msg = f"libvirt at {uri}: {make_printable(str(error))}"
-        raise ActuatorError(msg) from error
+        raise ActuatorError(f"libvirt at {uri}: {make_printable(str(error))}") from error
     finally:
         with contextlib.suppress(library.libvirtError):
             connect.close()
@@ -102,8 +101,7 @@ def _declare_vm(vm: str, xml: str, host: str, scopes: dict[str, ScopeIn]) -> VmI
     # Refused instead of ignored: a misspelled `scope` would make the VM standalone.
     if unknown:
         expected = ", ".join(sorted(_ATTRIBUTES))
-        msg = f"domain {vm}: unknown metadata attribute {unknown[0]!r}: expected one of {expected}"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"domain {vm}: unknown metadata attribute {unknown[0]!r}: expected one of {expected}")
     kind = members.pop("kind", "availability-set")
     if "scope" in members:
         scope = _validate_model(ScopeIn, f"domain {vm}: scope {members['scope']}", name=members["scope"], kind=kind)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from forewarn.core.model import Maintenance
-from forewarn.wire.control import MaintenanceOut
+from forewarn.wire.control_response import MaintenanceOut
 
 __all__ = ["REASON_LENGTH_MAX", "describe_maintenance", "encode_maintenance", "make_printable"]
 

@@ -43,19 +43,10 @@ class Simulate:
 
     async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
         """Return the simulated progress."""
-        return self._simulate_progress(maintenance, now)
+        return await self.observe(maintenance, now)
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
         """Return the simulated progress; it begins with the start of the maintenance."""
-        return self._simulate_progress(maintenance, now)
-
-    async def abort(self, maintenance: Maintenance, now: datetime) -> None:
-        """Do nothing: there is nothing to stop."""
-
-    async def close(self) -> None:
-        """Do nothing: there is nothing to release."""
-
-    def _simulate_progress(self, maintenance: Maintenance, now: datetime) -> Progress:
         started_at = maintenance.started_at or now
         impact_at = started_at + self._impact_after
         complete_at = None if self._complete_after is None else started_at + self._complete_after
@@ -63,3 +54,9 @@ class Simulate:
             return Progress(check_at=impact_at)
         is_complete = complete_at is not None and now >= complete_at
         return Progress(is_impacted=True, is_complete=is_complete, check_at=None if is_complete else complete_at)
+
+    async def abort(self, maintenance: Maintenance, now: datetime) -> None:
+        """Do nothing: there is nothing to stop."""
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing to release."""

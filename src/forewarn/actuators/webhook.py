@@ -18,7 +18,6 @@ import hashlib
 import hmac
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Annotated, Literal
@@ -59,12 +58,6 @@ class _ProgressAnswer(BaseModel):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _HttpResponse:
-    status: int
-    body: bytes
-
-
 class Webhook:
     """Delegates maintenances to a service behind a URL.
 
@@ -92,8 +85,7 @@ class Webhook:
     ) -> None:
         self._url = _parse_url(url)
         if not secret:
-            msg = "the webhook needs a secret: set webhook_secret_file"
-            raise ConfigError(msg, setting="webhook_secret_file")
+            raise ConfigError("the webhook needs a secret: set webhook_secret_file", setting="webhook_secret_file")
         self._secret = secret.encode()
         self._deadline_s = deadline.total_seconds()
         self._answer_size_bytes_max = answer_size_bytes_max
@@ -114,7 +106,7 @@ class Webhook:
     async def check(self) -> None:
         """Ask about a maintenance that does not exist: the answer must be 404 or a valid document."""
         reply = await self._send_request("GET", self._build_url(_CHECK_ID))
-        if reply.status != HTTPStatus.NOT_FOUND:
+        if reply.status_code != HTTPStatus.NOT_FOUND:
             self._decode_answer(reply)
 
     async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
@@ -126,14 +118,13 @@ class Webhook:
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress | None:
         """GET the progress; None for 404: nothing was begun."""
         reply = await self._send_request("GET", self._build_url(maintenance.id))
-        return None if reply.status == HTTPStatus.NOT_FOUND else self._read_progress(reply, now)
+        return None if reply.status_code == HTTPStatus.NOT_FOUND else self._read_progress(reply, now)
 
     async def abort(self, maintenance: Maintenance, now: datetime) -> None:  # noqa: ARG002 - the contract's
         """DELETE the maintenance."""
         reply = await self._send_request("DELETE", self._build_url(maintenance.id))
-        if reply.status not in _IS_GONE:
-            msg = f"{self._label} answered {reply.status} to DELETE; expected 200, 202, 204 or 404"
-            raise ActuatorError(msg)
+        if reply.status_code not in _IS_GONE:
+            raise ActuatorError(f"{self._label} answered {reply.status_code} to DELETE; expected 200, 202, 204 or 404")
 
     async def close(self) -> None:
         """Close the connections."""
@@ -147,7 +138,7 @@ class Webhook:
 
     async def _send_request(
         self, method: str, url: httpx.URL, body: bytes = b"", headers: Mapping[str, str] | None = None
-    ) -> _HttpResponse:
+    ) -> httpx.Response:
         """Send one request, and read its answer up to the limit.
 
         Raises:
@@ -155,20 +146,18 @@ class Webhook:
         """
         signed = body or f"{method} {url.raw_path.decode('ascii')}".encode()
         stamp = sign_request(self._secret, signed, math.floor(self._clock.now().timestamp()))
+        traceparent = TRACEPARENT.get()
+        trace = {"traceparent": traceparent} if traceparent else {}
         try:
             async with asyncio.timeout(self._deadline_s):
-                return await self._send_and_read(
-                    method, url, body, {SIGNATURE: stamp} | _make_trace_headers() | dict(headers or {})
-                )
+                return await self._send_and_read(method, url, body, {SIGNATURE: stamp} | trace | dict(headers or {}))
         except TimeoutError as error:
-            msg = f"{self._label} did not fully answer {method} within {self._deadline_s:g} s"
-            raise ActuatorError(msg) from error
+            raise ActuatorError(f"{self._label} did not fully answer {method} within {self._deadline_s:g} s") from error
         except UNANSWERED as error:
             words = make_printable(describe_error(error))
-            msg = f"{self._label} did not answer {method}: {words}"
-            raise ActuatorError(msg) from error
+            raise ActuatorError(f"{self._label} did not answer {method}: {words}") from error
 
-    async def _send_and_read(self, method: str, url: httpx.URL, body: bytes, headers: dict[str, str]) -> _HttpResponse:
+    async def _send_and_read(self, method: str, url: httpx.URL, body: bytes, headers: dict[str, str]) -> httpx.Response:
         if self._client is None:
             # The deadline of the whole call comes before this time-out. An uncompressed answer cannot expand beyond the
             # size limit.
@@ -185,11 +174,10 @@ class Webhook:
                 received += chunk
                 # Raising within the block closes the connection, so the rest of the answer is not read.
                 if len(received) > self._answer_size_bytes_max:
-                    msg = f"{self._label} answered with more than {self._answer_size_bytes_max} bytes"
-                    raise ActuatorError(msg)
-        return _HttpResponse(response.status_code, bytes(received))
+                    raise ActuatorError(f"{self._label} answered with more than {self._answer_size_bytes_max} bytes")
+        return httpx.Response(response.status_code, content=bytes(received))
 
-    def _read_progress(self, reply: _HttpResponse, now: datetime) -> Progress:
+    def _read_progress(self, reply: httpx.Response, now: datetime) -> Progress:
         """Return the progress in an answer.
 
         Raises:
@@ -197,7 +185,7 @@ class Webhook:
             ActuatorError: The service does not know, or the answer is invalid.
         """
         # 202 needs no body: the service has accepted the maintenance and has no progress yet.
-        if reply.status == HTTPStatus.ACCEPTED:
+        if reply.status_code == HTTPStatus.ACCEPTED:
             return Progress(check_at=now + self._check_every)
         answer = self._decode_answer(reply)
         match answer.state:
@@ -209,29 +197,22 @@ class Webhook:
             case "completed":
                 return Progress(is_impacted=answer.impacted is not False, is_complete=True, impact_s=answer.impact_s)
             case "failed":
-                msg = f"{self._label} failed: {make_printable(answer.reason) or 'no reason given'}"
-                raise ActuationFailed(msg)
+                raise ActuationFailed(f"{self._label} failed: {make_printable(answer.reason) or 'no reason given'}")
             case "unknown":
                 msg = f"{self._label} reports an unknown state: {make_printable(answer.reason) or 'no reason given'}"
                 raise ActuatorError(msg)
 
-    def _decode_answer(self, reply: _HttpResponse) -> _ProgressAnswer:
-        if reply.status not in _IS_ANSWER:
-            msg = f"{self._label} answered {reply.status}; expected 200, 201 or 202"
-            raise ActuatorError(msg)
+    def _decode_answer(self, reply: httpx.Response) -> _ProgressAnswer:
+        if reply.status_code not in _IS_ANSWER:
+            raise ActuatorError(f"{self._label} answered {reply.status_code}; expected 200, 201 or 202")
         try:
-            return _ProgressAnswer.model_validate_json(reply.body)
+            return _ProgressAnswer.model_validate_json(reply.content)
         except ValidationError as error:
             fault = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in fault["loc"])
             words = f"{where}: {fault['msg']}" if where else fault["msg"]
-            msg = make_printable(f"{self._label} answered {reply.status} with an invalid body: {words}")
+            msg = make_printable(f"{self._label} answered {reply.status_code} with an invalid body: {words}")
             raise ActuatorError(msg) from error
-
-
-def _make_trace_headers() -> dict[str, str]:
-    traceparent = TRACEPARENT.get()
-    return {"traceparent": traceparent} if traceparent else {}
 
 
 def sign_request(secret: bytes, signed: bytes, at_s: int) -> str:
@@ -252,6 +233,5 @@ def _parse_url(url: str) -> httpx.URL:
     except (httpx.InvalidURL, TypeError, ValueError):
         parsed = httpx.URL("")
     if parsed.scheme not in {"http", "https"} or not parsed.host:
-        msg = "the webhook URL must begin with https:// or http://: set webhook_url"
-        raise ConfigError(msg, setting="webhook_url")
+        raise ConfigError("the webhook URL must begin with https:// or http://: set webhook_url", setting="webhook_url")
     return parsed

@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from forewarn.agent.agreement import ApprovalVerdict, PeerReport, PeerState, may_approve
-from forewarn.agent.configuration import Configuration, find_time_zone, merge_live_settings, to_local
+from forewarn.agent.configuration import Configuration, find_time_zone, merge_live_settings
 from forewarn.agent.decision_executor import DecisionExecutor
 from forewarn.agent.judgement import (
     Action,
@@ -188,7 +188,7 @@ class Agent:
         return self._saved_states
 
     def _match_rule(self, event: Event, now: datetime) -> Rule:
-        return find_first_match(self._rules, event, self.vm, to_local(now, self._zone))
+        return find_first_match(self._rules, event, self.vm, now.astimezone(self._zone))
 
     # Commands of operators
 
@@ -227,8 +227,7 @@ class Agent:
         """
         ids = self._schedule_retries(record for record in self._find_records(event_id) if record.gone_at is not None)
         if not ids:
-            msg = f"the recovery of event {event_id} did not fail" if event_id else "no recovery has failed"
-            raise NotFound(msg)
+            raise NotFound(f"the recovery of event {event_id} did not fail" if event_id else "no recovery has failed")
         return ids
 
     def retry_failed_steps(self, event_id: str | None) -> list[str]:
@@ -250,7 +249,7 @@ class Agent:
             return ids
         if event_id and not meant:
             msg = f"there is no event {event_id}"
-        elif any(record.failed_steps for record in meant):
+        elif any(record.has_failed(step) for record in meant for step in record.runs):
             msg = "too late to retry the failed steps: the event has moved on, or NotBefore is near"
         else:
             msg = f"no step of event {event_id} has failed" if event_id else "no step has failed"
@@ -366,7 +365,8 @@ class Agent:
         self.last_answer_at = self._clock.now()
         # Kept on the loop's clock as well, because `is_ready` measures a span, and the wall clock may be set in it.
         self._last_answer_s = asyncio.get_running_loop().time()
-        self.metrics.count_answer(self.last_answer_at)
+        self.metrics.polls["ok"] += 1
+        self.metrics.last_poll_at = self.last_answer_at
         if self.last_error:
             _log.info("the metadata endpoint answers again")
             self.last_error = ""
@@ -383,7 +383,7 @@ class Agent:
             self._update_records()
 
     def _record_failed_poll(self, failure: PollFailed) -> None:
-        self.metrics.count_failed_poll()
+        self.metrics.polls["failed"] += 1
         self.last_error = failure.error.message
         if failure.failures & (failure.failures - 1) == 0:  # the first, second, fourth, eighth ... in a row
             _log.warning("%s (%d in a row)", failure.error.message, failure.failures)
@@ -481,12 +481,12 @@ class Agent:
             case ReportUnprepared():
                 # Without this mark the judgement would ask for the report again, and so would an agent that restarts.
                 self._registry.update_record(event_id, is_reported_unprepared=True)
-                self.metrics.count_unprepared_event(record.event.type)
+                self.metrics.unprepared_events[record.event.type] += 1
                 _log.warning("event %s started before this VM was prepared", event_id, extra=build_log_fields(record))
             case ForgetEvent():
                 finished = self._registry.remove_record(event_id, self.now())
                 self._wait_reasons.pop(event_key(event_id), None)
-                self.metrics.count_ended_event(record.event.type, finished.outcome)
+                self.metrics.ended_events[record.event.type, finished.outcome] += 1
                 _log.info("event %s is finished: %s", event_id, finished.outcome, extra=build_log_fields(record))
         return effect
 
@@ -495,5 +495,5 @@ class Agent:
         try:
             self._registry.save()
         except OSError as error:
-            self.metrics.count_failed_save()
+            self.metrics.save_failures += 1
             _log.error("cannot write the state file: %s", error.strerror)

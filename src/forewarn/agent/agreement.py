@@ -64,17 +64,19 @@ class TogetherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Agreement between the VMs of one event.
 
     Attributes:
-        mode: ``each``: any VM that is ready approves for all; ``leader``: the first in Resources; ``primary`` and
-            ``secondary``: one of a pair, and its backup; ``all-prepared``: the leader, when all have reported that they
-            are prepared.
-        secondary_after: Time that a secondary waits for its primary once it is ready.
-        secondary_sources: Sources of the events that a secondary approves (R103).
-        deadline: ``all-prepared``: time from the first sight of an event until it is approved without the VMs that have
-            not reported.
-        stagger: Delay of each further VM before it approves in place of one that does not.
-        listen: Address on which this agent answers its peers.
-        peers: URL of each of the other VMs, by its name.
-        secret_file: Path of the file with the secret that all of them share.
+        mode: Which VM approves. ``each``: every VM approves as soon as it is ready. ``leader``: the first VM in
+            `Resources` approves. ``primary``: this VM approves. ``secondary``: this VM approves if its primary does
+            not. ``all-prepared``: the first VM in `Resources` approves when all VMs have reported that they are
+            prepared.
+        secondary_after: ``secondary``: how long this VM, when prepared, waits for its primary to approve.
+        secondary_sources: ``secondary``: sources of the events that this VM approves.
+        deadline: ``all-prepared``: maximum time to wait until all VMs have reported that they are prepared, counted
+            from the moment when this VM first sees the event. After this time, the event is approved even if reports
+            are missing, but not if another VM reports that it holds the event back.
+        stagger: ``all-prepared``: if a VM does not approve, the next VM in `Resources` approves after this delay.
+        listen: Address on which this agent answers the agents of the other VMs.
+        peers: Table with the name and the URL of each other VM.
+        secret_file: Path of the file with the secret that this VM shares with its `peers`.
     """
 
     mode: Literal["each", "leader", "primary", "secondary", "all-prepared"] = "leader"
@@ -95,13 +97,11 @@ class TogetherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         if self.mode == "all-prepared":
             for key in ("listen", "peers", "secret_file"):
                 if not getattr(self, key):
-                    msg = f"'all-prepared' needs listen, peers and secret_file; {key} is missing"
-                    raise InvalidValue(msg, "mode")
+                    raise InvalidValue(f"'all-prepared' needs listen, peers and secret_file; {key} is missing", "mode")
         for key in ("secondary_after", "deadline", "stagger"):
             if getattr(self, key) > _SPAN_MAX:
                 given = format_duration(getattr(self, key))
-                msg = f"{given} is out of range: expected at most {format_duration(_SPAN_MAX)}"
-                raise InvalidValue(msg, key)
+                raise InvalidValue(f"{given} is out of range: expected at most {format_duration(_SPAN_MAX)}", key)
         self._check_addresses()
 
     def _check_addresses(self) -> None:
@@ -111,8 +111,7 @@ class TogetherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             except ConfigError as error:
                 raise InvalidValue(error.message, "listen") from error
         if len(self.peers) > _PEERS_MAX:
-            msg = f"too many peers: {len(self.peers)}, expected at most {_PEERS_MAX}"
-            raise InvalidValue(msg, "peers")
+            raise InvalidValue(f"too many peers: {len(self.peers)}, expected at most {_PEERS_MAX}", "peers")
         for name, url in self.peers.items():
             try:
                 check_url(url)

@@ -46,8 +46,7 @@ class Duration(timedelta):
             raise ValueError(msg)  # noqa: TRY004 - msgspec turns a ValueError into its own
         span = parse_duration(value)
         if span < timedelta(0):
-            msg = f"{value!r} is negative"
-            raise ValueError(msg)
+            raise ValueError(f"{value!r} is negative")
         return cls(seconds=span.total_seconds())
 
 

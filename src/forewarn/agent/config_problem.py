@@ -44,13 +44,13 @@ def describe_problem(error: msgspec.ValidationError, content: dict[str, Any], ex
         keys += error.__cause__.keys
     elif misfit := _MISFIT.fullmatch(said):
         if path.endswith(_VALUE_OF_TABLE):
-            keys.append(_find_misfit_key(_look_up_value(content, keys), misfit[1]))
-        said = _describe_misfit(_find_type(content, expected_type, keys), _look_up_value(content, keys), keys)
+            keys.append(_find_misfit_key(_look_up(content, expected_type, keys)[1], misfit[1]))
+        said = _describe_misfit(*_look_up(content, expected_type, keys), keys)
     elif missing := _MISSING.fullmatch(said):
-        kind = _find_inner_type(_find_type(content, expected_type, keys), _look_up_value(content, keys), missing[1])
+        kind = _find_inner_type(*_look_up(content, expected_type, keys), missing[1])
         said = f"{missing[1]} is missing: expected {_describe_type(kind)}"
     elif unknown := _UNKNOWN.fullmatch(said):
-        names = _list_keys(_narrow_union(_find_type(content, expected_type, keys), _look_up_value(content, keys)))
+        names = _list_keys(_narrow_union(*_look_up(content, expected_type, keys)))
         # For a key at the top itself, the advice to move it there would make no sense.
         said = _describe_unknown_key(unknown[1], names, _list_keys(inspect.type_info(expected_type)) if keys else ())
         keys.append(unknown[1])
@@ -141,29 +141,22 @@ def _format_path(keys: _Keys) -> str:
 # Lookups in the content and in the expected types
 
 
-def _look_up_value(content: Any, keys: _Keys) -> Any:  # noqa: ANN401 - parsed TOML
-    """Return the value at that path; None if there is none."""
-    for key in keys:
-        try:
-            content = content[key]
-        except (LookupError, TypeError):
-            return None
-    return content
-
-
 def _find_misfit_key(table: dict[str, Any], got: str) -> str:
     """Return the key of the value that msgspec means; it reports only the type."""
     names = {bool: "bool", int: "int", float: "float", list: "array", dict: "object"}
     return next((key for key, value in table.items() if names.get(type(value), type(value).__name__) == got), "")
 
 
-def _find_type(content: Any, expected_type: type, keys: _Keys) -> inspect.Type | None:  # noqa: ANN401 - parsed TOML
-    """Return the type that is expected at that path; None if no value is."""
+def _look_up(content: Any, expected_type: type, keys: _Keys) -> tuple[inspect.Type | None, Any]:  # noqa: ANN401 - parsed TOML
+    """Return the type expected at that path, None if no value is, and the value there, None if there is none."""
     kind: inspect.Type | None = inspect.type_info(expected_type)
     for key in keys:
         kind = _find_inner_type(kind, content, key)
-        content = _look_up_value(content, [key])
-    return kind
+        try:
+            content = content[key]
+        except (LookupError, TypeError):
+            content = None
+    return kind, content
 
 
 def _find_inner_type(kind: inspect.Type | None, content: Any, key: str | int) -> inspect.Type | None:  # noqa: ANN401 - parsed TOML

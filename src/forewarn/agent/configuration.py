@@ -6,7 +6,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
@@ -32,7 +32,6 @@ __all__ = [
     "parse_configuration",
     "read_config_text",
     "read_listen_settings",
-    "to_local",
 ]
 
 LIVE_KEYS = ("rule", "timezone", "margin", "events_max", "history_max", "log_level")
@@ -75,26 +74,33 @@ def default_state_file() -> Path:
 class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of the agent.
 
+    Spec: R94, R97, R106, X1.
+
     Attributes:
-        endpoint: URL of the metadata endpoint; ``discover`` looks for it with DHCP option 245 (R94).
-        name: This VM's name in Resources; if empty, the endpoint is asked.
-        scale_set: Name of the scale set, to derive this VM's name from its host name when the endpoint does not give it
-            (R106).
-        source_address: Local address to send requests from; if empty, the system chooses it.
-        poll_interval: Interval between polls, where the endpoint does not hold requests (R97).
-        wait: Time for which the endpoint is asked to hold a request (X1); 0s polls only.
-        state_file: Path of the state that survives restarts; if empty, the system's place for it.
-        listen: Address for /metrics, /healthz, /readyz, /drainz, `agent status` and `agent approve`; empty for none.
-        log_file: Path of the log; if empty, stderr, which systemd puts into the journal.
-        log_level: Lowest level that is logged.
+        endpoint: URL of the metadata endpoint. With ``discover``, the agent looks for the endpoint with DHCP
+            option 245.
+        name: This VM's name, as in the `Resources` of events; if not set, the agent asks the endpoint for the name.
+        scale_set: Name of the scale set. If the endpoint does not give this VM's name, the agent derives the name from
+            the scale set and the host name.
+        source_address: Local address to send requests from; if not set, the system chooses the address.
+        poll_interval: Interval between polls, if the endpoint supports no long polls.
+        wait: Maximum duration of a long poll: the endpoint holds the request until something changes. With ``0s``, the
+            agent makes no long polls.
+        state_file: Path of the file with the state that survives restarts; if not set, the default path of the system.
+        listen: Address for /metrics, /healthz, /readyz, /drainz, `agent status` and `agent approve`; an
+            empty string disables them.
+        log_file: Path of the log file; if not set, the log goes to stderr, which systemd puts into the journal.
+        log_level: Lowest level of messages that are logged.
         timezone: Time zone of the rules' windows: ``local``, or a name like ``Europe/Oslo``.
-        margin: Time before NotBefore by which the steps before an approval must end.
-        output_size_bytes_max: Maximum size of a hook's output that is kept.
-        events_max: Maximum number of events handled at the same time; more are only logged.
+        margin: Safety margin: how long before `NotBefore` the agent stops the steps `prepare` and `before-approval`, if
+            they are still running.
+        output_size_bytes_max: Maximum number of bytes that the agent keeps of a hook's standard output. The same
+            maximum applies separately to standard error. If the output is longer, the agent keeps the end.
+        events_max: Maximum number of events that the agent handles at the same time; further events are only logged.
         history_max: Number of finished events that `agent status` shows.
-        dry_run: True to do everything but approvals and hooks.
-        together: Agreement between the VMs of one event.
-        rule: The rules; the first that matches decides.
+        dry_run: True to only log the hooks, handlers and approvals that the agent would carry out.
+        together: How the VMs of one event agree on which of them approves; see `[together]` below.
+        rule: The rules; the first rule that matches an event decides what the agent does.
     """
 
     endpoint: str = DEFAULT_URL
@@ -138,8 +144,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         _check_number("events_max", self.events_max, 1, 10_000)
         _check_number("history_max", self.history_max, 0, 10_000)
         if len(self.rule) > _RULES_MAX:
-            msg = f"too many rules: expected at most {_RULES_MAX}"
-            raise InvalidValue(msg, "rule", _RULES_MAX)
+            raise InvalidValue(f"too many rules: expected at most {_RULES_MAX}", "rule", _RULES_MAX)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -166,14 +171,12 @@ def _check_address(text: str) -> None:
     try:
         ip_address(text)
     except ValueError as error:
-        msg = f"{text!r} is not an IP address: expected for example 10.0.0.4"
-        raise ValueError(msg) from error
+        raise ValueError(f"{text!r} is not an IP address: expected for example 10.0.0.4") from error
 
 
 def _check_path(text: str) -> None:
     if "\0" in text:
-        msg = "a path cannot contain a NUL character"
-        raise ValueError(msg)
+        raise ValueError("a path cannot contain a NUL character")
 
 
 def _check_span(key: str, value: Duration, ends: tuple[Duration, Duration]) -> None:
@@ -190,7 +193,7 @@ def _check_number(key: str, value: int, least: int, most: int) -> None:
 
 
 def find_time_zone(name: str) -> tzinfo | None:
-    """Return the time zone of that name; None for this machine's own.
+    """Return the time zone of that name for `datetime.astimezone`; None for this machine's own.
 
     Raises:
         ValueError: There is no such time zone.
@@ -202,8 +205,7 @@ def find_time_zone(name: str) -> tzinfo | None:
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, LookupError) as error:
-        msg = f"{name!r} is not a time zone: expected 'local' or for example 'Europe/Oslo'"
-        raise ValueError(msg) from error
+        raise ValueError(f"{name!r} is not a time zone: expected 'local' or for example 'Europe/Oslo'") from error
 
 
 def load_configuration(path: Path) -> Configuration:
@@ -229,18 +231,15 @@ def read_config_text(path: Path) -> str:
         msg = f"configuration file {path} does not exist: create it, or name another file with --config"
         raise ConfigError(msg) from error
     except OSError as error:
-        msg = f"cannot read the configuration {path}: {error.strerror}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     if len(content) > _SIZE_BYTES_MAX:
-        msg = f"{path} is larger than {_SIZE_BYTES_MAX} bytes"
-        raise ConfigError(msg)
+        raise ConfigError(f"{path} is larger than {_SIZE_BYTES_MAX} bytes")
     try:
         # Editors on Windows may begin the file with a byte order mark.
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        msg = f"{path}: not valid UTF-8, which TOML requires (at line {line})"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{path}: not valid UTF-8, which TOML requires (at line {line})") from error
 
 
 def parse_configuration(text: str, source: str = "configuration") -> Configuration:
@@ -264,8 +263,7 @@ def parse_configuration(text: str, source: str = "configuration") -> Configurati
         # Imported only when needed: an idle agent must not hold what only errors use.
         from forewarn.agent.config_problem import describe_problem
 
-        msg = f"{source}: {describe_problem(error, content, Configuration)}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{source}: {describe_problem(error, content, Configuration)}") from error
 
 
 def merge_live_settings(current: Configuration, loaded: Configuration) -> tuple[Configuration, tuple[str, ...]]:
@@ -291,10 +289,4 @@ def read_listen_settings(text: str) -> Configuration:
         # Other keys are ignored: `agent status` must reach an agent that runs with the previous, valid file.
         return convert({key: content[key] for key in ("listen", "state_file") if key in content}, Configuration)
     except (ValueError, RecursionError) as error:
-        msg = "cannot read the agent's address from the configuration"
-        raise ConfigError(msg) from error
-
-
-def to_local(moment: datetime, zone: tzinfo | None) -> datetime:
-    """Convert the time to that zone; None for this machine's own."""
-    return moment.astimezone(zone)
+        raise ConfigError("cannot read the agent's address from the configuration") from error

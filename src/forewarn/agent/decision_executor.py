@@ -102,7 +102,7 @@ class DecisionExecutor:
         if self._step_tasks.get(event_key(event_id)) is task:
             del self._step_tasks[event_key(event_id)]
         # A task that is cancelled before its first turn never enters `_run_step`, which would record the failure.
-        run = self._registry[event_id].get_run(step) if event_id in self._registry else None
+        run = self._registry[event_id].runs.get(step) if event_id in self._registry else None
         if run is not None and run.state is StepRunState.STOPPING and not self._is_closed:
             self._registry.update_run(event_id, step, state=StepRunState.FAILED, ended_at=self._now())
             self.report_failure(event_id, step, run.reason)
@@ -132,7 +132,7 @@ class DecisionExecutor:
             _log.exception("event %s: step %s failed unexpectedly", event_id, step)
             state, reason = StepRunState.FAILED, f"{type(error).__name__}: {error}"
         has_succeeded = state is StepRunState.DONE
-        self._metrics.count_step(step, loop.time() - began_s, has_succeeded=has_succeeded)
+        self._metrics.steps[step.value, "done" if has_succeeded else "failed"].add(loop.time() - began_s)
         self._registry.update_run(
             event_id,
             step,
@@ -161,8 +161,7 @@ class DecisionExecutor:
         self._save()
         # A handler that acted without a saved memory could not restore the original state after a crash.
         if self._registry.is_dirty:
-            msg = "cannot write the state file"
-            raise HookFailed(msg)
+            raise HookFailed("cannot write the state file")
 
     def report_failure(self, event_id: str, step: EventStep, reason: str) -> None:
         """Report a failed step in the log, and through the rule's alert hooks."""
@@ -194,7 +193,7 @@ class DecisionExecutor:
         except EndpointError as error:
             failure = error.message
         if failure:
-            self._metrics.count_failed_approval()
+            self._metrics.approval_failures += 1
             _log.warning("event %s: the approval was not accepted: %s", event_id, failure)
         if event_id not in self._registry or self._registry[event_id].seen_at != seen_at:
             return  # It is over, and its id now belongs to another event.
@@ -213,6 +212,6 @@ class DecisionExecutor:
             self._registry.update_record(
                 event_id, approval=ApprovalState.ACCEPTED, approved_at=self._now(), approval_failures=0
             )
-            self._metrics.count_approval((self._now() - record.seen_at).total_seconds())
+            self._metrics.approvals.add((self._now() - record.seen_at).total_seconds())
             _log.info("event %s is approved", event_id, extra=build_log_fields(record))
         self._wake()

@@ -58,14 +58,15 @@ class _Collector(Collector):
         yield events
         waiting = [r.event.not_before for r in records if r.gone_at is None and r.event.not_before is not None]
         notice = GaugeMetricFamily(
-            "forewarn_agent_notice_left_seconds", "Time until the earliest NotBefore; absent if no event has one."
+            "forewarn_agent_notice_left_seconds",
+            "Time until the earliest NotBefore; absent if no event has a NotBefore.",
         )
         if waiting:
             notice.add_metric([], (min(waiting) - self._metrics.now()).total_seconds())
         yield notice
         yield GaugeMetricFamily(
             "forewarn_agent_drained",
-            "1 while this VM should get no work.",
+            "1 while this VM should get no work, else 0.",
             value=float(any(record.rule.drains_vm for record in records)),
         )
 
@@ -92,7 +93,7 @@ class _Collector(Collector):
         yield steps
         yield HistogramMetricFamily(
             "forewarn_agent_approval_seconds",
-            "Time from first seeing an event to its accepted approval.",
+            "Time from the first sight of an event until the endpoint accepts its approval.",
             buckets=_cumulate_buckets(metrics.approvals),
             sum_value=metrics.approvals.sum_s,
         )

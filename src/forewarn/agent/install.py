@@ -72,8 +72,8 @@ ExecReload=/bin/kill -HUP $MAINPID
 # For growing pauses (systemd 254 or newer), set RestartSteps=6 and RestartMaxDelaySec=1min in a drop-in.
 Restart=on-failure
 RestartSec=3s
-# The clock of the VM has moved on when a freeze ends. Three minutes, half of which may have passed before it began,
-# outlast any freeze.
+# The VM's clock includes a freeze, in which the agent cannot report to systemd. The agent reports every 90 s, so at
+# least 90 s are left when a freeze begins: longer than any freeze.
 WatchdogSec=3min
 # SIGTERM goes only to the agent, which ends its hooks within 4 s. All remaining processes are then killed, also after a
 # crash of the agent, so that a hook never runs twice at the same time. So background processes of a hook end with the
@@ -82,7 +82,7 @@ KillMode=mixed
 TimeoutStopSec=15s
 # With endpoint = "discover", the agent is ready only after a DHCP server has answered, which may take 3 min 30 s.
 TimeoutStartSec=5min
-# Log lines carry their own priority. Output without one is the reason why the agent could not run.
+# Log lines carry their own priority. Output without a priority is an error: it explains why the agent could not run.
 SyslogLevel=err
 # Active events, and the token for `forewarn agent status`.
 StateDirectory=forewarn
@@ -116,9 +116,9 @@ ProtectKernelTunables=yes
 ProtectControlGroups=yes
 # Protects /usr and /boot, but not /etc and /var, which hold files that drain a load balancer or nginx.
 ProtectSystem=yes
-# All of these give the agent its own mount namespace. There, umount would succeed without any effect on the rest of the
-# system, so it is forbidden: use `systemctl stop data.mount` instead. Containers, `ip netns exec` and programs from
-# snaps also mount, and need the drop-in above.
+# The Protect options give the agent its own mount namespace. There, umount would succeed without any effect on the rest
+# of the system, so it is forbidden: use `systemctl stop data.mount` instead. Containers, `ip netns exec` and programs
+# from snaps also mount, and need the drop-in above.
 SystemCallFilter=~@clock @cpu-emulation @debug @module @mount @obsolete @raw-io @swap
 SystemCallErrorNumber=EPERM
 SystemCallArchitectures=native
@@ -175,11 +175,9 @@ def render_unit(python: str, config: Path, user: str | None) -> str:
     """
     # systemd expands nothing in the path of the program, so an escaped $$ would stay as it is there.
     if not Path(python).is_absolute() or "$" in python:
-        msg = f"cannot use the interpreter {python!r} in a unit: expected an absolute path without $"
-        raise ConfigError(msg)
+        raise ConfigError(f"cannot use the interpreter {python!r} in a unit: expected an absolute path without $")
     if user is not None and not _USER_NAME.fullmatch(user):
-        msg = f"{user!r} is not a valid user name"
-        raise ConfigError(msg)
+        raise ConfigError(f"{user!r} is not a valid user name")
     command = " ".join(map(_quote_word, (python, "-m", "forewarn.agent", "--config", str(config))))
     return _UNIT_TEXT.format(command=command, user=_AS_USER.format(user=user) if user else _AS_ROOT)
 
@@ -191,8 +189,7 @@ def _quote_word(text: str) -> str:
         ConfigError: The word cannot be written in a unit.
     """
     if not text.isprintable():
-        msg = f"cannot use the path {text!r} in a unit: it contains a non-printable character"
-        raise ConfigError(msg)
+        raise ConfigError(f"cannot use the path {text!r} in a unit: it contains a non-printable character")
     if _PLAIN_WORD.fullmatch(text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") + '"'
@@ -292,12 +289,10 @@ def _check_systemd(run: Run, fallback_command: str) -> None:
     try:
         state = run(["systemctl", "is-system-running"]).output.strip()
     except OSError as error:
-        msg = f"systemd is not available (systemctl: {error.strerror}){hint}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"systemd is not available (systemctl: {error.strerror}){hint}") from error
     # In a container, systemctl may be installed while systemd does not run. Every other state, even degraded, is fine.
     if state in {"", "offline", "unknown"}:
-        msg = f"this machine was not booted with systemd (systemctl reports {state or 'nothing'!r}){hint}"
-        raise ConfigError(msg)
+        raise ConfigError(f"this machine was not booted with systemd (systemctl reports {state or 'nothing'!r}){hint}")
 
 
 def _run_systemctl(run: Run, *arguments: str) -> None:
@@ -312,8 +307,7 @@ def _run_systemctl(run: Run, *arguments: str) -> None:
         lines = [line for line in ran.errors.splitlines() if line.strip() and not line.startswith("Created symlink")]
         said = f": {lines[0].strip()}" if lines else ""
         hint = f"; see `journalctl -u {UNIT} -n 20`" if UNIT in arguments else ""
-        msg = f"systemctl {' '.join(arguments)} ended with status {ran.status}{said}{hint}"
-        raise ConfigError(msg)
+        raise ConfigError(f"systemctl {' '.join(arguments)} ended with status {ran.status}{said}{hint}")
 
 
 def _find_group_id(user: str | None) -> int:
@@ -345,8 +339,7 @@ def _explain_os_error(operation: str) -> Iterator[None]:
         yield
     except OSError as error:
         hint = ": run the command as root, for example with sudo" if isinstance(error, PermissionError) else ""
-        msg = f"cannot {operation}: {error.strerror}{hint}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"cannot {operation}: {error.strerror}{hint}") from error
 
 
 def _read_file(path: Path) -> str | None:

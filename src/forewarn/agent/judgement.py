@@ -85,14 +85,14 @@ class Judgement:
     """Decision about one event: an action, or a reason to wait.
 
     Attributes:
+        reason: Reason in words, for `agent status` and the log.
         action: Action to take; None to wait.
         judge_again_at: Time at which time alone may change the judgement; None if it cannot.
-        reason: Reason in words, for `agent status` and the log.
     """
 
-    action: Action | None
-    judge_again_at: datetime | None
     reason: str
+    action: Action | None = None
+    judge_again_at: datetime | None = None
 
 
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
@@ -129,8 +129,9 @@ def judge_record(
         if in_the_way is not None:
             # Preparation is given up at the cutoff, so the judgement changes then. Undoing has no deadline.
             until = cutoff if step is EventStep.PREPARE and record.started_at is None else None
-            return _decide_wait(
-                f"step {in_the_way.running_step} of event {in_the_way.event.id} uses the same handler", until
+            return Judgement(
+                f"step {in_the_way.running_step} of event {in_the_way.event.id} uses the same handler",
+                judge_again_at=until,
             )
     return judgement
 
@@ -210,28 +211,20 @@ def _compute_cutoff(not_before: datetime | None, margin: timedelta) -> datetime 
     return None if not_before is None else not_before - min(margin, not_before - _BEGINNING)
 
 
-def _decide_wait(reason: str, until: datetime | None = None) -> Judgement:
-    return Judgement(None, until, reason)
-
-
-def _decide_action(action: Action, reason: str) -> Judgement:
-    return Judgement(action, None, reason)
-
-
 def _judge_preparation(record: EventRecord, now: datetime, cutoff: datetime | None) -> Judgement | None:
     """Decide what is left to do before the approval; None if nothing is."""
     is_late = cutoff is not None and now >= cutoff
     if record.running_step is not None:
         # A step is stopped only once: it may still be within its grace period.
         if is_late and not record.is_stopping:
-            return _decide_action(StopStep(record.running_step, "NotBefore is near"), "no time is left")
-        return _decide_wait(f"step {record.running_step} is running", None if is_late else cutoff)
+            return Judgement("no time is left", StopStep(record.running_step, "NotBefore is near"))
+        return Judgement(f"step {record.running_step} is running", judge_again_at=None if is_late else cutoff)
     if not record.rule.has_preparation or record.is_done(EventStep.PREPARE) or record.has_failed(EventStep.PREPARE):
         return None
     if is_late:
         # Recorded as failed, so that alert hooks report it, and `on_failure` decides about the approval.
-        return _decide_action(GiveUpStep(EventStep.PREPARE, "NotBefore is near"), "no time is left to prepare")
-    return _decide_action(BeginStep(EventStep.PREPARE), "it is announced")
+        return Judgement("no time is left to prepare", GiveUpStep(EventStep.PREPARE, "NotBefore is near"))
+    return Judgement("it is announced", BeginStep(EventStep.PREPARE))
 
 
 def _judge_approval(  # noqa: PLR0911 - one return for each reason to wait
@@ -239,7 +232,7 @@ def _judge_approval(  # noqa: PLR0911 - one return for each reason to wait
 ) -> Judgement:
     """Decide what to do about the approval, now that preparation has ended."""
     if record.approval is ApprovalState.ACCEPTED:
-        return _decide_wait("approved; it starts when all have approved, or at NotBefore")
+        return Judgement("approved; it starts when all have approved, or at NotBefore")
     # An operator's approval overrides the rule and the peers, but not the hooks before the approval.
     if record.by_hand_at is None:
         objection = _find_objection(record, cutoff, check_agreement)
@@ -249,18 +242,18 @@ def _judge_approval(  # noqa: PLR0911 - one return for each reason to wait
     if record.rule.before_approval and not record.is_done(EventStep.BEFORE_APPROVAL):
         has_failed = record.has_failed(EventStep.BEFORE_APPROVAL)
         if not has_failed and (cutoff is None or now < cutoff):
-            return _decide_action(BeginStep(EventStep.BEFORE_APPROVAL), "the approval is due")
+            return Judgement("the approval is due", BeginStep(EventStep.BEFORE_APPROVAL))
         if record.rule.on_failure == "hold" and record.by_hand_at is None:
             what = "a before-approval hook failed" if has_failed else "no time is left for before-approval hooks"
             retry = "; fix it, then run `forewarn agent retry`" if has_failed else ""
-            return _decide_wait(f"held: {what}{retry}; it starts at NotBefore")
+            return Judgement(f"held: {what}{retry}; it starts at NotBefore")
     # No time limit is needed: the request has one, and its task then records ACCEPTED or NONE.
     if record.approval is ApprovalState.SENDING:
-        return _decide_wait("sending the approval")
+        return Judgement("sending the approval")
     # A time further ahead comes from a clock that has been set back since.
     if record.approve_again_at is not None and now < record.approve_again_at <= now + _RETRY_MAX:
-        return _decide_wait("the endpoint did not accept the approval; retrying", record.approve_again_at)
-    return _decide_action(SendApproval(), "ready")
+        return Judgement("the endpoint did not accept the approval; retrying", judge_again_at=record.approve_again_at)
+    return Judgement("ready", SendApproval())
 
 
 _UNWILLING = {
@@ -273,34 +266,34 @@ def _find_objection(record: EventRecord, cutoff: datetime | None, check_agreemen
     """Return the reason not to approve yet; None if there is none."""
     rule = record.rule
     if rule.approve in _UNWILLING:
-        return _decide_wait(_UNWILLING[rule.approve])
+        return Judgement(_UNWILLING[rule.approve])
     if record.has_failed(EventStep.PREPARE) and rule.on_failure == "hold":
-        return _decide_wait("held: preparation failed; fix it, then run `forewarn agent retry`; it starts at NotBefore")
+        return Judgement("held: preparation failed; fix it, then run `forewarn agent retry`; it starts at NotBefore")
     verdict = check_agreement(record, cutoff)
-    return None if verdict.may_approve else _decide_wait(verdict.reason, verdict.ask_again_at)
+    return None if verdict.may_approve else Judgement(verdict.reason, judge_again_at=verdict.ask_again_at)
 
 
 def _judge_started(record: EventRecord) -> Judgement:
     rule = record.rule
     # Reported before a late preparation begins, because its success would hide that the VM was not ready in time.
     if rule.has_preparation and not record.is_done(EventStep.PREPARE) and not record.is_reported_unprepared:
-        return _decide_action(ReportUnprepared(), "it started before this VM was prepared")
+        return Judgement("it started before this VM was prepared", ReportUnprepared())
     if record.running_step is not None:
-        return _decide_wait(f"started; step {record.running_step} is running")
+        return Judgement(f"started; step {record.running_step} is running")
     # The impact may still come, and others may follow (R80), so a late drain is better than none.
     if _can_still_prepare(record):
-        return _decide_action(BeginStep(EventStep.PREPARE), "it started before this VM was prepared")
-    run = record.get_run(EventStep.STARTED)
+        return Judgement("it started before this VM was prepared", BeginStep(EventStep.PREPARE))
+    run = record.runs.get(EventStep.STARTED)
     # Hooks run in any case. Handlers hear of the start only if they may have changed something.
     has_work = bool(rule.started or (rule.handlers and record.has_begun_to_prepare))
     if has_work and (run is None or run.state is StepRunState.INTERRUPTED):
-        return _decide_action(BeginStep(EventStep.STARTED), "it has started")
-    return _decide_wait("started; recovery begins when it is gone")
+        return Judgement("it has started", BeginStep(EventStep.STARTED))
+    return Judgement("started; recovery begins when it is gone")
 
 
 def _can_still_prepare(record: EventRecord) -> bool:
     """Return True if preparing never began or is to be run again; a failed preparation is not retried automatically."""
-    run = record.get_run(EventStep.PREPARE)
+    run = record.runs.get(EventStep.PREPARE)
     return record.rule.has_preparation and (run is None or run.tries == 0 or run.state is StepRunState.INTERRUPTED)
 
 
@@ -310,9 +303,9 @@ def _judge_gone(record: EventRecord) -> Judgement:
         # Undoing always runs to its end. Any other step has lost its purpose, and would work against the undoing.
         may_go_on = record.is_stopping or running in _UNDOING
         return (
-            _decide_wait(f"step {running} is running")
+            Judgement(f"step {running} is running")
             if may_go_on
-            else _decide_action(StopStep(running, "the event is gone"), "it is over")
+            else Judgement("it is over", StopStep(running, "the event is gone"))
         )
     # A final step once begun is kept: an answer to an approval may arrive later, and would change the choice.
     ended = next((step for step in (EventStep.RECOVER, EventStep.CANCELED) if step in record.runs), None)
@@ -322,14 +315,14 @@ def _judge_gone(record: EventRecord) -> Judgement:
             step is EventStep.RECOVER and record.rule.has_preparation and not record.is_done(EventStep.PREPARE)
         )
         if is_unprepared and not record.is_reported_unprepared:
-            return _decide_action(ReportUnprepared(), "it came and went before this VM was prepared")
-        return _decide_action(BeginStep(step) if _requires_step(record, step) else ForgetEvent(), "it is gone")
+            return Judgement("it came and went before this VM was prepared", ReportUnprepared())
+        return Judgement("it is gone", BeginStep(step) if _requires_step(record, step) else ForgetEvent())
     if record.is_done(ended):
-        return _decide_action(ForgetEvent(), "all steps are done")
+        return Judgement("all steps are done", ForgetEvent())
     # The record stays, and keeps a drained VM out of service on /drainz, because nothing has put it back yet.
     if record.has_failed(ended):
-        return _decide_wait(f"step {ended} failed; fix it, then run `forewarn agent retry`")
-    return _decide_action(BeginStep(ended), "it was interrupted")
+        return Judgement(f"step {ended} failed; fix it, then run `forewarn agent retry`")
+    return Judgement("it was interrupted", BeginStep(ended))
 
 
 def choose_final_step(record: EventRecord) -> EventStep:

@@ -180,8 +180,7 @@ async def _receive_request(
     try:
         parts = urlsplit(head.target.decode("latin-1"))
     except ValueError as error:
-        msg = "not a path"
-        raise h11.RemoteProtocolError(msg) from error
+        raise h11.RemoteProtocolError("not a path") from error
     return ListenerRequest(
         method=head.method.decode("latin-1"),
         path=parts.path,

@@ -47,8 +47,7 @@ def configure_logging(level: str, file: str = "", environment: Mapping[str, str]
                 file, maxBytes=_FILE_SIZE_BYTES_MAX, backupCount=_FILES_KEPT, encoding="utf-8"
             )
         except OSError as error:
-            msg = f"cannot write the log file {file}: {error.strerror}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"cannot write the log file {file}: {error.strerror}") from error
         # RotatingFileHandler would create the next file by the umask alone; `_rotate_file` gives it a stricter mode.
         rotating.rotator = _rotate_file
         handler = rotating

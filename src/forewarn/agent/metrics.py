@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -62,7 +62,7 @@ class AgentMetrics:
     Attributes:
         ended_events: Events that are over, by type and outcome.
         unprepared_events: Events that started before this VM was prepared, by type.
-        steps: Durations of steps, by step and outcome.
+        steps: Durations of steps, by step and ``done`` or ``failed``.
         approvals: Times from the first sight of an event to its accepted approval.
         approval_failures: Number of approvals that the endpoint did not accept.
         polls: Polls of the endpoint, by outcome.
@@ -77,7 +77,7 @@ class AgentMetrics:
         self.now = now
         self.ended_events: Counter[tuple[str, str]] = Counter()
         self.unprepared_events: Counter[str] = Counter()
-        self.steps: dict[tuple[str, str], DurationHistogram] = {}
+        self.steps: defaultdict[tuple[str, str], DurationHistogram] = defaultdict(DurationHistogram)
         self.approvals = DurationHistogram()
         self.approval_failures = 0
         # Present from the start, so that a rate can be computed for the first failure.
@@ -87,40 +87,7 @@ class AgentMetrics:
         self.reloads = Counter({"ok": 0, "failed": 0})
         self.is_config_current = True
 
-    def count_answer(self, at: datetime) -> None:
-        """Count an answer of the endpoint."""
-        self.polls["ok"] += 1
-        self.last_poll_at = at
-
-    def count_failed_poll(self) -> None:
-        """Count a poll without an answer, or without a document."""
-        self.polls["failed"] += 1
-
-    def count_step(self, step: EventStep, seconds: float, *, has_succeeded: bool) -> None:
-        """Count the end of a step."""
-        self.steps.setdefault((step.value, "done" if has_succeeded else "failed"), DurationHistogram()).add(seconds)
-
-    def count_approval(self, seconds: float) -> None:
-        """Count an accepted approval, and the time since the event was first seen."""
-        self.approvals.add(seconds)
-
-    def count_failed_approval(self) -> None:
-        """Count an approval that the endpoint did not accept."""
-        self.approval_failures += 1
-
-    def count_unprepared_event(self, event_type: str) -> None:
-        """Count an event that started before this VM was prepared."""
-        self.unprepared_events[event_type] += 1
-
-    def count_ended_event(self, event_type: str, outcome: str) -> None:
-        """Count an event on which no work is left."""
-        self.ended_events[event_type, outcome] += 1
-
     def count_reload(self, *, is_accepted: bool) -> None:
         """Count a reload of the configuration, accepted or not."""
         self.reloads["ok" if is_accepted else "failed"] += 1
         self.is_config_current = is_accepted
-
-    def count_failed_save(self) -> None:
-        """Count a failed write of the state file."""
-        self.save_failures += 1

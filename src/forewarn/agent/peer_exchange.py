@@ -91,11 +91,9 @@ def read_secret(path: Path) -> bytes:
             mode = os.fstat(file.fileno()).st_mode
             secret = file.read(_SECRET_BYTES_MAX + 1).strip()
     except OSError as error:
-        msg = f"cannot read the peers' secret {path}: {error.strerror}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"cannot read the peers' secret {path}: {error.strerror}") from error
     if sys.platform != "win32" and mode & _OTHERS_MAY:
-        msg = f"the peers' secret {path} is accessible to other users: run chmod 600 {path}"
-        raise ConfigError(msg)
+        raise ConfigError(f"the peers' secret {path} is accessible to other users: run chmod 600 {path}")
     if not _SECRET_BYTES_MIN <= len(secret) <= _SECRET_BYTES_MAX:
         msg = f"the peers' secret {path} has {len(secret)} bytes, expected {_SECRET_BYTES_MIN} to {_SECRET_BYTES_MAX}"
         raise ConfigError(msg)
@@ -302,8 +300,7 @@ class PeerExchange:
             raise _NoAnswer(msg) from error
         # A recorded answer to an earlier query also has a valid signature.
         if response.nonce != question.nonce:
-            msg = "its answer belongs to another query"
-            raise _NoAnswer(msg)
+            raise _NoAnswer("its answer belongs to another query")
         if response.refusal:
             raise _NoAnswer(response.refusal)
         return response

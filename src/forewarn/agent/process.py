@@ -29,6 +29,12 @@ _LOOK_S = 0.05
 _LABEL_LENGTH_MAX = 120
 _STDIN, _STDOUT, _STDERR = range(3)
 
+_OWN_GROUP: dict[str, Any] = {"start_new_session": True}
+"""Options that put a process into its own group, so that it can be ended with all its children."""
+
+if sys.platform == "win32":
+    _OWN_GROUP = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+
 
 async def run_process(
     command: Sequence[str] | str,
@@ -98,6 +104,7 @@ class _ProcessWatcher(asyncio.SubprocessProtocol):
     Attributes:
         has_ended: Set once the process has ended.
         is_silent: Set once no more output can come.
+        open_pipes: Descriptors of the pipes that are open.
     """
 
     def __init__(self, size_bytes_max: int) -> None:
@@ -105,7 +112,7 @@ class _ProcessWatcher(asyncio.SubprocessProtocol):
         self.is_silent = asyncio.Event()
         self._size_bytes_max = size_bytes_max
         self._kept = {_STDOUT: bytearray(), _STDERR: bytearray()}
-        self._open = {_STDIN, _STDOUT, _STDERR}
+        self.open_pipes = {_STDIN, _STDOUT, _STDERR}
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Keep the end of the output."""
@@ -115,17 +122,13 @@ class _ProcessWatcher(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's callback
         """Record that a pipe is closed; a command need not read its input."""
-        self._open.discard(fd)
-        if self._open <= {_STDIN}:
+        self.open_pipes.discard(fd)
+        if self.open_pipes <= {_STDIN}:
             self.is_silent.set()
 
     def process_exited(self) -> None:
         """Record the end of the process."""
         self.has_ended.set()
-
-    def is_open(self, fd: int) -> bool:
-        """Return True if that pipe is open."""
-        return fd in self._open
 
     def decode_output(self, fd: int) -> str:
         """Return the output of a stream that was kept."""
@@ -138,30 +141,17 @@ async def _start_process(
     loop = asyncio.get_running_loop()
     try:
         if isinstance(command, str):
-            transport, _ = await loop.subprocess_shell(
-                lambda: watcher, command, env=environment, **_build_group_options()
-            )
-            return transport
-        # Windows needs shutil.which to find a program by its extension as well.
-        program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
-        transport, _ = await loop.subprocess_exec(
-            lambda: watcher, program, *command[1:], env=environment, **_build_group_options()
-        )
+            starting = loop.subprocess_shell(lambda: watcher, command, env=environment, **_OWN_GROUP)
+        else:
+            # Windows needs shutil.which to find a program by its extension as well.
+            program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
+            starting = loop.subprocess_exec(lambda: watcher, program, *command[1:], env=environment, **_OWN_GROUP)
+        transport, _ = await starting
     # A ValueError means that an argument or a variable contains a NUL.
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        msg = f"cannot run {label}: {reason}"
-        raise HookFailed(msg) from error
+        raise HookFailed(f"cannot run {label}: {reason}") from error
     return transport
-
-
-def _build_group_options() -> dict[str, Any]:
-    """Return the options that put a process into its own group, so that it can be ended with all its children."""
-    if sys.platform == "win32":
-        options: dict[str, Any] = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-    else:
-        options = {"start_new_session": True}
-    return options
 
 
 def _write_stdin(transport: asyncio.SubprocessTransport, stdin: bytes) -> None:
@@ -175,7 +165,7 @@ def _write_stdin(transport: asyncio.SubprocessTransport, stdin: bytes) -> None:
 def _close_pipes(transport: asyncio.SubprocessTransport, watcher: _ProcessWatcher) -> None:
     """Close the pipes, including an input that was not read."""
     pipe = transport.get_pipe_transport(_STDIN)
-    if watcher.is_open(_STDIN) and isinstance(pipe, asyncio.WriteTransport):
+    if _STDIN in watcher.open_pipes and isinstance(pipe, asyncio.WriteTransport):
         # A closing pipe with nothing left to write is about to close; asyncio would close it a second time.
         is_closed_soon = pipe.is_closing() and not pipe.get_write_buffer_size()
         if not is_closed_soon:

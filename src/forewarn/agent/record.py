@@ -95,10 +95,6 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     memory: dict[str, dict[str, Any]] = {}
     looks: dict[str, int] = {}
 
-    def get_run(self, step: EventStep) -> StepRun | None:
-        """Return the result of that step; None until it is begun or given up."""
-        return self.runs.get(step)
-
     def is_done(self, step: EventStep) -> bool:
         """Return True if that step succeeded."""
         run = self.runs.get(step)
@@ -108,11 +104,6 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Return True if that step has failed."""
         run = self.runs.get(step)
         return run is not None and run.state is StepRunState.FAILED
-
-    @property
-    def failed_steps(self) -> tuple[EventStep, ...]:
-        """The steps that have failed."""
-        return tuple(step for step in self.runs if self.has_failed(step))
 
     @property
     def running_step(self) -> EventStep | None:
@@ -151,8 +142,7 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Time since which this VM is prepared; None until then."""
         if not self.rule.has_preparation:
             return self.seen_at
-        run = self.runs.get(EventStep.PREPARE)
-        return run.ended_at if run is not None and run.state is StepRunState.DONE else None
+        return self.runs[EventStep.PREPARE].ended_at if self.is_done(EventStep.PREPARE) else None
 
 
 class FinishedEvent(msgspec.Struct, frozen=True, kw_only=True):

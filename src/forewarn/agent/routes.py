@@ -76,8 +76,7 @@ class AgentRoutes:
     def _authorize(self, incoming: ListenerRequest) -> None:
         scheme, _, token = incoming.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self._token.encode()):
-            msg = "the agent's token is required: run the command as the user that the agent runs as"
-            raise Unauthorized(msg)
+            raise Unauthorized("the agent's token is required: run the command as the user that the agent runs as")
 
     def _report_readiness(self) -> ListenerReply:
         agent = self._agent
@@ -152,8 +151,7 @@ def _parse_event_id(body: bytes) -> str | None:
     # An empty id is rejected below, like a body of any other form.
     event_id = content.get("event_id") if isinstance(content, dict) else ""
     if event_id is not None and not (isinstance(event_id, str) and event_id):
-        msg = 'expected an empty body or {"event_id": "..."}'
-        raise InvalidRequest(msg)
+        raise InvalidRequest('expected an empty body or {"event_id": "..."}')
     return event_id
 
 

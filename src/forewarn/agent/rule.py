@@ -36,19 +36,19 @@ class EventStep(StrEnum):
     """A moment in the life of an event at which hooks run."""
 
     PREPARE = "prepare"
-    """The event is Scheduled, or it is Started and nothing was prepared: get ready."""
+    """The event is Scheduled, or it started before the agent prepared anything: prepare the VM."""
 
     BEFORE_APPROVAL = "before-approval"
     """Preparation is complete, and the approval is about to be sent."""
 
     STARTED = "started"
-    """The impact may happen at any moment."""
+    """The event has started: the impact may happen at any moment."""
 
     RECOVER = "recover"
-    """The event is over."""
+    """The event is over: put the VM back to work."""
 
     CANCELED = "canceled"
-    """The event is gone without having happened."""
+    """The event disappeared before `NotBefore`, neither approved nor started."""
 
     ALERT = "alert"
     """A step has failed."""
@@ -59,13 +59,14 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         command: Program and arguments, run without a shell.
-        shell: A line for the system's shell, instead of `command`.
-        webhook: URL that gets the payload by POST, instead of `command`.
+        shell: Command line for the system's shell, instead of `command`.
+        webhook: URL to which the agent posts a message, instead of `command`.
         headers: Headers of the webhook's request.
-        template: The service that the webhook belongs to: ``slack``, ``teams`` (a workflow's webhook) or ``discord``
-            get a message for people; ``forewarn`` sends the same JSON that commands read from standard input.
-        body: JSON to send instead, with placeholders like ``$event_type`` in its strings; values are escaped for
-            `template`.
+        template: Service behind the webhook. ``slack``, ``teams`` (a workflow's webhook) and ``discord`` get a message
+            for people. ``forewarn`` gets the JSON that commands read from standard input.
+        body: JSON to send instead of the message of `template`. The strings of this JSON may hold placeholders
+            like ``$event_type``. The agent escapes each placeholder's value as the service that `template` names
+            requires.
         timeout: Time limit for one attempt.
         retries: Number of further attempts after a failure.
         retry_delay: Pause before each further attempt.
@@ -88,14 +89,11 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             InvalidValue: The settings contradict each other, or the hook could never run.
         """
         if sum(map(bool, (self.command, self.shell, self.webhook))) != 1:
-            msg = "a hook needs exactly one of command, shell and webhook"
-            raise InvalidValue(msg)
+            raise InvalidValue("a hook needs exactly one of command, shell and webhook")
         if self.command and not self.command[0]:
-            msg = "a command must begin with the name of a program"
-            raise InvalidValue(msg, "command")
+            raise InvalidValue("a command must begin with the name of a program", "command")
         if "\0" in self.shell or any("\0" in argument for argument in self.command):
-            msg = "a command cannot contain a NUL character"
-            raise InvalidValue(msg, "shell" if self.shell else "command")
+            raise InvalidValue("a command cannot contain a NUL character", "shell" if self.shell else "command")
         if self.webhook and not _is_url(self.webhook):
             # The URL may hold a secret, so the message does not repeat it.
             msg = "expected a URL without user and password, for example https://example.com/maintenance"
@@ -103,29 +101,24 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         self._check_headers()
         self._check_body()
         if not 0 <= self.retries <= _RETRIES_MAX:
-            msg = f"{self.retries} is out of range: expected 0 to {_RETRIES_MAX}"
-            raise InvalidValue(msg, "retries")
+            raise InvalidValue(f"{self.retries} is out of range: expected 0 to {_RETRIES_MAX}", "retries")
         _check_timeout(self.timeout, "timeout")
 
     def _check_headers(self) -> None:
         if self.headers and not self.webhook:
-            msg = "only a webhook can have headers"
-            raise InvalidValue(msg, "headers")
+            raise InvalidValue("only a webhook can have headers", "headers")
         for name, value in self.headers.items():
             if _HEADER_NAME.fullmatch(name) is None or name.lower() in _OUR_HEADERS:
                 msg = f"{name!r} cannot be set" if name.lower() in _OUR_HEADERS else f"{name!r} is not a header name"
                 raise InvalidValue(msg, "headers", name)
             if value and _HEADER_VALUE.fullmatch(value) is None:
-                msg = "expected printable ASCII characters, without spaces around them"
-                raise InvalidValue(msg, "headers", name)
+                raise InvalidValue("expected printable ASCII characters, without spaces around them", "headers", name)
 
     def _check_body(self) -> None:
         if self.template != "forewarn" and not self.webhook:
-            msg = "only a webhook can have a template"
-            raise InvalidValue(msg, "template")
+            raise InvalidValue("only a webhook can have a template", "template")
         if self.body and not self.webhook:
-            msg = "only a webhook can have a body"
-            raise InvalidValue(msg, "body")
+            raise InvalidValue("only a webhook can have a body", "body")
         if self.body:
             try:
                 check_body(self.body)
@@ -152,8 +145,7 @@ def _is_url(url: str) -> bool:
 
 def _check_timeout(timeout: Duration, *keys: str | int) -> None:
     if not timeout:
-        msg = "expected more than 0s"
-        raise InvalidValue(msg, *keys)
+        raise InvalidValue("expected more than 0s", *keys)
 
 
 _Hooks: TypeAlias = tuple[tuple[str, ...] | Hook, ...]
@@ -164,25 +156,32 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A condition on events, and the response to those that match.
 
     Attributes:
-        name: Name for logs and `agent status`; if empty, it is made from the rule's position in the file.
-        types: Event types; empty for all.
-        sources: ``Platform``, ``User``; empty for all.
-        min_duration: Minimum expected impact; an unknown impact does not match.
-        max_duration: Maximum expected impact; an unknown impact does not match (R102).
-        description: Regular expression to search for in the description, ignoring case.
-        affects: ``me``: this VM is in Resources; ``others``: it is not; ``any``.
-        window: Times of the week at which the event must be first seen; empty for all.
-        approve: ``at-once``; ``when-prepared``; ``by-hand``, with `forewarn agent approve`; ``never``.
-        handlers: Built-in handlers: prepared in this order, before `prepare`; undone in reverse, after `recover`.
+        name: Name for logs and `agent status`; if not set, the rule's position in the file, such as ``rule 2``.
+        types: Event types that match; if not set, all types.
+        sources: Event sources that match, ``Platform`` or ``User``; if not set, both.
+        min_duration: Minimum expected duration of the impact; an unknown duration does not match.
+        max_duration: Maximum expected duration of the impact; an unknown duration does not match.
+        description: Regular expression that must match a part of the event's description; case is ignored.
+        affects: ``me``: events with this VM in `Resources` match; ``others``: events without this VM match; ``any``:
+            both match.
+        window: Times of the week. The rule matches only if the agent first sees the event during one of them. If not
+            set, the rule matches at any time.
+        approve: When the agent approves: ``at-once``, ``when-prepared``, ``by-hand`` (a person runs `forewarn agent
+            approve`) or ``never``.
+        handlers: Built-in handlers. To prepare, they run in this order, before the hooks of `prepare`. To recover,
+            they run in reverse order, after the hooks of `recover`.
         prepare: Hooks for an event that is Scheduled.
-        before_approval: Hooks just before the approval is sent.
+        before_approval: Hooks that run just before the approval is sent.
         started: Hooks for an event that has started.
         recover: Hooks for an event that is over.
-        canceled: Hooks for an event that was cancelled; if empty, those of `recover`.
+        canceled: Hooks for an event that was canceled; if not set, the hooks of `recover`.
         alert: Hooks for a failed step.
-        on_failure: Response to a failure before the approval: ``hold`` the approval, or ``approve`` anyway.
-        interrupted: Response to a step during which the agent was killed: ``run-again``, or ``mark`` it as failed.
-        drain: True if `/drainz` reports that this VM should get no work; if None, true if the rule prepares something.
+        on_failure: What the agent does if a step before the approval fails: ``hold`` the approval, or ``approve``
+            anyway.
+        interrupted: What the agent does with a step during which the agent was killed: ``run-again`` repeats the step,
+            ``mark`` marks the step as failed.
+        drain: True to let `/drainz` report, during the event, that this VM should get no work. If not set: true for
+            rules with `handlers` or `prepare`.
     """
 
     name: str = ""
@@ -215,15 +214,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             msg = "'at-once' does not wait for preparation: use 'when-prepared', or remove the preparation"
             raise InvalidValue(msg, "approve")
         if self.min_duration is not None and self.max_duration is not None and self.min_duration > self.max_duration:
-            msg = "greater than max_duration, so no event would match"
-            raise InvalidValue(msg, "min_duration")
+            raise InvalidValue("greater than max_duration, so no event would match", "min_duration")
         if self.description is not None:
             try:
                 re.compile(self.description, re.IGNORECASE)
             # `re` raises the latter two for huge repetition counts and for deep nesting.
             except (re.error, OverflowError, RecursionError) as error:
-                msg = f"not a valid regular expression: {error}"
-                raise InvalidValue(msg, "description") from error
+                raise InvalidValue(f"not a valid regular expression: {error}", "description") from error
         for place, handler in enumerate(self.handlers):
             # Checked here, because each handler's `__post_init__` would have to repeat it.
             _check_timeout(handler.timeout, "handlers", place, "timeout")

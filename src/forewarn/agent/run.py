@@ -107,15 +107,21 @@ async def _run_until_stopped(
         url = await _run_unless_stopped(stop, _find_endpoint(configuration))
         if url is None:
             return
+        pace = Pace(
+            poll_interval_s=configuration.poll_interval.total_seconds(), wait_s=configuration.wait.total_seconds()
+        )
         client = await stack.enter_async_context(
-            AsyncClient(url, source_address=configuration.source_address or None, pace=_build_pace(configuration))
+            AsyncClient(url, source_address=configuration.source_address or None, pace=pace)
         )
         peers = _create_peer_exchange(configuration)
+        clock = RealClock()
         agent = Agent(
             configuration,
             client=client,
-            clock=RealClock(),
-            steps=DryRunExecutor() if configuration.dry_run else LiveStepExecutor(configuration.output_size_bytes_max),
+            clock=clock,
+            steps=DryRunExecutor()
+            if configuration.dry_run
+            else LiveStepExecutor(clock, configuration.output_size_bytes_max),
             storage=memory,
             fallback_name=_derive_fallback_name(configuration),
             reports=peers,
@@ -192,10 +198,6 @@ async def _run_unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T])
     return None
 
 
-def _build_pace(configuration: Configuration) -> Pace:
-    return Pace(poll_interval_s=configuration.poll_interval.total_seconds(), wait_s=configuration.wait.total_seconds())
-
-
 def _derive_fallback_name(configuration: Configuration) -> str:
     """Return this VM's name derived from its host name, for when no other is known (R106)."""
     host = socket.gethostname()
@@ -206,8 +208,7 @@ def _derive_fallback_name(configuration: Configuration) -> str:
     try:
         return scale_set_name(host, configuration.scale_set)
     except ValueError as error:
-        msg = f"scale_set is set, but {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"scale_set is set, but {error}") from error
 
 
 def _load_token(configuration: Configuration) -> str:
@@ -215,8 +216,7 @@ def _load_token(configuration: Configuration) -> str:
     try:
         return load_or_create_token(path)
     except OSError as error:
-        msg = f"cannot read or create the agent's token {path}: {error.strerror}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"cannot read or create the agent's token {path}: {error.strerror}") from error
 
 
 def _install_signal_handlers(stop: Callable[[], None], hang_up: Callable[[], None]) -> None:

@@ -99,13 +99,11 @@ class MessageSigner:
         """
         # As bytes, because compare_digest raises an error for text that is not ASCII.
         if not hmac.compare_digest(signature.encode("utf-8", "replace"), self._compute_signature(body, kind).encode()):
-            msg = "its signature does not match this agent's secret"
-            raise InvalidMessage(msg)
+            raise InvalidMessage("its signature does not match this agent's secret")
         try:
             return decode_json(body, kind)
         except (msgspec.DecodeError, ValueError) as error:
-            msg = f"its content is malformed: {error}"
-            raise InvalidMessage(msg) from error
+            raise InvalidMessage(f"its content is malformed: {error}") from error
 
     def _compute_signature(self, body: bytes, kind: type) -> str:
         return hmac.digest(self._keys[kind], body, "sha256").hex()

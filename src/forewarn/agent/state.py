@@ -5,8 +5,6 @@ A crash at any moment leaves either the old file or the new one. A file that can
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 from pathlib import Path
 from typing import IO, Protocol
@@ -16,8 +14,7 @@ import msgspec
 from forewarn.agent.codec import decode_json, encode_json
 from forewarn.agent.record import EventRecord, FinishedEvent
 from forewarn.errors import ConfigError
-from forewarn.util.folders import sync_folder
-from forewarn.util.secrets import make_private_folder, open_private, restrict_to_owner
+from forewarn.util.secrets import make_private_folder, open_private, replace_private, restrict_to_owner
 
 __all__ = ["AgentState", "StateFile", "StateStorage"]
 
@@ -83,14 +80,12 @@ class StateFile:
             restrict_to_owner(self._path)
         except OSError as error:
             reason = "its directory is a file" if isinstance(error, FileExistsError) else error.strerror
-            msg = f"cannot write next to the state file {self._path}: {reason}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"cannot write next to the state file {self._path}: {reason}") from error
         try:
             _lock_file(lock)
         except OSError as error:
             lock.close()
-            msg = f"another agent uses the state file {self._path}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"another agent uses the state file {self._path}") from error
         self._lock = lock
 
     def release(self) -> None:
@@ -110,8 +105,7 @@ class StateFile:
         except FileNotFoundError:
             return AgentState()
         except OSError as error:
-            msg = f"cannot read the state file {self._path}: {error.strerror}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"cannot read the state file {self._path}: {error.strerror}") from error
         try:
             state = decode_json(content, AgentState)
         # A damaged file must not stop the agent: it would miss every event until an operator intervenes.
@@ -125,21 +119,7 @@ class StateFile:
     def save(self, state: AgentState) -> None:
         """Write a new file, flush it to disk, then rename it over the old one."""
         make_private_folder(self._path.parent)  # it may have been removed meanwhile
-        new = self._build_sibling_path(".new")  # the lock makes this the only writer
-        # A crash during an earlier save may have left it.
-        new.unlink(missing_ok=True)
-        try:
-            with os.fdopen(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-                file.write(encode_json(state))
-                file.flush()
-                # Before the rename, which could reach the disk first and leave an empty file after a power cut.
-                os.fsync(file.fileno())
-            new.replace(self._path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                new.unlink()
-            raise
-        sync_folder(self._path.parent)
+        replace_private(self._path, encode_json(state))  # the lock makes this the only writer
 
     def _move_aside(self) -> None:
         self.unreadable_copy = self._build_sibling_path(".unreadable")

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from forewarn.agent.rule import EventStep, Hook
 from forewarn.agent.webhook_body import fill_body
 from forewarn.client.exchange import HttpRequest
 from forewarn.client.transport import AsyncHttpTransport
-from forewarn.clock import Clock, RealClock
+from forewarn.clock import Clock
 from forewarn.errors import ForewarnError, HookFailed
 from forewarn.wire.document import Event
 
@@ -92,13 +92,13 @@ class LiveStepExecutor:
     """`StepExecutor` that runs handlers and hooks.
 
     Args:
+        clock: Clock for handlers.
         output_size_bytes_max: Maximum size of a hook's output that is kept.
-        clock: Clock for handlers; None for this machine's.
     """
 
-    def __init__(self, output_size_bytes_max: int = 64 << 10, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock, output_size_bytes_max: int = 64 << 10) -> None:
+        self._clock = clock
         self._output_size_bytes_max = output_size_bytes_max
-        self._clock = clock or RealClock()
 
     async def run(self, record: EventRecord, step: EventStep, vm: str, save_memory: Remember, reason: str = "") -> str:
         """Run handlers and hooks, one after the other."""
@@ -106,30 +106,31 @@ class LiveStepExecutor:
             _StepContext(
                 event=record.event,
                 vm=vm,
-                clock=self._clock,
                 position=str(place),
                 save_memory=save_memory,
                 memory=dict(record.memory.get(str(place), {})),
+                clock=self._clock,
                 output_size_bytes_max=self._output_size_bytes_max,
             )
             for place in range(len(record.rule.handlers))
         ]
         handled = list(zip(record.rule.handlers, occasions, strict=True))
         hooks = record.rule.get_hooks(step)
-        hook_input = _HookInput(record, step, vm, reason)
+        hook_input = _HookInput(
+            payload=build_payload(record, step, vm, reason),
+            variables=os.environ | build_environment(record, step, vm, reason),
+            placeholder_values=build_placeholder_values(record, step, vm, reason),
+        )
         match step:
             case EventStep.PREPARE:
                 for handler, occasion in handled:
                     await _run_within_limit(handler, handler.prepare(occasion))
-                return await self._run_hooks(hooks, hook_input)
             case EventStep.STARTED:
                 for handler, occasion in handled:
                     await _run_within_limit(handler, handler.react_to_start(occasion))
-                return await self._run_hooks(hooks, hook_input)
             case EventStep.RECOVER | EventStep.CANCELED:
                 return await self._undo_all(handled, hooks, hook_input)
-            case _:
-                return await self._run_hooks(hooks, hook_input)
+        return self._join_and_truncate([await self._run_hook(hook, hook_input) for hook in hooks])
 
     async def _undo_all(
         self, handled: Sequence[tuple[BuiltInHandler, _StepContext]], hooks: tuple[Hook, ...], hook_input: _HookInput
@@ -156,9 +157,6 @@ class LiveStepExecutor:
             raise HookFailed("; ".join(error.message for error in failures), **details | {"output": output})
         return output
 
-    async def _run_hooks(self, hooks: tuple[Hook, ...], hook_input: _HookInput) -> str:
-        return self._join_and_truncate([await self._run_hook(hook, hook_input) for hook in hooks])
-
     def _join_and_truncate(self, outputs: Iterable[str]) -> str:
         together = "".join(outputs)
         # Not [-max:], which would keep everything if the limit is 0.
@@ -180,7 +178,8 @@ class LiveStepExecutor:
     async def _try_hook(self, hook: Hook, hook_input: _HookInput) -> str:
         timeout_s = hook.timeout.total_seconds()
         if hook.webhook:
-            await _post_webhook(hook, hook_input.build_body(hook), timeout_s)
+            body = fill_body(hook.template, hook.body, hook_input.placeholder_values) or hook_input.payload
+            await _post_webhook(hook, body, timeout_s)
             return ""
         ran = await run_process(
             hook.shell or hook.command,
@@ -201,8 +200,7 @@ async def _run_within_limit(handler: BuiltInHandler, work: Awaitable[None]) -> N
         async with limit:
             await work
     except HookFailed as error:
-        msg = f"handler {handler.name}: {error.message}"
-        raise HookFailed(msg, **error.details) from error
+        raise HookFailed(f"handler {handler.name}: {error.message}", **error.details) from error
     except Exception as error:
         # The handler may raise its own TimeoutError; only an expired limit is this one.
         if limit.expired():
@@ -210,8 +208,7 @@ async def _run_within_limit(handler: BuiltInHandler, work: Awaitable[None]) -> N
             raise HookFailed(msg, has_timed_out=True) from error
         # One broken handler must not keep the others from being undone.
         _log.exception("handler %s failed unexpectedly", handler.name)
-        msg = f"handler {handler.name} failed unexpectedly: {type(error).__name__}: {error}"
-        raise HookFailed(msg) from error
+        raise HookFailed(f"handler {handler.name} failed unexpectedly: {type(error).__name__}: {error}") from error
 
 
 async def _post_webhook(hook: Hook, body: bytes, timeout_s: float) -> None:
@@ -227,17 +224,14 @@ async def _post_webhook(hook: Hook, body: bytes, timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):
             answer = await http.send(request)
     except TimeoutError as error:
-        msg = f"webhook {parts.netloc} took longer than {timeout_s:g} s"
-        raise HookFailed(msg, has_timed_out=True) from error
+        raise HookFailed(f"webhook {parts.netloc} took longer than {timeout_s:g} s", has_timed_out=True) from error
     except ForewarnError as error:
         # The rest of the message calls the webhook a metadata endpoint.
-        msg = f"webhook {parts.netloc} does not answer: {error.message.rpartition(': ')[2]}"
-        raise HookFailed(msg) from error
+        raise HookFailed(f"webhook {parts.netloc} does not answer: {error.message.rpartition(': ')[2]}") from error
     finally:
         await http.close()
     if answer.status not in _SUCCESS:
-        msg = f"webhook {parts.netloc} answered {answer.status}"
-        raise HookFailed(msg)
+        raise HookFailed(f"webhook {parts.netloc} answered {answer.status}")
 
 
 def _build_command_error(label: str, ran: CommandResult) -> HookFailed:
@@ -261,16 +255,16 @@ VARIABLES = {
     "FOREWARN_STEP": "the step: `prepare`, `before-approval`, `started`, `recover`, `canceled` or `alert`",
     "FOREWARN_VM": "this VM's name",
     "FOREWARN_RULE": "name of the rule",
-    "FOREWARN_PREPARED": "`true` if preparation is done or the rule has none, else `false`",
-    "FOREWARN_REASON": "reason for the alert; empty at other steps",
-    "FOREWARN_EVENT_ID": "EventId, exactly as the endpoint shows it",
+    "FOREWARN_PREPARED": "`true` if preparation is done or the rule prepares nothing, else `false`",
+    "FOREWARN_REASON": "reason for the alert, at the step `alert`; else empty",
+    "FOREWARN_EVENT_ID": "`EventId`, exactly as the endpoint shows it",
     "FOREWARN_EVENT_TYPE": "`Freeze`, `Reboot`, `Redeploy`, `Preempt`, `Terminate`",
     "FOREWARN_EVENT_STATUS": "`Scheduled` or `Started`, as last seen",
     "FOREWARN_EVENT_RESOURCES": "names of the affected VMs, separated by commas",
-    "FOREWARN_EVENT_NOT_BEFORE": "NotBefore, RFC 3339 in UTC; empty once the event has started",
-    "FOREWARN_EVENT_DESCRIPTION": "Description; may be empty",
-    "FOREWARN_EVENT_SOURCE": "`Platform`, `User`, or empty if the api-version has no EventSource",
-    "FOREWARN_EVENT_DURATION_S": "expected impact in seconds; 0 none, -1 unknown",
+    "FOREWARN_EVENT_NOT_BEFORE": "`NotBefore`, the earliest start, as RFC 3339 in UTC; empty if the event has started",
+    "FOREWARN_EVENT_DESCRIPTION": "`Description`, sometimes empty",
+    "FOREWARN_EVENT_SOURCE": "`Platform`, `User`, or empty if the api-version has no `EventSource`",
+    "FOREWARN_EVENT_DURATION_S": "expected duration of the impact in seconds; 0 for no impact, -1 if unknown",
 }
 """Every variable that a hook gets in its environment in addition to the agent's own, with its meaning."""
 
@@ -365,27 +359,13 @@ def _format_not_before(event: Event) -> str:
     return "" if event.not_before is None else event.not_before.isoformat().replace("+00:00", "Z")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _HookInput:
     """Input of the hooks of one step."""
 
-    record: EventRecord
-    step: EventStep
-    vm: str
-    reason: str
-
-    @property
-    def payload(self) -> bytes:
-        return build_payload(self.record, self.step, self.vm, self.reason)
-
-    @property
-    def variables(self) -> dict[str, str]:
-        return os.environ | build_environment(self.record, self.step, self.vm, self.reason)
-
-    def build_body(self, hook: Hook) -> bytes:
-        """Return the body of a webhook's request."""
-        values = build_placeholder_values(self.record, self.step, self.vm, self.reason)
-        return fill_body(hook.template, hook.body, values) or self.payload
+    payload: bytes
+    variables: Mapping[str, str]
+    placeholder_values: Mapping[str, str]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -394,10 +374,10 @@ class _StepContext:
 
     event: Event
     vm: str
-    clock: Clock
     position: str
     save_memory: Remember
     memory: dict[str, Any] = field(default_factory=dict)
+    clock: Clock
     output_size_bytes_max: int
 
     @property

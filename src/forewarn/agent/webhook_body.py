@@ -20,17 +20,17 @@ PLACEHOLDERS = {
     "step": "the step: `prepare`, `before-approval`, `started`, `recover`, `canceled` or `alert`",
     "vm": "this VM's name",
     "rule": "name of the rule",
-    "prepared": "`true` if preparation is done or the rule has none, else `false`",
+    "prepared": "`true` if preparation is done or the rule prepares nothing, else `false`",
     "reason": "reason for the alert; empty at other steps",
-    "event_id": "EventId, exactly as the endpoint shows it",
+    "event_id": "`EventId`, exactly as the endpoint shows it",
     "event_type": "`Freeze`, `Reboot`, `Redeploy`, `Preempt`, `Terminate`",
     "event_status": "`Scheduled` or `Started`, as last seen",
     "event_resources": "names of the affected VMs, separated by commas",
-    "event_not_before": "NotBefore, RFC 3339 in UTC; empty once the event has started",
-    "event_description": "Description; may be empty",
-    "event_source": "`Platform`, `User`, or empty if the api-version has no EventSource",
-    "event_duration": "expected impact in words: `9 s`, `none`, `unknown`",
-    "event_duration_s": "expected impact in seconds; 0 none, -1 unknown",
+    "event_not_before": "`NotBefore`, the earliest start, as RFC 3339 in UTC; empty if the event has started",
+    "event_description": "`Description`, sometimes empty",
+    "event_source": "`Platform`, `User`, or empty if the api-version has no `EventSource`",
+    "event_duration": "expected duration of the impact in words: `9 s`, `none`, `unknown`",
+    "event_duration_s": "expected duration of the impact in seconds; 0 for no impact, -1 if unknown",
 }
 """Names that may follow a ``$`` in the texts of a body, with the meaning of their values."""
 
@@ -137,13 +137,11 @@ def check_body(text: str) -> None:
     try:
         content = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        msg = f"not valid JSON: {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"not valid JSON: {error}") from error
     for part in _iterate_texts(content):
         template = Template(part)
         if not template.is_valid():
-            msg = "a $ is not followed by a placeholder; write $$ for a dollar sign"
-            raise ValueError(msg)
+            raise ValueError("a $ is not followed by a placeholder; write $$ for a dollar sign")
         unknown = [name for name in template.get_identifiers() if name not in PLACEHOLDERS]
         if unknown:
             msg = f"unknown placeholder ${unknown[0]}: expected one of {', '.join(f'${name}' for name in PLACEHOLDERS)}"

@@ -36,8 +36,7 @@ class WeeklyWindow:
             # 24:00 is the midnight that ends a day.
             self._end = time(0) if match.group(4, 5) == _MIDNIGHT else time(int(match[4]), int(match[5]))
         except ValueError:
-            msg = f"{text!r} is not a time window: expected for example 'Mon-Fri 22:00-06:00'"
-            raise ValueError(msg) from None
+            raise ValueError(f"{text!r} is not a time window: expected for example 'Mon-Fri 22:00-06:00'") from None
         self._days = days
 
     def __eq__(self, other: object) -> bool:

@@ -61,13 +61,11 @@ class Authenticator:
             return self.issuer.principal_from_claims(await self.issuer.verify_token(token, now))
         found = await find_token(shown)
         if found is None:
-            msg = "unknown token: pass --token-file of this service"
-            raise Unauthorized(msg)
+            raise Unauthorized("unknown token: pass --token-file of this service")
         if not found.is_valid(now):
             word = "has expired" if found.revoked_at is None else "was revoked"
             maker = "forewarn token create" if found.host is None else "forewarn host create-token"
-            msg = f"this token {word}: an operator can create a new one with '{maker}'"
-            raise Unauthorized(msg)
+            raise Unauthorized(f"this token {word}: an operator can create a new one with '{maker}'")
         return found.to_principal()
 
 

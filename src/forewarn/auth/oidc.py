@@ -89,8 +89,7 @@ class Issuer:
         from joserfc import errors, jwt  # noqa: PLC0415 - only where there is an issuer
 
         if len(token) > _TOKEN_LENGTH_MAX:
-            msg = f"token rejected: it is longer than {_TOKEN_LENGTH_MAX} characters"
-            raise Unauthorized(msg)
+            raise Unauthorized(f"token rejected: it is longer than {_TOKEN_LENGTH_MAX} characters")
         # From the settings, never from the token, whose header could name `none` or a shared secret (ADR 16).
         algorithms = list(self.settings.algorithms)
         try:
@@ -107,8 +106,7 @@ class Issuer:
             )
             registry.validate(read.claims)
         except (errors.JoseError, ValueError, TypeError) as error:  # the library raises the last two for odd headers
-            msg = f"token rejected: {_format_error(error)}"
-            raise Unauthorized(msg) from error
+            raise Unauthorized(f"token rejected: {_format_error(error)}") from error
         return dict(read.claims)
 
     def principal_from_claims(self, claims: Mapping[str, Any]) -> Principal:
@@ -125,12 +123,10 @@ class Issuer:
         """
         name = _find_claim(claims, self.settings.name_claim)
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _NAME_LENGTH_MAX:
-            msg = f"token rejected: its claim {self.settings.name_claim!r} is not a valid name"
-            raise Unauthorized(msg)
+            raise Unauthorized(f"token rejected: its claim {self.settings.name_claim!r} is not a valid name")
         matching = [grant for grant in self.settings.grants if _matches_grant(grant, claims)]
         if not matching:
-            msg = f"oidc/{name} matches no grant: see the setting oidc"
-            raise Forbidden(msg)
+            raise Forbidden(f"oidc/{name} matches no grant: see the setting oidc")
         # Grants are in order of precedence. Names of another role's grants do not count: only tenants own anything.
         role = matching[0].role
         same = [grant for grant in matching if grant.role is role]
@@ -207,15 +203,13 @@ class Issuer:
         # OpenID Connect Discovery, section 4.3: otherwise the document may be that of another issuer.
         if document.get("issuer") != issuer:
             named = str(document.get("issuer"))[:200]
-            msg = f"{issuer} calls itself {named!r}: set oidc.issuer to exactly that"
-            raise IssuerUnreachable(msg)
+            raise IssuerUnreachable(f"{issuer} calls itself {named!r}: set oidc.issuer to exactly that")
         found = (await self._get_json(_check_url(str(document.get("jwks_uri", "")), "keys"))).get("keys")
         try:
             keys = [key for key in list(found or [])[:_KEYS_MAX] if _can_verify(key)]
             made = KeySet.import_key_set({"keys": keys})
         except (JoseError, ValueError, TypeError, KeyError) as error:
-            msg = f"the keys of {issuer} cannot be read: {_format_error(error)}"
-            raise IssuerUnreachable(msg) from error
+            raise IssuerUnreachable(f"the keys of {issuer} cannot be read: {_format_error(error)}") from error
         self._discovery_document = document
         return made
 
@@ -250,16 +244,13 @@ class Issuer:
                 async for piece in response.aiter_bytes():
                     body += piece
                     if len(body) > _ANSWER_SIZE_BYTES_MAX:
-                        msg = f"{url} answers with more than {_ANSWER_SIZE_BYTES_MAX} bytes"
-                        raise IssuerUnreachable(msg)
+                        raise IssuerUnreachable(f"{url} answers with more than {_ANSWER_SIZE_BYTES_MAX} bytes")
                 status = response.status_code
             content = json.loads(body) if status in statuses else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError, ValueError) as error:
-            msg = f"the issuer does not answer: {url}: {_format_error(error)}"
-            raise IssuerUnreachable(msg) from error
+            raise IssuerUnreachable(f"the issuer does not answer: {url}: {_format_error(error)}") from error
         if not isinstance(content, dict):
-            msg = f"{url} does not answer like an issuer (status {status}): check oidc.issuer"
-            raise IssuerUnreachable(msg)
+            raise IssuerUnreachable(f"{url} does not answer like an issuer (status {status}): check oidc.issuer")
         return content
 
 
@@ -269,8 +260,7 @@ def _load_certificates(settings: Oidc) -> ssl.SSLContext | bool:
     try:
         return ssl.create_default_context(cafile=settings.ca_certificate)
     except OSError as error:  # includes ssl.SSLError
-        msg = f"cannot use the certificate {settings.ca_certificate}: {error.strerror or error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"cannot use the certificate {settings.ca_certificate}: {error.strerror or error}") from error
 
 
 def _check_url(url: str, name: str) -> str:
@@ -278,8 +268,7 @@ def _check_url(url: str, name: str) -> str:
     parts = urlsplit(url)
     if parts.scheme == "https" or (parts.scheme == "http" and is_loopback_name(parts.hostname or "")):
         return url
-    msg = f"the issuer's {name} is at {url[:200]!r}: https is expected"
-    raise IssuerUnreachable(msg)
+    raise IssuerUnreachable(f"the issuer's {name} is at {url[:200]!r}: https is expected")
 
 
 def _can_verify(key: Any) -> bool:  # noqa: ANN401 - as sent by the issuer

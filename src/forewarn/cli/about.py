@@ -7,7 +7,7 @@ import platform
 import typer
 
 from forewarn import __version__
-from forewarn.cli.command import command, require_server_extra
+from forewarn.cli.command import command, require_extra
 from forewarn.cli.output import Output
 
 __all__ = ["add_demo", "add_version"]
@@ -19,8 +19,7 @@ def add_version(app: typer.Typer) -> None:
     @command(app, "version", "forewarn version", panel="About")
     def version(output: Output) -> None:
         """Show the version."""
-        if not output.print_if_json({"version": __version__, "python": platform.python_version()}):
-            output.print_line(f"forewarn {__version__}")
+        output.print_result({"version": __version__, "python": platform.python_version()}, f"forewarn {__version__}")
 
 
 def add_demo(app: typer.Typer) -> None:
@@ -29,6 +28,6 @@ def add_demo(app: typer.Typer) -> None:
     @command(app, "demo", "forewarn demo", panel="Run")
     def demo() -> None:
         """Demonstrate an announced migration and a host failure, in under 30 s."""
-        with require_server_extra():
+        with require_extra("server"):
             from forewarn.demo import run_demo
         raise typer.Exit(run_demo())

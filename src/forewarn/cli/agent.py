@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,11 +28,13 @@ _Config = Annotated[
         "--config",
         metavar="FILE",
         envvar="FOREWARN_AGENT_CONFIG",
-        help="Configuration of the agent, TOML. (default: the system's standard path)",
+        help="File with the agent's configuration, TOML. (default: /etc/forewarn/agent.toml; on Windows, agent.toml in "
+        "ProgramData/forewarn)",
     ),
 ]
 _UnapprovedEventId = Annotated[
-    str | None, typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all that are not approved yet)")
+    str | None,
+    typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all events that are not approved yet)"),
 ]
 _ERRORS = {401: Unauthorized, 404: NotFound, 400: InvalidRequest}
 _TIMEOUT_S = 5.0
@@ -58,7 +61,7 @@ def _add_run(noun: typer.Typer) -> None:
             bool, typer.Option("--dry-run", help="Run no hooks, approve nothing and save no state.")
         ] = False,
     ) -> None:
-        """Watch the endpoint; prepare, approve and recover as configured, until stopped by a signal."""
+        """Watch the endpoint for events; prepare, approve and recover as configured, until a signal stops the agent."""
         arguments = ["--config", str(_find_config_file(config)), *(["--dry-run"] if is_dry_run else [])]
         # Windows cannot replace a process: execv would start a second one and hand the shell its prompt back.
         if sys.platform == "win32":
@@ -84,7 +87,7 @@ def _add_check(noun: typer.Typer) -> None:
         ] = None,
         source: Annotated[str, typer.Option(metavar="SOURCE", help="With --type: Platform or User.")] = "Platform",
         duration: Annotated[
-            str, typer.Option(metavar="SPAN", help="With --type: expected impact duration, or unknown.")
+            str, typer.Option(metavar="SPAN", help="With --type: expected duration of the impact, or 'unknown'.")
         ] = "unknown",
         description: Annotated[str, typer.Option(metavar="TEXT", help="With --type: description of the event.")] = "",
         is_others: Annotated[
@@ -95,7 +98,7 @@ def _add_check(noun: typer.Typer) -> None:
 
         The exit status is 1 if the file is invalid or the command of a hook cannot be run on this machine.
         """
-        from forewarn.agent.configuration import find_time_zone, load_configuration, to_local
+        from forewarn.agent.configuration import find_time_zone, load_configuration
         from forewarn.agent.explanation import TYPICAL, TypicalEvent, explain_configuration
         from forewarn.cli.times import as_duration_s
         from forewarn.clock import RealClock
@@ -115,11 +118,11 @@ def _add_check(noun: typer.Typer) -> None:
                 is_mine=not is_others,
             )
             cases = (case,)
-        local = to_local(RealClock().now(), find_time_zone(configuration.timezone))
+        local = RealClock().now().astimezone(find_time_zone(configuration.timezone))
         explained = explain_configuration(configuration, local, cases)
         errors, warnings = _find_faults(configuration, path)
         result = {"config": str(path), "errors": errors, "warnings": warnings}
-        if output.print_if_json(result | {"events": [_encode_explained(each) for each in explained]}):
+        if output.print_if_json(result | {"events": [asdict(each) for each in explained]}):
             raise typer.Exit(1 if errors else 0)
         for error in errors:
             output.print_notice(f"forewarn: {error}")
@@ -157,12 +160,6 @@ def _check_type(event_type: str) -> None:
         raise typer.BadParameter(msg, param_hint="--type")
 
 
-def _encode_explained(explained: EventExplanation) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(explained)
-
-
 def _show_explained(output: Output, explained: tuple[EventExplanation, ...]) -> None:
     """Show each distinct handling once, with all causes that lead to it."""
     alike: dict[tuple[object, ...], list[EventExplanation]] = {}
@@ -194,7 +191,7 @@ def _describe_case(case: TypicalEvent) -> str:
 def _add_status(noun: typer.Typer) -> None:
     @command(noun, "status", "forewarn agent status", "forewarn agent status --json")
     def status(output: Output, config: _Config = None) -> None:
-        """Show the running agent: its state, current events, and what each waits for."""
+        """Show the running agent: its state, current events, and what each event waits for."""
         answer = _request_agent(config, "GET", "/status")
         if output.print_if_json(answer):
             return
@@ -283,42 +280,52 @@ def _make_finished_row(finished: dict[str, Any], now: datetime) -> tuple[object,
 def _add_manual_commands(noun: typer.Typer) -> None:
     @command(noun, "approve", "forewarn agent approve", "forewarn agent approve 602D9444-D2CD-49C7-8624-8643E7171297")
     def approve(output: Output, event_id: _UnapprovedEventId = None, config: _Config = None) -> None:
-        """Approve events manually: each is approved once the VM is prepared, whatever else its rule waits for."""
-        answer = _request_agent(config, "POST", "/approve", event_id)
-        if not output.print_if_json(answer):
-            for each in answer["event_ids"]:
-                output.print_line(f"event {each} will be approved once prepared")
+        """Approve events manually, even if a rule, a failed step or another VM prevents the automatic approval.
+
+        The agent sends each approval as soon as the preparation of this VM has ended.
+        """
+        _request_change(
+            output, config, "/approve", event_id, " will be approved as soon as the preparation of this VM has ended"
+        )
 
     @command(noun, "recover", "forewarn agent recover")
     def recover(
         output: Output,
         event_id: Annotated[
-            str | None, typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all with a failed recovery)")
+            str | None,
+            typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all events with a failed recovery)"),
         ] = None,
         config: _Config = None,
     ) -> None:
         """Run a failed recovery again, after you have fixed the cause."""
-        answer = _request_agent(config, "POST", "/recover", event_id)
-        if not output.print_if_json(answer):
-            for each in answer["event_ids"]:
-                output.print_line(f"event {each}: recovery restarted")
+        _request_change(output, config, "/recover", event_id, ": recovery restarted")
 
     @command(noun, "retry", "forewarn agent retry", "forewarn agent retry 602D9444-D2CD-49C7-8624-8643E7171297")
     def retry(
         output: Output,
         event_id: Annotated[
-            str | None, typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all with a failed step)")
+            str | None,
+            typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all events with a failed step)"),
         ] = None,
         config: _Config = None,
     ) -> None:
         """Run failed steps again, after you have fixed the cause.
 
-        Steps before the approval run again only until NotBefore is near.
+        Before the event starts, you can retry the steps 'prepare' and 'before-approval', but no later than 5 s before
+        NotBefore. To change the 5 s, set the key 'margin' in the configuration.
+
+        After the event has started, you can retry the steps 'prepare' and 'started'.
+
+        After the event is over, you can retry the steps 'recover' and 'canceled'.
         """
-        answer = _request_agent(config, "POST", "/retry", event_id)
-        if not output.print_if_json(answer):
-            for each in answer["event_ids"]:
-                output.print_line(f"event {each}: failed steps restarted")
+        _request_change(output, config, "/retry", event_id, ": failed steps restarted")
+
+
+def _request_change(output: Output, config: Path | None, path: str, event_id: str | None, outcome: str) -> None:
+    answer = _request_agent(config, "POST", path, event_id)
+    if not output.print_if_json(answer):
+        for each in answer["event_ids"]:
+            output.print_line(f"event {each}{outcome}")
 
 
 def _add_install(noun: typer.Typer) -> None:
@@ -335,7 +342,7 @@ def _add_install(noun: typer.Typer) -> None:
             str | None, typer.Option(metavar="NAME", help="User to run the agent as. (default: root)")
         ] = None,
     ) -> None:
-        """Install the agent as a systemd service, with an example configuration if there is none."""
+        """Install the agent as a systemd service, with an example configuration if no configuration exists."""
         from forewarn.agent.install import install_service as set_up
         from forewarn.agent.install import render_unit
 
@@ -403,8 +410,7 @@ def _send_request(configuration: Configuration, method: str, path: str, event_id
     from forewarn.util.secrets import read_token
 
     if not configuration.listen:
-        msg = "the agent has no address: set `listen` in its configuration"
-        raise ConfigError(msg)
+        raise ConfigError("the agent has no address: set `listen` in its configuration")
     path_of_token = get_token_path(configuration)
     # The agent writes this file when it starts, so without it there is nothing to connect to.
     if not path_of_token.exists():

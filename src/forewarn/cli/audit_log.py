@@ -30,7 +30,7 @@ def add_audit_log(app: typer.Typer) -> None:
         noun,
         "forewarn audit-log",
         "forewarn audit-log --follow",
-        "forewarn audit-log --maintenance k3v9xq2m --json",
+        "forewarn audit-log --maintenance k3v9xq2mab --json",
         "forewarn audit-log --since 30d --vm db",
         "forewarn audit-log --since 2030-01-01T00:00Z --until 2030-02-01T00:00Z --kind approved --csv > january.csv",
         "forewarn audit-log --all --json > audit-log.json",
@@ -42,12 +42,16 @@ def add_audit_log(app: typer.Typer) -> None:
         choice: HistoryFilter,
         follow: Annotated[
             bool,
-            typer.Option("--follow", "-f", help="Continue with new entries until Ctrl-C; with --json, one per line."),
+            typer.Option(
+                "--follow", "-f", help="Continue with new entries until Ctrl-C; with --json, one JSON object per line."
+            ),
         ] = False,
         limit: Annotated[
             int | None,
             typer.Option(
-                min=1, metavar="COUNT", help="Number of newest entries. (default: 50; all with --since, --all or --csv)"
+                min=1,
+                metavar="COUNT",
+                help="Show this number of the newest entries. (default: 50; all with --since, --all or --csv)",
             ),
         ] = None,
         every: Annotated[bool, typer.Option("--all", help="Show every retained entry, not only the newest.")] = False,
@@ -57,7 +61,7 @@ def add_audit_log(app: typer.Typer) -> None:
         ] = None,
         kinds: Annotated[
             list[str] | None,
-            typer.Option("--kind", metavar="KIND", help="Only this kind; repeatable or comma-separated."),
+            typer.Option("--kind", metavar="KIND", help="Only entries of this kind; repeatable or comma-separated."),
         ] = None,
         as_csv: Csv = False,
     ) -> None:
@@ -68,8 +72,7 @@ def add_audit_log(app: typer.Typer) -> None:
         if as_csv:
             check_output_format(output)
         if as_csv and follow:
-            msg = "cannot be combined with --follow"
-            raise typer.BadParameter(msg, param_hint="--csv")
+            raise typer.BadParameter("cannot be combined with --follow", param_hint="--csv")
         chosen = choice.to_query_params(connection) | {"kind": _parse_kinds(kinds)}
         is_whole = limit is None and (every or as_csv or choice.since is not None)
         entries: Iterable[dict[str, Any]]
@@ -94,8 +97,7 @@ def _refuse_options_before_subcommand(ctx: typer.Context) -> None:
     for param in ctx.command.params:
         source = ctx.get_parameter_source(param.name or "")
         if source is not None and source.name == "COMMANDLINE":
-            msg = f"write it after '{ctx.invoked_subcommand}'"
-            raise typer.BadParameter(msg, param_hint=param.opts[0])
+            raise typer.BadParameter(f"write it after '{ctx.invoked_subcommand}'", param_hint=param.opts[0])
 
 
 def _parse_kinds(given: list[str] | None) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.command import command, require_server_extra
+from forewarn.cli.command import command, require_extra
 from forewarn.cli.connection import ControlConnection
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import split_names
@@ -32,14 +32,22 @@ def add_verification(noun: typer.Typer) -> None:
         output: Output,
         heads: Annotated[
             list[str] | None,
-            typer.Option("--head", metavar="HEAD", help="Earlier head to compare with; repeatable or comma-separated."),
+            typer.Option(
+                "--head",
+                metavar="HEAD",
+                help="Compare the log with this head, which 'forewarn audit-log head' printed earlier; repeatable or "
+                "comma-separated.",
+            ),
         ] = None,
         database_url: Annotated[
             str | None,
             typer.Option("--database-url", metavar="URL", help="Read this database instead of asking the service."),
         ] = None,
     ) -> None:
-        """Check the hash chains of the audit log for changed, removed and inserted entries; exit status 1 if any."""
+        """Check the hash chains of the audit log for changed, removed and inserted entries.
+
+        The exit status is 1 if there are such entries.
+        """
         noted = split_names(heads)
         try:
             found = (
@@ -69,12 +77,11 @@ def _verify_service(connection: ControlConnection, output: Output, noted: list[s
             found: dict[str, Any] = line["result"]
             return found
         output.show_progress(f"verified up to entry {line['progress']:,}")
-    msg = "the service stopped before the audit log was verified: try again"
-    raise OtherSideError(msg)
+    raise OtherSideError("the service stopped before the audit log was verified: try again")
 
 
 def _verify_database(database_url: str, output: Output, noted: list[str]) -> dict[str, Any]:
-    with require_server_extra():
+    with require_extra("server"):
         from forewarn.store.verifying import verify_database
         from forewarn.wire.verification import VerificationOut, parse_noted_heads
     verifier = verify_database(

@@ -17,7 +17,7 @@ __all__ = ["add_clock", "get_service_time"]
 
 def add_clock(app: typer.Typer) -> None:
     """Add the commands of `clock`."""
-    noun = add_group(app, "clock", "Show the time of the service; advance it if it is virtual.", "Operate")
+    noun = add_group(app, "clock", "Show the time of the service; advance a virtual clock.", "Operate")
 
     @command(noun, "show", "forewarn clock show")
     def show(connection: ControlConnection, output: Output) -> None:
@@ -32,8 +32,8 @@ def add_clock(app: typer.Typer) -> None:
     ) -> None:
         """Confirm the time of the service after its clock has jumped.
 
-        After a jump, the service starts nothing that is due until you confirm its clock. Check the time first, with
-        'forewarn clock show': after you confirm it, everything that is due by then starts immediately.
+        After a jump, due maintenance and all rollouts wait until you confirm the time. Check the time first, with
+        'forewarn clock show': when you confirm, all due maintenance starts immediately, and rollouts continue.
         """
         _print_clock(output, connection.send_change("POST", "/v1/clock/confirm", {"reason": reason or None}))
 

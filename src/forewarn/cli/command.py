@@ -1,6 +1,6 @@
 """Common parts of all commands: help with examples, the connection, `--json` and `--debug`.
 
-A command is a function that requests a `ControlConnection`, an `Output` or a `HistoryFilter` by annotating a parameter
+A command is a function that requests a `ControlConnection`, an `Output` or an `OptionGroup` by annotating a parameter
 with it. `command` replaces that parameter with the options from which the object is made, so that no command repeats
 them.
 """
@@ -9,19 +9,26 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from forewarn.cli.connection import DEFAULT_URL, ControlConnection
-from forewarn.cli.list_options import HistoryFilter, make_filter_parameters
 from forewarn.cli.output import Output
 from forewarn.errors import ConfigError
 
-__all__ = ["BROKEN_PIPE", "add_group", "command", "default_command", "require_server_extra", "require_testing_extra"]
+__all__ = [
+    "BROKEN_PIPE",
+    "OptionGroup",
+    "add_group",
+    "command",
+    "default_command",
+    "require_extra",
+]
 
 BROKEN_PIPE = 141
 """Exit status if the reader of the output has gone, as if SIGPIPE had ended the process."""
@@ -60,12 +67,19 @@ _TokenFile = Annotated[
         "--token-file",
         metavar="FILE",
         envvar="FOREWARN_TOKEN_FILE",
-        help="File with the access token. (default: token in FOREWARN_TOKEN, or operator.token in your state folder)",
+        help="File with the access token. (default: operator.token in your state folder, unless the variable "
+        "FOREWARN_TOKEN holds the token)",
         rich_help_panel=_CONNECTION,
     ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+class OptionGroup:
+    """Base of a dataclass whose fields are options of a command, for options that are many or shared."""
+
+    __slots__ = ()
 
 
 def add_group(app: typer.Typer, name: str, summary: str, panel: str) -> typer.Typer:
@@ -119,16 +133,16 @@ def _add_common_options(function: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(function, eval_str=True)
     wants_connection = _find_parameter(signature, ControlConnection)
     wants_output = _find_parameter(signature, Output)
-    wants_choice = _find_parameter(signature, HistoryFilter)
-    choices = [] if wants_choice is None else make_filter_parameters()
+    group = next((p for p in signature.parameters.values() if _is_option_group(p.annotation)), None)
+    grouped = {} if group is None else inspect.signature(group.annotation, eval_str=True).parameters
 
     @functools.wraps(function)
     def run(**given: Any) -> None:  # noqa: ANN401 - whatever Typer parsed
         given.pop("debug")
         if wants_output is not None:
             given[wants_output] = Output(is_json=given.pop("as_json"))
-        if wants_choice is not None:
-            given[wants_choice] = HistoryFilter(**{option.name: given.pop(option.name) for option in choices})
+        if group is not None:
+            given[group.name] = group.annotation(**{name: given.pop(name) for name in grouped})
         try:
             if wants_connection is None:
                 function(**given)
@@ -140,8 +154,10 @@ def _add_common_options(function: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(BROKEN_PIPE) from None
 
     # Help lists options in this order: the command's own first, those that every command has last.
-    kept = [p for p in signature.parameters.values() if p.annotation not in {ControlConnection, Output, HistoryFilter}]
-    kept += choices
+    kept = [
+        p for p in signature.parameters.values() if p.annotation not in {ControlConnection, Output} and p is not group
+    ]
+    kept += grouped.values()
     if wants_output is not None:
         kept.append(_make_option_parameter("as_json", _Json, default=False))
     kept.append(_make_option_parameter("debug", _Debug, default=False))
@@ -151,11 +167,24 @@ def _add_common_options(function: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in kept])  # type: ignore[attr-defined] # Typer reads it
     run.__annotations__ = {p.name: p.annotation for p in kept}
     del run.__wrapped__  # its annotations are not those of `run`
+    run.__doc__ = _join_lines(function.__doc__ or "")
     return run
+
+
+def _join_lines(text: str) -> str:
+    """Return a docstring with one line for each paragraph; lists and indented lines keep their line breaks.
+
+    Typer wraps help to the width of the terminal, but keeps the line breaks of the source after the first paragraph.
+    """
+    return re.sub(r"(?<!\n)\n(?!\n| |- )", " ", inspect.cleandoc(text))
 
 
 def _find_parameter(signature: inspect.Signature, kind: type) -> str | None:
     return next((p.name for p in signature.parameters.values() if p.annotation is kind), None)
+
+
+def _is_option_group(annotation: Any) -> bool:  # noqa: ANN401 - any annotation
+    return isinstance(annotation, type) and issubclass(annotation, OptionGroup)
 
 
 def _make_option_parameter(name: str, annotation: Any, *, default: object) -> inspect.Parameter:  # noqa: ANN401 - any annotation
@@ -163,34 +192,16 @@ def _make_option_parameter(name: str, annotation: Any, *, default: object) -> in
 
 
 @contextmanager
-def require_server_extra() -> Iterator[None]:
-    """Import modules of the service inside this block.
+def require_extra(name: Literal["server", "testing"]) -> Iterator[None]:
+    """Import modules of the service or of the testing kit inside this block.
 
     Raises:
-        ConfigError: A library of the extra `server` is not installed.
+        ConfigError: A library of this extra is not installed.
     """
-    with _require_extra("server"):
-        yield
-
-
-@contextmanager
-def require_testing_extra() -> Iterator[None]:
-    """Import modules of the testing kit inside this block.
-
-    Raises:
-        ConfigError: A library of the extra `testing` is not installed.
-    """
-    with _require_extra("testing"):
-        yield
-
-
-@contextmanager
-def _require_extra(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
         # Any other missing module is a defect of this installation, which an extra would not cure.
         if (error.name or "").partition(".")[0] not in _EXTRA_LIBRARIES:
             raise
-        msg = f"missing library {error.name}: run pip install 'forewarn[{name}]'"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"missing library {error.name}: run pip install 'forewarn[{name}]'") from error

@@ -49,7 +49,8 @@ def add_completion(app: typer.Typer) -> None:
     ) -> None:
         """Print a shell script that completes commands, options and names.
 
-        Names of VMs and hosts, and ids, come from the service at --control-url or FOREWARN_CONTROL_URL.
+        The script asks the service for names of VMs and hosts, and for ids of maintenances, events and rollouts. If the
+        command line that you are completing has no --control-url, the script uses FOREWARN_CONTROL_URL.
         """
         script = get_completion_script(prog_name="forewarn", complete_var="_FOREWARN_COMPLETE", shell=shell)
         typer.echo(script + (_ZSH_FIRST_CALL if shell is Shell.ZSH else ""))

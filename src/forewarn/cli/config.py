@@ -25,9 +25,10 @@ def add_config(app: typer.Typer) -> None:
         output: Output,
         config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with settings.")] = None,
     ) -> None:
-        """Show every setting: its current value, its default, and its description.
+        """Show every setting: the value that 'forewarn serve' would use, its default, and its description.
 
-        A value comes from the first of these that sets it: flag of `serve`, environment variable, file, default.
+        An environment variable takes precedence over the file (--config), and the file over the default. A flag of
+        'forewarn serve' would override all three.
         """
         settings = describe_settings(config)
         if output.print_if_json(settings):

@@ -37,8 +37,7 @@ def confirm(output: Output, describe: Callable[[], str], *, yes: bool) -> None:
         return
     # The question goes to stderr, so stdout may be redirected.
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        msg = "this cannot be undone, and there is no terminal to ask on: pass --yes to confirm"
-        raise NotConfirmed(msg)
+        raise NotConfirmed("this cannot be undone, and there is no terminal to ask on: pass --yes to confirm")
     output.print_notice(describe())
     if not typer.confirm("Continue?", err=True):
         output.print_notice("nothing was changed")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli.command import command, require_testing_extra
+from forewarn.cli.command import command, require_extra
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import as_span_s, split_names
 from forewarn.errors import ConfigError, EndpointRefused, EndpointUnreachable, ServerUnreachable
@@ -42,16 +42,23 @@ def add_conformance(app: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--allow-approve",
-                help="Also approve existing events. This lets their maintenance start: a VM may be restarted, "
-                "moved or deleted.",
+                help="Also approve existing events. This lets their maintenance start, which can restart, move or "
+                "delete a VM.",
             ),
         ] = False,
         only: Annotated[
             list[str] | None,
-            typer.Option(metavar="NAMES", help="Only these requirements or checks, comma-separated: R10,R15,etag."),
+            typer.Option(
+                metavar="NAMES",
+                help="Check only these requirements or checks, comma-separated, for example R10,R15,etag.",
+            ),
         ] = None,
         timeout: Annotated[
-            str, typer.Option(metavar="SPAN", help="Time limit for each answer except the first, which may take 130 s.")
+            str,
+            typer.Option(
+                metavar="SPAN",
+                help="Time limit for each answer. The time limit for the first answer is never less than 130 s.",
+            ),
         ] = "5s",
         junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a report as JUnit XML.")] = None,
         source_address: Annotated[
@@ -60,12 +67,12 @@ def add_conformance(app: typer.Typer) -> None:
     ) -> None:
         """Check a Scheduled Events endpoint against the protocol, as a client sees it.
 
-        Read-only by default: it sends GETs, and POSTs that approve nothing.
+        By default, the command changes nothing: it sends GETs, and POSTs that approve nothing.
 
         The exit status is 1 if a requirement is not met, 3 if the endpoint does not answer or refuses the source
         address.
         """
-        with require_testing_extra():
+        with require_extra("testing"):
             from forewarn.testing.conformance import check_endpoint, select_checks
         timeout_s = as_span_s(timeout, "--timeout") or 0.0
         if not 0 < timeout_s <= _TIMEOUT_S_MAX:
@@ -85,8 +92,7 @@ def add_conformance(app: typer.Typer) -> None:
                 on_check=_make_progress_printer(output, len(checks)),
             )
         except EndpointRefused as error:
-            msg = f"{error.message}; try another address with --source-address"
-            raise ServerUnreachable(msg) from error
+            raise ServerUnreachable(f"{error.message}; try another address with --source-address") from error
         except EndpointUnreachable as error:
             raise ServerUnreachable(error.message) from error
         finally:

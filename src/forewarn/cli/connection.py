@@ -5,27 +5,26 @@ httpx is imported at the first request, so that `--help` does not wait for it.
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import re
 import ssl
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import quote, urlsplit
 
 from forewarn import errors
 from forewarn.errors import ConfigError, ForewarnError, InvalidRequest, OtherSideError, ServerUnreachable, Unauthorized
+from forewarn.net.listen_address import is_loopback_name
 from forewarn.util.secrets import TOKEN_FILE, default_state_dir, read_token
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["DEFAULT_URL", "ControlConnection", "Pacing", "find_state_dir", "parse_events", "quote_segment"]
+__all__ = ["DEFAULT_URL", "ControlConnection", "find_state_dir", "parse_events", "quote_segment"]
 
 DEFAULT_URL = "http://127.0.0.1:8170"
 
@@ -45,13 +44,6 @@ _BY_CODE: dict[str, type[ForewarnError]] = {
 }
 
 
-class Pacing:
-    """Sleep function between two tries."""
-
-    def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
-        self.sleep = sleep
-
-
 class ControlConnection:
     """A connection to the control API. Nothing is sent before the first request.
 
@@ -60,7 +52,7 @@ class ControlConnection:
         token_file: File with the token; None for `FOREWARN_TOKEN`, or the token in the state folder.
         environment: Environment variables; None for those of the process.
         transport: HTTP transport; None for the network.
-        pacing: Pauses between tries; None for real ones.
+        sleep: Sleep function between two tries.
 
     Raises:
         ConfigError: `url` is not the address of an HTTP server.
@@ -73,23 +65,21 @@ class ControlConnection:
         *,
         environment: Mapping[str, str] | None = None,
         transport: httpx.BaseTransport | None = None,
-        pacing: Pacing | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.url = url.rstrip("/")
         self._host = _parse_host(self.url)
         self._token_file = token_file
         self._environment = os.environ if environment is None else environment
         self._transport = transport
-        self._pacing = pacing or Pacing()
+        self._sleep = sleep
         self._client: httpx.Client | None = None
         self._missing_token_reason: str | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._client is not None:
             self._client.close()
 
@@ -97,7 +87,7 @@ class ControlConnection:
 
     def get(self, path: str, **params: object) -> Any:  # noqa: ANN401 - JSON
         """GET a resource."""
-        return self._send_with_retries("GET", path, params=params)
+        return self._send_with_retries("GET", path, params)
 
     def iterate_items(self, path: str, count_max: int | None = None, **params: object) -> Iterator[dict[str, Any]]:
         """Yield the items of a list, page by page; at most `count_max`, None for all."""
@@ -105,7 +95,7 @@ class ControlConnection:
         left = count_max
         while left is None or left > 0:
             limit = _PAGE if left is None else min(left, _PAGE)
-            page = self._send_with_retries("GET", path, params=params | {"limit": limit, "after": after})
+            page = self._send_with_retries("GET", path, params | {"limit": limit, "after": after})
             # A page of events is counted in maintenances, so it may hold more items than requested.
             items = page["items"] if left is None else page["items"][:left]
             yield from items
@@ -121,7 +111,7 @@ class ControlConnection:
         before: str | None = None
         while len(found) < count:
             query = {"newest": "true", "limit": min(count - len(found), _PAGE), "before": before}
-            page = self._send_with_retries("GET", path, params=params | query)
+            page = self._send_with_retries("GET", path, params | query)
             # Pages go backwards in time, but each is in ascending order.
             found = page["items"] + found
             before = page["next"]
@@ -150,55 +140,37 @@ class ControlConnection:
             params: Query parameters.
         """
         headers = {"idempotency-key": str(uuid.uuid4())}
-        return self._send_with_retries(
-            method,
-            path,
-            params=params,
-            body=body,
-            headers=headers,
-            is_repeatable=is_repeatable,
-            accepted_statuses=accepted_statuses,
-        )
+        if body is not None and not isinstance(body, bytes):
+            body, headers["content-type"] = json.dumps(body).encode(), "application/json"
+        pauses_s = _RETRY_PAUSES_S if is_repeatable else ()
+        return self._send_with_retries(method, path, params, pauses_s, accepted_statuses, content=body, headers=headers)
 
     def _send_with_retries(
         self,
         method: str,
         path: str,
-        *,
-        params: Mapping[str, object] | None = None,
-        body: object = None,
-        headers: Mapping[str, str] | None = None,
-        is_repeatable: bool = True,
+        params: Mapping[str, object],
+        pauses_s: Iterable[float] = _RETRY_PAUSES_S,
         accepted_statuses: tuple[int, ...] = (),
+        **content: Any,  # noqa: ANN401 - body and headers, as httpx takes them
     ) -> Any:  # noqa: ANN401 - JSON
-        query = _drop_unset(params or {})
-        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        content_headers = (
-            {"content-type": "application/json"} if content is not None and not isinstance(body, bytes) else {}
-        )
+        import httpx
+
+        query: dict[str, Any] = _drop_unset(params)
         # Only a 503 is retried, because it is temporary; a failed connection more often means a wrong address.
-        pauses = iter(_RETRY_PAUSES_S if is_repeatable else ())
+        pauses = iter(pauses_s)
         while True:
-            response = self._send_once(method, path, query, content, content_headers | dict(headers or {}))
+            try:
+                response = self._open_client().request(method, path, params=query, **content)
+            except httpx.HTTPError as error:
+                self._raise_unreachable(error)
             pause_s = next(pauses, None) if response.status_code == _UNAVAILABLE else None
             if pause_s is None:
                 break
-            self._pacing.sleep(pause_s)
+            self._sleep(pause_s)
         if response.is_success or response.status_code in accepted_statuses:
             return self._decode_json(response)
         return self._raise_refusal(response)
-
-    def _send_once(
-        self, method: str, path: str, params: Mapping[str, Any], content: bytes | None, headers: Mapping[str, str]
-    ) -> httpx.Response:
-        import httpx
-
-        try:
-            return self._open_client().request(
-                method, path, params=dict(params), content=content, headers=dict(headers)
-            )
-        except httpx.HTTPError as error:
-            self._raise_unreachable(error)
 
     def stream_lines(self, path: str, **params: object) -> Iterator[Any]:
         """Yield the lines of a long answer as they arrive, decoded from JSON.
@@ -254,7 +226,7 @@ class ControlConnection:
                     self._raise_unreachable(error)
             if not failures:
                 notice(f"lost the connection to {self.url}; retrying")
-            self._pacing.sleep(min(0.25 * 2**failures, _RECONNECT_PAUSE_MAX_S))
+            self._sleep(min(0.25 * 2**failures, _RECONNECT_PAUSE_MAX_S))
             # Bounded, because the power above would overflow while a service stays away for hours.
             failures = min(failures + 1, 10)
 
@@ -267,8 +239,7 @@ class ControlConnection:
         query: dict[str, Any] = _drop_unset(params)
         with self._open_client().stream("GET", "/v1/watch", params=query, headers=headers, timeout=timeout) as response:
             if response.status_code >= 500:  # noqa: PLR2004 - the service is starting or stopping
-                msg = f"the service answered {response.status_code}"
-                raise ServerUnreachable(msg)
+                raise ServerUnreachable(f"the service answered {response.status_code}")
             if not response.is_success:
                 response.read()
                 self._raise_refusal(response)
@@ -283,7 +254,7 @@ class ControlConnection:
             import httpx
 
             # Proxies of the environment are not meant for this machine; mounts take precedence over them.
-            mounts = {"http://": self._transport, "https://": self._transport} if _is_loopback(self._host) else None
+            mounts = {"http://": self._transport, "https://": self._transport} if is_loopback_name(self._host) else None
             self._client = httpx.Client(
                 base_url=self.url,
                 headers=self.build_headers(),
@@ -325,7 +296,7 @@ class ControlConnection:
             )
             return None
         # The user did not choose this token for this address: a mistyped URL must not reveal it to the network.
-        if self.url.startswith("http:") and not _is_loopback(self._host):
+        if self.url.startswith("http:") and not is_loopback_name(self._host):
             self._missing_token_reason = (
                 f"the token in {path} is not sent unencrypted to {self._host}: use https, or pass --token-file"
             )
@@ -338,8 +309,7 @@ class ControlConnection:
         try:
             return response.json()
         except ValueError as error:
-            msg = f"{self.url} is not a control API: check the control URL"
-            raise OtherSideError(msg) from error
+            raise OtherSideError(f"{self.url} is not a control API: check the control URL") from error
 
     def _raise_refusal(self, response: httpx.Response) -> NoReturn:
         try:
@@ -347,8 +317,7 @@ class ControlConnection:
             code, message, details = str(body["code"]), str(body["message"]), dict(body["details"])
         except (ValueError, KeyError, TypeError):
             if response.status_code == _UNAVAILABLE:
-                msg = f"{self.url} is too busy (503): try again later"
-                raise OtherSideError(msg) from None
+                raise OtherSideError(f"{self.url} is too busy (503): try again later") from None
             msg = f"{self.url} answered {response.status_code}, but is not a control API: check the control URL"
             raise OtherSideError(msg) from None
         # "Invalid token" would mislead a user who has none; the reason why none was sent helps.
@@ -360,11 +329,9 @@ class ControlConnection:
         import httpx
 
         if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
-            msg = f"cannot use {self.url} as the control URL: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"cannot use {self.url} as the control URL: {error}") from error
         if isinstance(error, httpx.ReadTimeout):
-            msg = f"{self.url} did not answer within {_ANSWER_TIMEOUT_S:g} s"
-            raise ServerUnreachable(msg) from error
+            raise ServerUnreachable(f"{self.url} did not answer within {_ANSWER_TIMEOUT_S:g} s") from error
         if "CERTIFICATE_VERIFY_FAILED" in str(error) or isinstance(error.__cause__, ssl.SSLCertVerificationError):
             msg = f"cannot reach {self.url}: its certificate cannot be verified; set SSL_CERT_FILE to its CA"
             raise ServerUnreachable(msg) from error
@@ -385,8 +352,7 @@ def quote_segment(name: str) -> str:
         InvalidRequest: It cannot be one.
     """
     if name in {"", ".", ".."} or "/" in name:
-        msg = f"{name!r} is not a valid name"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"{name!r} is not a valid name")
     return quote(name, safe="")
 
 
@@ -417,21 +383,12 @@ def _parse_host(url: str) -> str:
     except ValueError:
         parts, host = urlsplit(""), None
     if parts.scheme not in {"http", "https"} or not host:
-        msg = f"invalid control URL {url!r}: expected for example {DEFAULT_URL}"
-        raise ConfigError(msg)
+        raise ConfigError(f"invalid control URL {url!r}: expected for example {DEFAULT_URL}")
     return host
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _check_token(token: str, origin: str) -> str:
     # Checked here, because h11 quotes an invalid header value in its error and would print the token.
     if not token.isascii() or not token.isprintable() or " " in token:
-        msg = f"{origin} does not contain a valid token"
-        raise ConfigError(msg)
+        raise ConfigError(f"{origin} does not contain a valid token")
     return token

@@ -25,7 +25,7 @@ def add_dashboard(app: typer.Typer) -> None:
             bool, typer.Option("--open", help="Also open the link in this machine's browser.")
         ] = False,
     ) -> None:
-        """Print a link that logs a browser in to the dashboard. The link works once, for one minute."""
+        """Print a login link for the dashboard. The link is valid for one minute, and works only once."""
         # Not retried: each try would create another valid link.
         link = connection.send_change("POST", "/v1/login-links", None, is_repeatable=False)
         if not output.print_if_json(link):

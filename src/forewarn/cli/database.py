@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forewarn.cli.command import add_group, command, require_server_extra
+from forewarn.cli.command import add_group, command, require_extra
 from forewarn.cli.output import Column, Output, format_moment
 from forewarn.errors import ConfigError
 
 if TYPE_CHECKING:
     from forewarn.store.copying import CopyProgress, CopyResult
     from forewarn.store.describing import DatabaseDescription
-    from forewarn.store.whole_database import RecordedLease
+    from forewarn.store.lease import Lease
 
 __all__ = ["add_database", "encode_copied", "encode_description", "format_progress"]
 
@@ -25,7 +25,7 @@ _FILE, _SERVER = "sqlite:///forewarn.db", "postgresql://forewarn@db.example/fore
 
 def add_database(app: typer.Typer) -> None:
     """Add the commands of `database`."""
-    noun = add_group(app, "database", "Show the database of the service, or copy it to another one.", "Run")
+    noun = add_group(app, "database", "Show the database of the service, or copy it to another database.", "Run")
 
     @command(
         noun,
@@ -35,25 +35,32 @@ def add_database(app: typer.Typer) -> None:
     )
     def copy(
         source: Annotated[
-            str, typer.Argument(metavar="FROM", help="URL of the database to copy; no service may be using it.")
+            str,
+            typer.Argument(
+                metavar="FROM", help="URL of the source, the database to copy. First stop every service that uses it."
+            ),
         ],
         target: Annotated[
-            str, typer.Argument(metavar="TO", help="URL of an empty database; a missing file is created.")
+            str,
+            typer.Argument(
+                metavar="TO", help="URL of the target, an empty database. A missing SQLite file is created."
+            ),
         ],
         output: Output,
         upgrade_source: Annotated[
             bool,
             typer.Option(
-                "--upgrade-source", help="If the schema of FROM is older, upgrade it first; this cannot be undone."
+                "--upgrade-source", help="If the schema of the source is old, first upgrade it. This cannot be undone."
             ),
         ] = False,
     ) -> None:
         """Copy everything from one database to another, from SQLite to PostgreSQL or back.
 
-        The copy is compared with FROM; if anything fails, TO is left unchanged. First stop every 'forewarn serve' that
-        uses FROM, and afterwards serve only TO: otherwise two services would carry out each maintenance twice.
+        First stop every 'forewarn serve' that uses the source. The copy is compared with the source; if anything fails,
+        the target is left unchanged. After the copy, run 'forewarn serve' only with the target: if you ran it with
+        both, each maintenance would be carried out twice.
         """
-        with require_server_extra():
+        with require_extra("server"):
             from forewarn.store.copying import copy_database
         _check_url(source, "FROM")
         _check_url(target, "TO")
@@ -71,11 +78,16 @@ def add_database(app: typer.Typer) -> None:
 
     @command(noun, "show", f"forewarn database show {_FILE}", f"forewarn database show {_SERVER} --json")
     def show(
-        url: Annotated[str, typer.Argument(metavar="URL", help="URL of the database; it may be in use.")],
+        url: Annotated[
+            str,
+            typer.Argument(
+                metavar="URL", help="URL of the database. You need not stop services that use this database."
+            ),
+        ],
         output: Output,
     ) -> None:
-        """Show the contents of a database: its schema, its size, the rows of each table, and who holds its leases."""
-        with require_server_extra():
+        """Summarize a database: schema, size, number of rows in each table, and holder of each lease."""
+        with require_extra("server"):
             from forewarn.store.describing import describe_database
         _check_url(url, "URL")
         description = describe_database(url)
@@ -137,7 +149,16 @@ def encode_description(description: DatabaseDescription) -> dict[str, Any]:
         "clock": description.clock,
         "counter": description.counter,
         "size_bytes": description.size_bytes,
-        "leases": [asdict(lease) | {"expires_at": _format_rfc3339(lease.expires_at)} for lease in description.leases],
+        "leases": [
+            {
+                "name": name,
+                "holder": lease.holder,
+                "term": lease.term,
+                "expires_at": _format_rfc3339(lease.expires_at),
+                "is_over": lease.is_over,
+            }
+            for name, lease in description.leases.items()
+        ],
         "rows": description.rows,
     }
 
@@ -153,7 +174,10 @@ def _print_description(output: Output, description: DatabaseDescription) -> None
             ("clock", description.clock or "not served yet"),
             ("counter", f"{description.counter:,}"),
             ("size", f"{description.size_bytes / _MEBIBYTE:,.1f} MiB"),
-            *([(f"lease {lease.name}", _describe_lease(lease)) for lease in description.leases] or [("lease", "none")]),
+            *(
+                [(f"lease {name}", _describe_lease(lease)) for name, lease in description.leases.items()]
+                or [("lease", "none")]
+            ),
         ]
     )
     output.print_line()
@@ -162,7 +186,7 @@ def _print_description(output: Output, description: DatabaseDescription) -> None
     )
 
 
-def _describe_lease(lease: RecordedLease) -> str:
+def _describe_lease(lease: Lease) -> str:
     if lease.is_over:
         return f"expired; last held by {lease.holder}"
     return f"{lease.holder} until {format_moment(_format_rfc3339(lease.expires_at))}"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.command import command, require_server_extra
+from forewarn.cli.command import command, require_extra
 from forewarn.host.listener_settings import IdentificationMethod, ListenerSettings
 
 __all__ = ["add_endpoint"]
@@ -63,7 +63,7 @@ def add_endpoint(app: typer.Typer) -> None:
             list[str] | None,
             typer.Option(
                 metavar="NAME",
-                help="Host name by which VMs may call the endpoint, besides addresses and localhost; repeatable.",
+                help="Host name by which VMs may call the endpoint; repeatable. Addresses and localhost always work.",
             ),
         ] = None,
         identify: Annotated[
@@ -94,7 +94,8 @@ def add_endpoint(app: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--interface-macs",
-                help="Match interfaces to VMs by MAC address; its first byte, 'fe' on the host, is ignored.",
+                help="Match interfaces to VMs by MAC address. An interface's address must be the address of the VM, "
+                "with the first byte replaced by 'fe', as libvirt does.",
                 rich_help_panel=_WAYS,
             ),
         ] = False,
@@ -105,7 +106,7 @@ def add_endpoint(app: typer.Typer) -> None:
             ),
         ] = None,
         socket_group: Annotated[
-            str, typer.Option(metavar="GROUP", help="Group that may connect to the sockets.", rich_help_panel=_WAYS)
+            str, typer.Option(metavar="GROUP", help="Group that gets access to the sockets.", rich_help_panel=_WAYS)
         ] = "",
         answer_dhcp: Annotated[
             bool,
@@ -129,9 +130,9 @@ def add_endpoint(app: typer.Typer) -> None:
         """Serve events to the VMs on this host, using state from the control plane.
 
         While no replica of the control plane answers, VMs get the last known state. Approvals are forwarded to the
-        control plane, and answered with 200 only once it has stored them. No database is needed.
+        control plane, and answered with 200 only after the control plane has stored them. No database is needed.
         """
-        with require_server_extra():
+        with require_extra("server"):
             from forewarn.host.endpoint_process import run_endpoint
 
         run_endpoint(

@@ -46,7 +46,9 @@ def add_event(app: typer.Typer) -> None:
                 help=f"Only this status ({', '.join(EventStatus).lower()}); repeatable.",
             ),
         ] = None,
-        every: Annotated[bool, typer.Option("--all", help="Include ended events, as --since and --until do.")] = False,
+        every: Annotated[
+            bool, typer.Option("--all", help="Include ended events. --since and --until also include them.")
+        ] = False,
         limit: Annotated[
             int | None,
             typer.Option(min=1, metavar="COUNT", help="Maximum number of events. (default: 100; all with --csv)"),
@@ -79,7 +81,7 @@ def add_event(app: typer.Typer) -> None:
         connection: ControlConnection,
         output: Output,
     ) -> None:
-        """Approve events on behalf of their VMs; a maintenance starts once all its events are approved."""
+        """Approve events on behalf of their VMs; a maintenance starts as soon as all its events are approved."""
         body = {"event_ids": split_names(event_ids)}
         # The answer lists the outcome of each event even if some are refused, so an error status is read like a
         # success.
@@ -105,11 +107,9 @@ def _check_approved(items: list[dict[str, Any]]) -> None:
     """
     unknown, refused = ([i["event_id"] for i in items if i["status"] == s] for s in (_UNKNOWN, _REFUSED))
     if unknown:
-        msg = f"no event with the id {', '.join(unknown)}: see 'forewarn event list'"
-        raise NotFound(msg)
+        raise NotFound(f"no event with the id {', '.join(unknown)}: see 'forewarn event list'")
     if refused:
-        msg = f"a policy reserves approval for others: {', '.join(refused)}; see 'forewarn inventory show'"
-        raise Conflict(msg)
+        raise Conflict(f"a policy reserves approval for others: {', '.join(refused)}; see 'forewarn inventory show'")
 
 
 def print_events(output: Output, connection: ControlConnection, events: list[dict[str, Any]]) -> None:

@@ -87,10 +87,10 @@ def add_fault(app: typer.Typer) -> None:
         rate: Annotated[float, typer.Option(metavar="FRACTION", help="Fraction of requests to affect, up to 1.")] = 1.0,
         lasts: Annotated[str | None, typer.Option("--for", metavar="SPAN", help="Duration of the fault.")] = None,
         delay: Annotated[
-            str | None, typer.Option(metavar="SPAN", help="Length of the delay, for kinds that have one.")
+            str | None, typer.Option(metavar="SPAN", help="Length of the delay, for kinds of faults with a delay.")
         ] = None,
     ) -> None:
-        """Inject a fault; without --count and --for it remains until cleared."""
+        """Inject a fault. Without --count and --for, the fault stays active until you clear it."""
         body = {
             "kind": kind,
             "vms": split_names(vms),

@@ -67,7 +67,8 @@ def _add_failures(noun: typer.Typer) -> None:
     ) -> None:
         """Report that a host has failed: its VMs see a Reboot event that has already started, without notice.
 
-        The host is marked as failed, and rollouts skip it, until 'forewarn host recover'. Asks first; --yes confirms.
+        The host is marked as failed, and rollouts skip it, until 'forewarn host recover'. Without --yes, the
+        command asks for confirmation.
         """
 
         def describe() -> str:
@@ -90,8 +91,7 @@ def _add_failures(noun: typer.Typer) -> None:
         host = connection.send_change(
             "POST", f"/v1/hosts/{quote_segment(name)}/recover", {"reason": reason}, is_repeatable=False
         )
-        if not output.print_if_json(host):
-            output.print_line(f"host {host['name']} has recovered")
+        output.print_result(host, f"host {host['name']} has recovered")
 
 
 def _add_predict_failure(noun: typer.Typer) -> None:
@@ -106,7 +106,13 @@ def _add_predict_failure(noun: typer.Typer) -> None:
         connection: ControlConnection,
         output: Output,
         within: Annotated[
-            str | None, typer.Option("--in", metavar="SPAN", help="Time from announcement to NotBefore. (default: 7d)")
+            str | None,
+            typer.Option(
+                "--in",
+                metavar="SPAN",
+                help="Time from announcement to NotBefore. The maintenance starts no earlier than NotBefore, unless "
+                "all its events are approved. (default: 7d)",
+            ),
         ] = None,
         event_type: Annotated[
             EventType | None,
@@ -114,13 +120,13 @@ def _add_predict_failure(noun: typer.Typer) -> None:
                 "--type",
                 case_sensitive=False,
                 metavar="Redeploy|Freeze",
-                help="Type of the events: Freeze if the VMs are migrated live. (default: Redeploy)",
+                help="Type of the events. Use Freeze if the VMs will be migrated live. (default: Redeploy)",
             ),
         ] = None,
         force: ForceOption = False,
         reason: ForceReasonOption = None,
     ) -> None:
-        """Report that a host will probably fail. Each VM of the host is moved at NotBefore, which --in sets.
+        """Report that a host will probably fail. Each VM of the host is moved after the time that --in sets.
 
         A VM that has asked for events is warned by an event. If the event is approved, the VM is moved earlier.
         """
@@ -136,10 +142,9 @@ def _add_tokens(noun: typer.Typer) -> None:
 
     @command(noun, "create-token", "forewarn host create-token host-1 > host-1.token")
     def create_token(name: _Name, connection: ControlConnection, output: Output) -> None:
-        """Create a token for the endpoint on a host, and print it; it is shown only once."""
+        """Create and print a token for the endpoint on a host. The token is shown only once."""
         made = connection.send_change("POST", f"/v1/hosts/{quote_segment(name)}/tokens", None)
-        if not output.print_if_json(made):
-            output.print_line(made["token"])
+        output.print_result(made, made["token"])
 
     @command(noun, "tokens", "forewarn host tokens host-1")
     def tokens(name: _Name, connection: ControlConnection, output: Output) -> None:
@@ -160,11 +165,10 @@ def _add_tokens(noun: typer.Typer) -> None:
         output: Output,
         yes: Yes = False,
     ) -> None:
-        """Revoke a token. Asks first; --yes confirms."""
+        """Revoke a token of a host. Without --yes, the command asks for confirmation."""
         words = f"The endpoint on {name} that uses token {token} gets no more changes until it has a new token."
         confirm(output, lambda: words, yes=yes)
         revoked = connection.send_change(
             "DELETE", f"/v1/hosts/{quote_segment(name)}/tokens/{quote_segment(token)}", None
         )
-        if not output.print_if_json(revoked):
-            output.print_line(f"token {revoked['id']} of {name} is revoked")
+        output.print_result(revoked, f"token {revoked['id']} of {name} is revoked")

@@ -57,14 +57,19 @@ def _add_apply(noun: typer.Typer) -> None:
         connection: ControlConnection,
         output: Output,
         remove_missing: Annotated[
-            bool, typer.Option("--remove-missing", help="Remove everything missing from the file, without a limit.")
+            bool,
+            typer.Option(
+                "--remove-missing",
+                help="Remove all objects missing from the file, even if they are a large part of the inventory.",
+            ),
         ] = False,
     ) -> None:
         """Replace the declared inventory with this file.
 
-        Objects missing from the file are removed. If they are a large part of the inventory, the file is refused: it
-        may be truncated. Check its changes with 'forewarn inventory diff', then pass --remove-missing. A VM under
-        maintenance is never removed. Either the whole file is applied or nothing.
+        Objects missing from the file are removed. If these objects are a large part of the inventory, the service
+        refuses the file, because the file may be truncated: check the changes with 'forewarn inventory diff', then pass
+        --remove-missing. The service always refuses a file that leaves out a VM under maintenance. A refused file
+        changes nothing.
         """
         flag = True if remove_missing else None
         with _add_file_to_errors(file):
@@ -143,5 +148,4 @@ def _read_file(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        msg = f"cannot read the inventory {file}: {error.strerror}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"cannot read the inventory {file}: {error.strerror}") from error

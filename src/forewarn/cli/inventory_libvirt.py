@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli.command import command, require_server_extra
+from forewarn.cli.command import command, require_extra
 from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.inventory_defaults import drop_defaults
 from forewarn.cli.output import Output, as_yaml
@@ -42,12 +42,12 @@ def add_from_libvirt(noun: typer.Typer) -> None:
             Path | None, typer.Option("--out", metavar="FILE", help="File to write. (default: standard output)")
         ] = None,
     ) -> None:
-        """Print the VMs of a libvirt as an inventory file.
+        """Print the VMs of a libvirt host as an inventory file.
 
-        The scope, fault domain, update domain and addresses of a VM are read from an element in the metadata of its
-        libvirt domain, if there is one: see docs/how-to/actuators.md.
+        If a VM's metadata in libvirt contains an element of Forewarn, the VM's scope, fault domain, update domain and
+        addresses are read from this element: see docs/how-to/actuators.md.
         """
-        with require_server_extra():
+        with require_extra("server"):
             from forewarn.actuators.libvirt_inventory import read_inventory
             from forewarn.wire.inventory import to_inventory_in
         declared = to_inventory_in(read_inventory(uri, host)).model_dump(mode="json")
@@ -60,8 +60,7 @@ def add_from_libvirt(noun: typer.Typer) -> None:
         try:
             out.write_text(text, encoding="utf-8")
         except OSError as error:
-            msg = f"cannot write {out}: {error.strerror}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"cannot write {out}: {error.strerror}") from error
         if not output.print_if_json(declared):
             count = len(declared["vms"])
             words = f"{count} VM{'' if count == 1 else 's'} of {declared['hosts'][0]['name']}"
@@ -97,17 +96,17 @@ def add_follow_libvirt(noun: typer.Typer) -> None:
             ),
         ] = False,
     ) -> None:
-        """Declare the VMs of a libvirt in the inventory, and again whenever they change, until Ctrl-C.
+        """Declare the VMs of one libvirt host in the inventory, and keep the inventory up to date until Ctrl-C.
 
         Run the command once for each host. If a VM moves, the command for its new host declares it. A VM that libvirt
-        no longer has is removed from the inventory, but not while a maintenance holds it. Values that libvirt does not
-        know stay as they were declared.
+        no longer has is removed from the inventory, but not while it has active maintenance. If libvirt has no
+        value for a field of a VM, such as its scope, the field keeps the value that was declared for the VM before.
 
         If many VMs are missing at once, the service refuses the declaration, and the command tries again: most often
-        these VMs have moved, and their new host declares them soon. If they are gone for good, run the command once
-        with --remove-missing.
+        these VMs have moved, and their new host declares them soon. If these VMs are gone for good, run the command
+        once with --remove-missing.
         """
-        with require_server_extra():
+        with require_extra("server"):
             from forewarn.actuators.libvirt_events import keep_declared
             from forewarn.observability.logs import configure_logging
         import asyncio

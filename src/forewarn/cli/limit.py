@@ -20,8 +20,8 @@ def add_limit(app: typer.Typer) -> None:
         """List callers with their usage and the limits they have reached; the latest to reach a limit come first.
 
         Callers with a token are listed from their first call on. VMs and unknown addresses are listed only after they
-        have reached a limit at the metadata endpoint. Each replica counts separately. An endpoint on a host reports
-        only totals, in its own metrics.
+        have reached a limit at the metadata endpoint. Each replica counts separately. Callers that reach a limit at a
+        'forewarn endpoint' on a host are not listed: such an endpoint counts only totals, in its own metrics.
         """
         found = connection.get("/v1/limits", limit=1000)["items"]
         if output.print_if_json(found):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from forewarn.cli.command import OptionGroup
 from forewarn.cli.connection import ControlConnection
 from forewarn.cli.output import Output, as_json, parse_moment
 from forewarn.cli.times import as_moment_or_span
@@ -25,7 +25,6 @@ __all__ = [
     "check_output_format",
     "escape_cell",
     "iterate_with_progress",
-    "make_filter_parameters",
     "print_csv",
     "print_items",
 ]
@@ -43,25 +42,33 @@ _PANEL = "Filters"
 _STEP = 1000
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
-Csv = Annotated[bool, typer.Option("--csv", help="Print CSV with a header line; every row unless --limit is given.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV with a header line. Without --limit, print every row.")]
 
 
 def _make_option(help_: str, metavar: str, **more: Any) -> Any:  # noqa: ANN401 - what Typer takes
     return typer.Option(metavar=metavar, help=help_, rich_help_panel=_PANEL, **more)
 
 
-_TIME_FORMS = "RFC 3339, or how long ago, such as 30d."
+_TIME_FORMS = (
+    "RFC 3339, or how long ago, such as 30d. In audit-log, this is the time when the entry was written; in event list "
+    "and maintenance list, the time when the maintenance was created."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryFilter:
-    """Options that select a part of the history; a command requests them by annotating a parameter."""
+class HistoryFilter(OptionGroup):
+    """Options that select a part of the history."""
 
-    since: Annotated[str | None, _make_option(f"Start of the period: {_TIME_FORMS}", "TIME")] = None
-    until: Annotated[str | None, _make_option(f"End of the period, exclusive: {_TIME_FORMS}", "TIME")] = None
-    vm: Annotated[str | None, _make_option("Only items about this VM, even a removed one.", "NAME")] = None
+    since: Annotated[str | None, _make_option(f"Only items of this time or later: {_TIME_FORMS}", "TIME")] = None
+    until: Annotated[str | None, _make_option(f"Only items before this time: {_TIME_FORMS}", "TIME")] = None
+    vm: Annotated[str | None, _make_option("Only items about this VM, even if the VM was removed.", "NAME")] = None
     scope: Annotated[str | None, _make_option("Only items about this scope.", "NAME")] = None
-    host: Annotated[str | None, _make_option("Only items about VMs that were on this host at the time.", "NAME")] = None
+    host: Annotated[
+        str | None,
+        _make_option(
+            "Only items about maintenance of a VM that was on this host when the maintenance was created.", "NAME"
+        ),
+    ] = None
     event_type: Annotated[
         EventType | None,
         typer.Option(
@@ -69,14 +76,20 @@ class HistoryFilter:
             case_sensitive=False,
             metavar="TYPE",
             rich_help_panel=_PANEL,
-            help=f"Only maintenance of this type: {', '.join(EventType)}.",
+            help=f"Only items about maintenance of this type: {', '.join(EventType)}.",
         ),
     ] = None
     source: Annotated[
-        EventSource | None, _make_option("Only maintenance from this source.", "Platform|User", case_sensitive=False)
+        EventSource | None,
+        _make_option("Only items about maintenance from this source.", "Platform|User", case_sensitive=False),
     ] = None
     actor: Annotated[
-        str | None, _make_option("Only items caused by this actor, such as operator:ann or vm:db.", "ACTOR")
+        str | None,
+        _make_option(
+            "In audit-log: only entries of this actor, such as operator:ann or vm:db. In event list and maintenance "
+            "list: only maintenances that have such an entry, and their events.",
+            "ACTOR",
+        ),
     ] = None
     text: Annotated[
         str | None, _make_option("Only items with this text in a reason or description; case-insensitive.", "TEXT")
@@ -95,8 +108,7 @@ class HistoryFilter:
         """
         for name in ("vm", "scope", "host", "actor", "text"):
             if getattr(self, name) == "":
-                msg = "must not be empty: give a value, or omit the option"
-                raise typer.BadParameter(msg, param_hint=f"--{name}")
+                raise typer.BadParameter("must not be empty: give a value, or omit the option", param_hint=f"--{name}")
         given = {"since": self.since, "until": self.until}
         moments = {name: as_moment_or_span(text, f"--{name}") for name, text in given.items() if text is not None}
         # The clock is requested only if a span needs it: most calls give absolute times or none.
@@ -120,15 +132,7 @@ def _format_query_time(value: datetime | float, now: datetime | None, name: str)
     try:
         return (now - timedelta(seconds=value)).isoformat()
     except OverflowError:
-        msg = "is too far in the past"
-        raise typer.BadParameter(msg, param_hint=f"--{name}") from None
-
-
-def make_filter_parameters() -> list[inspect.Parameter]:
-    """Return the options as parameters of a command."""
-    kind = inspect.Parameter.KEYWORD_ONLY
-    signature = inspect.signature(HistoryFilter, eval_str=True)
-    return [p.replace(kind=kind) for p in signature.parameters.values()]
+        raise typer.BadParameter("is too far in the past", param_hint=f"--{name}") from None
 
 
 # Long lists
@@ -141,8 +145,7 @@ def check_output_format(output: Output) -> None:
         typer.BadParameter: Both `--csv` and `--json` were given.
     """
     if output.is_json:
-        msg = "cannot be combined with --json"
-        raise typer.BadParameter(msg, param_hint="--csv")
+        raise typer.BadParameter("cannot be combined with --json", param_hint="--csv")
 
 
 def iterate_with_progress(items: Iterable[dict[str, Any]], output: Output) -> Iterator[dict[str, Any]]:

@@ -12,24 +12,7 @@ from forewarn.cli.command import add_group, command
 from forewarn.cli.completers import maintenance_ids
 from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv
-from forewarn.cli.maintenance_options import (
-    CauseOption,
-    DescriptionOption,
-    DryRunOption,
-    DurationOption,
-    ForceOption,
-    ForceReasonOption,
-    HostsOption,
-    LatestStartOption,
-    NotBeforeOption,
-    NoticeOption,
-    NowOption,
-    ReasonOption,
-    SourceOption,
-    TurnsOutAsOption,
-    TypeOption,
-    VmsOption,
-)
+from forewarn.cli.maintenance_options import ReasonOption, ScheduleOptions
 from forewarn.cli.maintenance_text import (
     describe_planned,
     describe_postponements,
@@ -41,7 +24,7 @@ from forewarn.cli.maintenance_text import (
 )
 from forewarn.cli.output import Column, Output, format_moment, format_relative, format_seconds
 from forewarn.cli.times import as_duration_s, as_moment_or_span, as_span_s, split_names
-from forewarn.core.model import ACTIVE_STATES, EventType, MaintenanceState
+from forewarn.core.model import ACTIVE_STATES, MaintenanceState
 
 __all__ = ["add_maintenance", "build_force_body", "build_schedule_body"]
 
@@ -70,49 +53,18 @@ def _add_schedule(noun: typer.Typer) -> None:
         "forewarn maintenance schedule --vm build-7 --type Reboot --now",
         "forewarn maintenance schedule --host host-1 --type Reboot --dry-run",
     )
-    def schedule(
-        connection: ControlConnection,
-        output: Output,
-        hosts: HostsOption = None,
-        vms: VmsOption = None,
-        event_type: TypeOption = None,
-        cause: CauseOption = None,
-        description: DescriptionOption = None,
-        source: SourceOption = None,
-        turns_out_as: TurnsOutAsOption = None,
-        notice: NoticeOption = None,
-        not_before: NotBeforeOption = None,
-        duration: DurationOption = None,
-        now: NowOption = False,
-        latest_start: LatestStartOption = None,
-        force: ForceOption = False,
-        reason: ForceReasonOption = None,
-        dry_run: DryRunOption = False,
-    ) -> None:
+    def schedule(connection: ControlConnection, output: Output, wanted: ScheduleOptions) -> None:
         """Announce maintenance of hosts or VMs.
 
-        VMs that must not be hit together get one maintenance each; the later ones are queued. The notice also applies
-        to VMs that have not asked for events.
+        VMs that must not be hit together get one maintenance each; the later maintenances are queued.
+
+        If no affected VM has asked for events, Spot evictions and maintenance with source User start immediately,
+        unless you give --notice or --not-before. Other maintenance normally waits for NotBefore, even if no affected VM
+        has asked for events.
         """
-        body = build_schedule_body(
-            hosts=split_names(hosts),
-            vms=split_names(vms),
-            event_type=event_type,
-            cause=cause,
-            notice=notice,
-            not_before=not_before,
-            now=now,
-        )
-        body |= {
-            "description": description,
-            "source": source,
-            "impact": turns_out_as,
-            "duration_s": as_duration_s(duration, "--duration"),
-            "latest_start": _parse_time(connection, latest_start, "--latest-start"),
-        }
-        body |= build_force_body(force=force, reason=reason)
+        body = build_schedule_body(wanted, connection)
         content = {k: v for k, v in body.items() if v is not None}
-        if dry_run:
+        if wanted.dry_run:
             planned = connection.send_change("POST", "/v1/maintenance/plan", content)["items"]
             if not output.print_if_json(planned):
                 for line in describe_planned(planned, get_service_time(connection)):
@@ -122,38 +74,27 @@ def _add_schedule(noun: typer.Typer) -> None:
         print_created(output, connection, made["items"])
 
 
-def build_schedule_body(
-    *,
-    hosts: list[str],
-    vms: list[str],
-    event_type: EventType | None,
-    cause: str | None,
-    notice: str | None,
-    not_before: str | None,
-    now: bool = False,
-) -> dict[str, Any]:
-    """Return targets, impact and time as the API takes them.
+def build_schedule_body(wanted: ScheduleOptions, connection: ControlConnection) -> dict[str, Any]:
+    """Return the maintenance as the API takes it; None for what is not given.
 
     Raises:
         typer.BadParameter: Something is missing, or given twice.
     """
+    hosts, vms = split_names(wanted.hosts), split_names(wanted.vms)
     if bool(hosts) == bool(vms):
         msg = "name hosts with --host or VMs with --vm" if not hosts else "name hosts or VMs, not both"
         raise typer.BadParameter(msg, param_hint="--host, --vm")
-    if event_type is None and cause is None:
-        msg = "give a type, for example --type Freeze, or a --cause"
-        raise typer.BadParameter(msg, param_hint="--type")
-    if notice is not None and not_before is not None:
-        msg = "give one of them, not both"
-        raise typer.BadParameter(msg, param_hint="--notice, --not-before")
-    if now and (notice is not None or not_before is not None):
-        msg = "give --now or a time, not both"
-        raise typer.BadParameter(msg, param_hint="--now")
-    notice_s = as_span_s(notice, "--notice")
+    if wanted.event_type is None and wanted.cause is None:
+        raise typer.BadParameter("give a type, for example --type Freeze, or a --cause", param_hint="--type")
+    if wanted.notice is not None and wanted.not_before is not None:
+        raise typer.BadParameter("give one of them, not both", param_hint="--notice, --not-before")
+    if wanted.now and (wanted.notice is not None or wanted.not_before is not None):
+        raise typer.BadParameter("give --now or a time, not both", param_hint="--now")
+    notice_s = as_span_s(wanted.notice, "--notice")
     moment: datetime | None = None
-    if not_before is not None:
+    if wanted.not_before is not None:
         # A span from now is sent as a notice, so that it counts from the clock of the service, which may be virtual.
-        when = as_moment_or_span(not_before, "--not-before")
+        when = as_moment_or_span(wanted.not_before, "--not-before")
         if isinstance(when, datetime):
             moment = when
         else:
@@ -161,12 +102,17 @@ def build_schedule_body(
     return {
         "hosts": hosts,
         "vms": vms,
-        "type": event_type,
-        "cause": cause,
+        "type": wanted.event_type,
+        "cause": wanted.cause,
         "notice_s": notice_s,
         "not_before": None if moment is None else moment.isoformat(),
-        "now": now or None,
-    }
+        "now": wanted.now or None,
+        "description": wanted.description,
+        "source": wanted.source,
+        "impact": wanted.impact,
+        "duration_s": as_duration_s(wanted.duration, "--duration"),
+        "latest_start": _parse_time(connection, wanted.latest_start, "--latest-start"),
+    } | build_force_body(force=wanted.force, reason=wanted.reason)
 
 
 def build_force_body(*, force: bool, reason: str | None) -> dict[str, Any]:
@@ -176,11 +122,9 @@ def build_force_body(*, force: bool, reason: str | None) -> dict[str, Any]:
         typer.BadParameter: One is given without the other.
     """
     if force and reason is None:
-        msg = "requires --reason, which is recorded in the audit log"
-        raise typer.BadParameter(msg, param_hint="--force")
+        raise typer.BadParameter("requires --reason, which is recorded in the audit log", param_hint="--force")
     if reason is not None and not force:
-        msg = "requires --force"
-        raise typer.BadParameter(msg, param_hint="--reason")
+        raise typer.BadParameter("requires --force", param_hint="--reason")
     return {"force": True, "reason": reason} if force else {}
 
 
@@ -203,7 +147,7 @@ def _add_list(noun: typer.Typer) -> None:
                 "--state",
                 case_sensitive=False,
                 metavar="STATE",
-                help=f"Only this state ({', '.join(MaintenanceState)}); repeatable.",
+                help=f"Only maintenance in this state ({', '.join(MaintenanceState)}); repeatable.",
             ),
         ] = None,
         active: Annotated[
@@ -215,7 +159,7 @@ def _add_list(noun: typer.Typer) -> None:
         ] = None,
         as_csv: Csv = False,
     ) -> None:
-        """List maintenances, newest first; --since and --until filter by the time of their creation."""
+        """List maintenances, newest first; --since and --until refer to the time of creation."""
         wanted = [*(states or []), *(sorted(ACTIVE_STATES) if active else [])]
         params = choice.to_query_params(connection) | {"state": [str(state) for state in wanted]}
         if as_csv:
@@ -252,7 +196,7 @@ def _count_approvals(events: list[dict[str, Any]]) -> str:
 
 
 def _add_show(noun: typer.Typer) -> None:
-    @command(noun, "show", "forewarn maintenance show k3v9xq2m")
+    @command(noun, "show", "forewarn maintenance show k3v9xq2mab")
     def show(maintenance_id: _Id, connection: ControlConnection, output: Output) -> None:
         """Show one maintenance: its events, their approvals, and its history."""
         m = connection.get(f"/v1/maintenance/{quote_segment(maintenance_id)}")
@@ -299,8 +243,8 @@ def _add_endings(noun: typer.Typer) -> None:
     @command(
         noun,
         "cancel",
-        "forewarn maintenance cancel k3v9xq2m",
-        'forewarn maintenance cancel k3v9xq2m --reason "postponed"',
+        "forewarn maintenance cancel k3v9xq2mab",
+        'forewarn maintenance cancel k3v9xq2mab --reason "postponed"',
     )
     def cancel(
         maintenance_id: _Id,
@@ -311,7 +255,7 @@ def _add_endings(noun: typer.Typer) -> None:
         """Cancel a maintenance that has not started."""
         _send_change(connection, output, maintenance_id, "cancel", {"reason": reason})
 
-    @command(noun, "start", 'forewarn maintenance start k3v9xq2m --reason "the owner agreed by telephone"')
+    @command(noun, "start", 'forewarn maintenance start k3v9xq2mab --reason "the owner agreed by telephone"')
     def start(
         maintenance_id: _Id,
         connection: ControlConnection,
@@ -321,21 +265,21 @@ def _add_endings(noun: typer.Typer) -> None:
         """Start a scheduled maintenance now, without waiting for approvals or NotBefore."""
         _send_change(connection, output, maintenance_id, "start", {"reason": reason})
 
-    @command(noun, "complete", "forewarn maintenance complete k3v9xq2m")
+    @command(noun, "complete", "forewarn maintenance complete k3v9xq2mab")
     def complete(maintenance_id: _Id, connection: ControlConnection, output: Output) -> None:
         """Report that a started maintenance is over: its events disappear, and the VMs take up work again."""
         _send_change(connection, output, maintenance_id, "complete", None)
 
 
 def _add_impact(noun: typer.Typer) -> None:
-    @command(noun, "impact", "forewarn maintenance impact k3v9xq2m --duration 2s")
+    @command(noun, "impact", "forewarn maintenance impact k3v9xq2mab --duration 2s")
     def impact(
         maintenance_id: _Id,
         connection: ControlConnection,
         output: Output,
         duration: Annotated[str, typer.Option(metavar="SPAN", help="Duration of the impact.")],
     ) -> None:
-        """Record a further impact of a started maintenance; the documents of VMs do not change."""
+        """Record another impact (interruption of the VMs) of a started maintenance. The VMs' events do not change."""
         body = {"duration_s": as_duration_s(duration, "--duration")}
         _send_change(connection, output, maintenance_id, "impact", body)
 
@@ -344,8 +288,8 @@ def _add_moves(noun: typer.Typer) -> None:
     @command(
         noun,
         "defer",
-        "forewarn maintenance defer k3v9xq2m --by 2h",
-        'forewarn maintenance defer k3v9xq2m --until 2030-01-31T20:00:00Z --reason "end of the month"',
+        "forewarn maintenance defer k3v9xq2mab --by 2h",
+        'forewarn maintenance defer k3v9xq2mab --until 2030-01-31T20:00:00Z --reason "end of the month"',
     )
     def defer(
         maintenance_id: _Id,
@@ -357,7 +301,7 @@ def _add_moves(noun: typer.Typer) -> None:
         ] = None,
         reason: ReasonOption = None,
     ) -> None:
-        """Defer a scheduled maintenance, at most to the latest start that 'maintenance schedule' set."""
+        """Defer a scheduled maintenance, at most to the --latest-start that was given to 'maintenance schedule'."""
         if (by is None) == (until is None):
             msg = "give one of them" if by is None else "give one of them, not both"
             raise typer.BadParameter(msg, param_hint="--by, --until")
@@ -371,8 +315,8 @@ def _add_moves(noun: typer.Typer) -> None:
     @command(
         noun,
         "extend",
-        "forewarn maintenance extend k3v9xq2m --by 5m",
-        'forewarn maintenance extend k3v9xq2m --by 5m --scope web --reason "the backup is not done"',
+        "forewarn maintenance extend k3v9xq2mab --by 5m",
+        'forewarn maintenance extend k3v9xq2mab --by 5m --scope web --reason "the backup is not done"',
     )
     def extend(
         maintenance_id: _Id,
@@ -382,7 +326,9 @@ def _add_moves(noun: typer.Typer) -> None:
         scope: Annotated[
             str | None,
             typer.Option(
-                metavar="NAME", help="Scope or standalone VM that needs more time; required if several are hit."
+                metavar="NAME",
+                help="Scope or standalone VM that needs more time. Required if several scopes or standalone VMs have "
+                "events of this maintenance. If a scope and a VM have the same name, write scope:NAME or vm:NAME.",
             ),
         ] = None,
         reason: ReasonOption = None,
@@ -420,5 +366,4 @@ def _send_move(
 
 def _send_change(connection: ControlConnection, output: Output, maintenance_id: str, verb: str, body: object) -> None:
     changed = connection.send_change("POST", f"/v1/maintenance/{quote_segment(maintenance_id)}/{verb}", body)
-    if not output.print_if_json(changed):
-        output.print_line(f"maintenance {changed['id']} is {changed['state']}")
+    output.print_result(changed, f"maintenance {changed['id']} is {changed['state']}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from forewarn.cli.command import command, require_server_extra
+from forewarn.cli.command import command, require_extra
 
 if TYPE_CHECKING:
     from forewarn.control import Context
@@ -31,7 +31,7 @@ def openapi_document() -> dict[str, Any]:
     Raises:
         ConfigError: The extra `server` is not installed.
     """
-    with require_server_extra():
+    with require_extra("server"):
         from forewarn.control import make_control_app
     # Describing the routes uses no part of the service, so this app needs no context; it is never called.
     return make_control_app(cast("Context", None)).openapi()

@@ -71,6 +71,11 @@ class Output:
             self.print_json(value)
         return self.is_json
 
+    def print_result(self, value: object, text: str) -> None:
+        """Print a result: the value if JSON is requested, otherwise the text as a line."""
+        if not self.print_if_json(value):
+            self.print_line(text)
+
     def print_json(self, value: object) -> None:
         """Print a value as JSON, indented only on a terminal."""
         sys.stdout.write(as_json(value, is_indented=sys.stdout.isatty()) + "\n")

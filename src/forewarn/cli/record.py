@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from forewarn.cli.command import command, require_testing_extra
+from forewarn.cli.command import command, require_extra
 from forewarn.cli.output import Output, format_seconds
 from forewarn.cli.times import as_span_s
 from forewarn.errors import ConfigError
@@ -46,23 +46,30 @@ def add_record(app: typer.Typer) -> None:
             Path | None, typer.Option(metavar="FILE", help="New file for the transcript. (default: stdout)")
         ] = None,
         span: Annotated[
-            str | None, typer.Option("--for", metavar="SPAN", help="Recording time. (default: until Ctrl-C)")
+            str | None,
+            typer.Option("--for", metavar="SPAN", help="Duration of the recording. (default: until Ctrl-C)"),
         ] = None,
         interval: Annotated[str, typer.Option(metavar="SPAN", help="Interval between requests.")] = "1s",
         api_version: Annotated[str, typer.Option(metavar="VERSION", help="api-version to request.")] = "2020-07-01",
         size_mb: Annotated[
-            int, typer.Option(min=1, max=_MB_MAX, metavar="MB", help="Size of the file at which the recording ends.")
+            int,
+            typer.Option(
+                min=1,
+                max=_MB_MAX,
+                metavar="MB",
+                help="Maximum size of the transcript. The recording ends when the transcript is full.",
+            ),
         ] = _MB_MAX,
         source_address: Annotated[
             str | None, typer.Option(metavar="ADDRESS", help="Local address to send requests from.")
         ] = None,
     ) -> None:
-        """Record the answers of a metadata endpoint with their times. Nothing is approved.
+        """Record the answers of a metadata endpoint with their times. The command approves nothing.
 
         The transcript contains the names of VMs as the endpoint shows them. 'forewarn replay' serves the transcript
         again.
         """
-        with require_testing_extra():
+        with require_extra("testing"):
             from forewarn.client.pace import Pace
             from forewarn.client.transport import AsyncHttpTransport, check_url
             from forewarn.clock import RealClock
@@ -103,8 +110,7 @@ def add_record(app: typer.Typer) -> None:
 def _parse_interval(text: str) -> float:
     seconds = as_span_s(text, "--interval")
     if not seconds:
-        msg = "must be longer than 0 s"
-        raise typer.BadParameter(msg, param_hint="--interval")
+        raise typer.BadParameter("must be longer than 0 s", param_hint="--interval")
     return seconds
 
 
@@ -145,11 +151,9 @@ def _open_transcript(path: Path | None) -> Iterator[BinaryIO]:
         # again.
         file = open(path, "xb", buffering=0, opener=open_private)  # noqa: SIM115 - closed below
     except FileExistsError as error:
-        msg = f"{path} already exists: choose another name, or delete it"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{path} already exists: choose another name, or delete it") from error
     except OSError as error:
-        msg = f"cannot write {path}: {error.strerror}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
     with file:
         yield file
 
@@ -214,7 +218,9 @@ def add_replay(app: typer.Typer) -> None:
         is_now: Annotated[
             bool,
             typer.Option(
-                "--now", help="Shift every NotBefore, so that events have the recorded notice, divided by --speed."
+                "--now",
+                help="Move every NotBefore to the time of the replay: each event has the notice that it had in the "
+                "recording, divided by --speed.",
             ),
         ] = False,
     ) -> None:
@@ -224,7 +230,7 @@ def add_replay(app: typer.Typer) -> None:
         without --loop, it serves the last answer until SIGTERM or Ctrl-C. Approvals are answered with 200 and have no
         effect.
         """
-        with require_testing_extra():
+        with require_extra("testing"):
             from forewarn.clock import RealClock
             from forewarn.net.listen_address import bind_listener, build_socket_url, parse_listen
             from forewarn.testing.transcript.transcript import load_transcript
@@ -282,10 +288,10 @@ def add_from_transcript(noun: typer.Typer) -> None:
     ) -> None:
         """Convert a transcript to a scenario, and print it as YAML.
 
-        Changes that Forewarn's own rules would not allow are left out. Comments at the top of the scenario list these
-        changes.
+        Recorded changes that Forewarn's rules would not allow are left out. Comments at the top of the scenario list
+        these changes.
         """
-        with require_testing_extra():
+        with require_extra("testing"):
             from forewarn.testing.transcript.transcript import load_transcript
             from forewarn.testing.transcript.transcript_conversion import convert_transcript
         transcript = load_transcript(path)

@@ -43,7 +43,7 @@ def add_requests(app: typer.Typer) -> None:
         bodies: Annotated[bool, typer.Option("--bodies", help="Also show headers and bodies.")] = False,
         limit: Annotated[int, typer.Option(min=1, max=_PAGE, metavar="COUNT", help="Maximum number of requests.")] = 50,
     ) -> None:
-        """Show the requests of VMs with their answers, and warn of mistakes of the clients."""
+        """Show the requests of VMs and the answers to them, with warnings about mistakes in the requests."""
         found = _filter_exchanges(connection.get("/v1/requests", vm=vm, limit=limit)["items"], only_warned=warnings)
         if not follow and output.print_if_json(found):
             return

@@ -33,7 +33,7 @@ class RolloutFailed(ForewarnError):
 
 def add_rollout(app: typer.Typer) -> None:
     """Add the commands of `rollout`."""
-    noun = add_group(app, "rollout", "Carry out one maintenance on many hosts, in order.", "Operate")
+    noun = add_group(app, "rollout", "Carry out the same operation on many hosts, in order.", "Operate")
     _add_start(noun)
 
     @command(noun, "list", "forewarn rollout list")
@@ -73,7 +73,7 @@ def add_rollout(app: typer.Typer) -> None:
 
     @command(noun, "pause", 'forewarn rollout pause k3v9xq2mab --reason "customer called"')
     def pause(which: _Which, connection: ControlConnection, output: Output, reason: ReasonOption = None) -> None:
-        """Pause a rollout: no further host begins; started maintenance continues to its end."""
+        """Pause a rollout: no further hosts get maintenance. Maintenance already scheduled or started continues."""
         _send_change(connection, output, which, "pause", {"reason": reason})
 
     @command(noun, "resume", "forewarn rollout resume k3v9xq2mab")
@@ -85,7 +85,7 @@ def add_rollout(app: typer.Typer) -> None:
             bool, typer.Option("--accept-health", help="Treat the last health check as passed.")
         ] = False,
     ) -> None:
-        """Resume a paused rollout; failures before the pause no longer count."""
+        """Resume a paused rollout; earlier failures no longer count towards the limit failures_max."""
         _send_change(connection, output, which, "resume", {"accept_health": accept_health})
 
     @command(
@@ -97,9 +97,9 @@ def add_rollout(app: typer.Typer) -> None:
     def abort(
         which: _Which, connection: ControlConnection, output: Output, reason: ReasonOption = None, yes: Yes = False
     ) -> None:
-        """Abort a rollout: cancel maintenance that has not started; started maintenance continues to its end.
+        """Abort a rollout, and cancel its maintenance that has not started. Started maintenance continues to its end.
 
-        Asks first; --yes confirms.
+        Without --yes, the command asks for confirmation.
         """
 
         def describe() -> str:
@@ -150,12 +150,10 @@ def _read_spec(file: Path) -> bytes:
     try:
         # Checked before reading: a wrong file name may be that of a disk image.
         if file.stat().st_size > _SIZE_BYTES_MAX:
-            msg = f"{file} is too large: a rollout may have at most {_SIZE_BYTES_MAX} bytes"
-            raise ConfigError(msg)
+            raise ConfigError(f"{file} is too large: a rollout may have at most {_SIZE_BYTES_MAX} bytes")
         return file.read_bytes()
     except OSError as error:
-        msg = f"cannot read {file}: {error.strerror}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
 
 
 def _print_plan(output: Output, plan: dict[str, Any]) -> None:
@@ -263,8 +261,7 @@ def _follow_rollout(connection: ControlConnection, output: Output, rollout_id: s
         if is_over or (shown["state"] == "paused" and not shown["in_flight"]):
             output.show_progress()
             if shown["state"] != "completed":
-                msg = f"the rollout is {shown['state']}: {shown['reason'] or _format_progress(shown)}"
-                raise RolloutFailed(msg)
+                raise RolloutFailed(f"the rollout is {shown['state']}: {shown['reason'] or _format_progress(shown)}")
             return
         output.show_progress(f"{shown['waits_for'] or 'working'}")
         time.sleep(_LOOK_S)
@@ -275,5 +272,4 @@ def _send_change(
 ) -> None:
     sent = {name: value for name, value in body.items() if value is not None}
     shown = connection.send_change("POST", f"/v1/rollouts/{quote_segment(rollout_id)}/{verb}", sent)
-    if not output.print_if_json(shown):
-        output.print_line(f"rollout {shown['id']} is {shown['state']}: {_format_progress(shown)} hosts")
+    output.print_result(shown, f"rollout {shown['id']} is {shown['state']}: {_format_progress(shown)} hosts")

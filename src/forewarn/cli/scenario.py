@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from forewarn.cli.command import add_group, command, require_testing_extra
+from forewarn.cli.command import add_group, command, require_extra
 from forewarn.cli.completers import scenario_names
 from forewarn.cli.output import Column, Output
 from forewarn.cli.record import add_from_transcript
@@ -58,7 +58,7 @@ def add_scenario(app: typer.Typer) -> None:
     @command(noun, "list", "forewarn scenario list")
     def list_scenarios(output: Output) -> None:
         """List the scenarios that come with Forewarn."""
-        with require_testing_extra():
+        with require_extra("testing"):
             from forewarn.testing.scenario.scenario_loader import load_scenario, shipped_scenarios
 
         found = [load_scenario(name) for name in shipped_scenarios()]
@@ -77,7 +77,7 @@ def add_scenario(app: typer.Typer) -> None:
     @command(noun, "show", "forewarn scenario show live-migration")
     def show(which: _Which, output: Output, parameters: SetOption = None) -> None:
         """Show the steps of a scenario with their times, or the errors in its file."""
-        with require_testing_extra():
+        with require_extra("testing"):
             from forewarn.testing.scenario.scenario_loader import load_scenario
             from forewarn.testing.scenario.scenario_timeline import format_timeline
 
@@ -111,7 +111,9 @@ def add_scenario(app: typer.Typer) -> None:
         output: Output,
         clock: Annotated[
             Literal["virtual", "real"],
-            typer.Option(help="virtual: takes no real time. real: takes the scenario's time divided by --speed."),
+            typer.Option(
+                help="virtual: playing takes no real time. real: playing takes the scenario's time, divided by --speed."
+            ),
         ] = "virtual",
         speed: Annotated[
             float,
@@ -125,7 +127,7 @@ def add_scenario(app: typer.Typer) -> None:
         parameters: SetOption = None,
     ) -> None:
         """Start a temporary service, play a scenario in it, and check that all expectations of the scenario are met."""
-        with require_testing_extra():
+        with require_extra("testing"):
             from forewarn.testing.scenario.scenario_loader import load_scenario
 
         scenario = load_scenario(which, parse_parameters(parameters))
@@ -135,8 +137,7 @@ def add_scenario(app: typer.Typer) -> None:
         output.print_if_json([{**asdict(outcome), "at": outcome.at.total_seconds()} for outcome in outcomes])
         if failed:
             where = f"in {_format_location(failed[0])}: {failed[0].failure}"
-            msg = f"{len(failed)} of {len(outcomes)} steps failed; the first {where}"
-            raise ExpectationFailed(msg)
+            raise ExpectationFailed(f"{len(failed)} of {len(outcomes)} steps failed; the first {where}")
 
     _add_check(noun)
     add_from_transcript(noun)
@@ -158,11 +159,11 @@ def _add_check(noun: typer.Typer) -> None:
         output: Output,
         parameters: SetOption = None,
     ) -> None:
-        """Report errors in scenarios with file and line, without playing them.
+        """Check scenarios without playing them, and report each error with file and line.
 
         The exit status is 1 if any scenario has an error.
         """
-        with require_testing_extra():
+        with require_extra("testing"):
             from forewarn.testing.scenario.scenario_loader import check_scenario
 
         given = parse_parameters(parameters)
@@ -177,8 +178,11 @@ def _add_check(noun: typer.Typer) -> None:
 
     @command(noun, "schema", "forewarn scenario schema > scenario.schema.json")
     def schema() -> None:
-        """Print the JSON Schema of scenario files; editors look for it in the folder of the scenario."""
-        with require_testing_extra():
+        """Print the JSON Schema of scenario files.
+
+        Save the schema as scenario.schema.json in the folder of your scenarios, so that editors find it.
+        """
+        with require_extra("testing"):
             from forewarn.testing.scenario.scenario_schema import encode_scenario_schema
 
         sys.stdout.write(encode_scenario_schema())
@@ -194,8 +198,7 @@ def parse_parameters(texts: list[str] | None) -> dict[str, str]:
     for text in texts or []:
         name, separator, value = text.partition("=")
         if not separator or not name or name in given:
-            msg = f"{text!r} must be NAME=VALUE, with each name once"
-            raise typer.BadParameter(msg, param_hint="--set")
+            raise typer.BadParameter(f"{text!r} must be NAME=VALUE, with each name once", param_hint="--set")
         given[name] = value
     return given
 
@@ -208,7 +211,7 @@ def _format_location(outcome: StepOutcome) -> str:
 async def _play_scenario(scenario: Scenario, clock: str, speed: float, output: Output) -> list[StepOutcome]:
     from forewarn.clock import VIRTUAL_START, ScaledClock
 
-    with require_testing_extra():
+    with require_extra("testing"):
         from forewarn.testing.trial.player import ScenarioPlayer, create_lab
 
     # Both clocks begin at the same time, so that quiet hours are where the file expects them.

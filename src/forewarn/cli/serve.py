@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli.command import command, require_server_extra
+from forewarn.cli.command import OptionGroup, command, require_extra
 from forewarn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,20 +20,69 @@ __all__ = ["add_serve", "format_ready_line", "parse_assignments"]
 
 _PLACES = "Addresses"
 _TLS = "TLS"
-_OWN_FLAG = frozenset(
-    {
-        "inventory",
-        "database_url",
-        "state_dir",
-        "clock",
-        "metadata_listen",
-        "control_listen",
-        "tls_certificate",
-        "tls_key",
-        "insecure",
-        "fault_injection",
-    }
-)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ServeOptions(OptionGroup):
+    """Options of `forewarn serve`; all but `config` and `assignments` are settings of the same name."""
+
+    inventory: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Inventory of hosts and VMs, YAML or JSON, applied at startup."),
+    ] = None
+    database_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="SQLite or PostgreSQL database. (default: sqlite:///forewarn.db)"),
+    ] = None
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with settings.")] = None
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder for the operator's token. (default: the user's state folder)"),
+    ] = None
+    clock: Annotated[
+        str | None,
+        typer.Option(
+            metavar="real|virtual",
+            help="virtual: time advances only with 'forewarn clock advance'. (default: real)",
+            autocompletion=lambda: ["real", "virtual"],
+        ),
+    ] = None
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Value for any setting listed by 'forewarn config show'; repeatable."
+        ),
+    ] = None
+    metadata_listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS:PORT",
+            help="Addresses of the metadata endpoint, comma-separated. (default: 127.0.0.1:8169)",
+            rich_help_panel=_PLACES,
+        ),
+    ] = None
+    control_listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS:PORT",
+            help="Address of the control API. (default: 127.0.0.1:8170)",
+            rich_help_panel=_PLACES,
+        ),
+    ] = None
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Certificate for the control API, PEM.", rich_help_panel=_TLS),
+    ] = None
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Private key of the certificate, PEM.", rich_help_panel=_TLS)
+    ] = None
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Serve the control API to other machines without TLS.", rich_help_panel=_TLS),
+    ] = False
+    fault_injection: Annotated[
+        bool, typer.Option("--fault-injection", help="Let operators inject faults: see 'forewarn fault --help'.")
+    ] = False
 
 
 def add_serve(app: typer.Typer) -> None:
@@ -46,90 +96,20 @@ def add_serve(app: typer.Typer) -> None:
         "forewarn serve --clock virtual --set simulate_complete_after=1m --set disable_after=7d",
         panel="Run",
     )
-    def serve(  # one parameter for each flag
-        inventory: Annotated[
-            Path | None,
-            typer.Option(metavar="FILE", help="Inventory of hosts and VMs, YAML or JSON, applied at startup."),
-        ] = None,
-        database_url: Annotated[
-            str | None,
-            typer.Option(metavar="URL", help="SQLite or PostgreSQL database. (default: sqlite:///forewarn.db)"),
-        ] = None,
-        config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with settings.")] = None,
-        state_dir: Annotated[
-            Path | None,
-            typer.Option(metavar="FOLDER", help="Folder for the operator's token. (default: the user's state folder)"),
-        ] = None,
-        clock: Annotated[
-            str | None,
-            typer.Option(
-                metavar="real|virtual",
-                help="virtual: time advances only with 'forewarn clock advance'. (default: real)",
-                autocompletion=lambda: ["real", "virtual"],
-            ),
-        ] = None,
-        assignments: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--set", metavar="NAME=VALUE", help="Any other setting; repeatable. See 'forewarn config show'."
-            ),
-        ] = None,
-        metadata_listen: Annotated[
-            str | None,
-            typer.Option(
-                metavar="ADDRESS:PORT",
-                help="Addresses of the metadata endpoint, comma-separated. (default: 127.0.0.1:8169)",
-                rich_help_panel=_PLACES,
-            ),
-        ] = None,
-        control_listen: Annotated[
-            str | None,
-            typer.Option(
-                metavar="ADDRESS:PORT",
-                help="Address of the control API. (default: 127.0.0.1:8170)",
-                rich_help_panel=_PLACES,
-            ),
-        ] = None,
-        tls_certificate: Annotated[
-            Path | None,
-            typer.Option(metavar="FILE", help="Certificate for the control API, PEM.", rich_help_panel=_TLS),
-        ] = None,
-        tls_key: Annotated[
-            Path | None, typer.Option(metavar="FILE", help="Private key of the certificate, PEM.", rich_help_panel=_TLS)
-        ] = None,
-        insecure: Annotated[
-            bool,
-            typer.Option(
-                "--insecure", help="Serve the control API to other machines without TLS.", rich_help_panel=_TLS
-            ),
-        ] = False,
-        fault_injection: Annotated[
-            bool, typer.Option("--fault-injection", help="Let operators inject faults: see 'forewarn fault --help'.")
-        ] = False,
-    ) -> None:
+    def serve(options: _ServeOptions) -> None:
         """Run the service: metadata endpoint, control API and scheduler.
 
-        It prints one line when it is ready, logs to stderr, and stops on SIGTERM or Ctrl-C.
+        The service prints one line when it is ready, logs to stderr, and stops on SIGTERM or Ctrl-C.
         """
-        flags: dict[str, object] = {
-            "inventory": inventory,
-            "database_url": database_url,
-            "state_dir": state_dir,
-            "clock": clock,
-            "metadata_listen": metadata_listen,
-            "control_listen": control_listen,
-            "tls_certificate": tls_certificate,
-            "tls_key": tls_key,
-            "insecure": insecure or None,
-            "fault_injection": fault_injection or None,
-        }
-        with require_server_extra():
+        flags = asdict(options)
+        config, assignments = flags.pop("config"), flags.pop("assignments")
+        with require_extra("server"):
             from forewarn.config import Settings, load_settings
             from forewarn.observability.logs import configure_logging
             from forewarn.server.service import run_service
         values = parse_assignments(assignments or [], Settings)
-        # A flag that was not given must not override the file, so absent flags are None even where they are booleans.
-        values |= {name: value for name, value in flags.items() if value is not None}
+        # A flag that was not given must not override the file.
+        values |= {name: value for name, value in flags.items() if value not in (None, False)}
         try:
             settings = load_settings(config, **values)
         except ConfigError as error:
@@ -137,15 +117,11 @@ def add_serve(app: typer.Typer) -> None:
             if error.details.get("setting") not in values:
                 raise
             name = error.details["setting"]
-            flag = _find_flag(name)
+            flag = f"--{name.replace('_', '-')}" if name in flags else "--set"
             prefix = "" if flag == "--set" else f"setting {name}: "
             raise typer.BadParameter(error.message.removeprefix(prefix), param_hint=flag) from error
         configure_logging()
         run_service(settings, _print_ready_line)
-
-
-def _find_flag(setting: str) -> str:
-    return f"--{setting.replace('_', '-')}" if setting in _OWN_FLAG else "--set"
 
 
 def parse_assignments(assignments: list[str], settings: type[Settings]) -> dict[str, object]:
@@ -159,13 +135,11 @@ def parse_assignments(assignments: list[str], settings: type[Settings]) -> dict[
         name, separator, value = text.partition("=")
         name = name.strip().lower().replace("-", "_")
         if not separator or not name:
-            msg = f"{text!r} must be NAME=VALUE, for example notice_max=30d"
-            raise typer.BadParameter(msg, param_hint="--set")
+            raise typer.BadParameter(f"{text!r} must be NAME=VALUE, for example notice_max=30d", param_hint="--set")
         if name not in settings.model_fields:
             near = difflib.get_close_matches(name, settings.model_fields, n=1)
             hint = f"did you mean {near[0]}?" if near else "see 'forewarn config show'"
-            msg = f"unknown setting {name!r}: {hint}"
-            raise typer.BadParameter(msg, param_hint="--set")
+            raise typer.BadParameter(f"unknown setting {name!r}: {hint}", param_hint="--set")
         parsed[name] = value.strip()
     return parsed
 

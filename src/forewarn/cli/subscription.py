@@ -142,7 +142,7 @@ def _print_subscription(output: Output, found: dict[str, Any]) -> None:
 def _add_changes(noun: typer.Typer) -> None:
     @command(noun, "delete", "forewarn subscription delete chat", "forewarn subscription delete chat --yes")
     def delete(name: _Name, connection: ControlConnection, output: Output, yes: Yes = False) -> None:
-        """Delete a subscription and its pending deliveries. Asks first; --yes confirms."""
+        """Delete a subscription and its pending deliveries. Without --yes, the command asks for confirmation."""
 
         def describe() -> str:
             url = connection.get(_build_path(name))["url"]
@@ -150,8 +150,7 @@ def _add_changes(noun: typer.Typer) -> None:
 
         confirm(output, describe, yes=yes)
         gone = connection.send_change("DELETE", _build_path(name), None)
-        if not output.print_if_json(gone):
-            output.print_line(f"subscription {gone['name']} is deleted")
+        output.print_result(gone, f"subscription {gone['name']} is deleted")
 
     @command(noun, "pause", 'forewarn subscription pause chat --reason "the receiver moves"')
     def pause(
@@ -162,8 +161,7 @@ def _add_changes(noun: typer.Typer) -> None:
     ) -> None:
         """Pause deliveries until you resume them; no notification is lost meanwhile."""
         paused = connection.send_change("POST", _build_path(name, "pause"), {"reason": reason})
-        if not output.print_if_json(paused):
-            output.print_line(f"subscription {paused['name']} is paused")
+        output.print_result(paused, f"subscription {paused['name']} is paused")
 
     @command(noun, "resume", "forewarn subscription resume chat", "forewarn subscription resume chat --skip")
     def resume(
@@ -176,8 +174,7 @@ def _add_changes(noun: typer.Typer) -> None:
     ) -> None:
         """Resume deliveries, beginning with the notifications that waited during the pause."""
         resumed = connection.send_change("POST", _build_path(name, "resume"), {"skip": skip})
-        if not output.print_if_json(resumed):
-            output.print_line(f"subscription {resumed['name']} is active")
+        output.print_result(resumed, f"subscription {resumed['name']} is active")
 
 
 def _add_secret_and_test(noun: typer.Typer) -> None:
@@ -195,7 +192,10 @@ def _add_secret_and_test(noun: typer.Typer) -> None:
             bool, typer.Option("--at-once", help="Stop signing with the old secret now, for example after a leak.")
         ] = False,
     ) -> None:
-        """Print a new signing secret, which is shown only once; for a while, the old one signs as well."""
+        """Print a new signing secret, which is shown only once.
+
+        For a day (setting notify_secret_overlap), Forewarn signs with the old secret too.
+        """
         rotated = connection.send_change("POST", _build_path(name, "rotate-secret"), {"at_once": at_once})
         if not output.print_if_json(rotated):
             output.print_line(rotated["secret"])
@@ -213,8 +213,7 @@ def _add_secret_and_test(noun: typer.Typer) -> None:
         # JSON is printed for a failed ping too: it contains the receiver's answer.
         output.print_if_json(answer)
         if not answer["delivered"]:
-            msg = f"the receiver of {name} did not accept the ping: {answer['error']}"
-            raise OtherSideError(msg)
+            raise OtherSideError(f"the receiver of {name} did not accept the ping: {answer['error']}")
         if not output.is_json:
             output.print_line(f"the receiver of {name} answered {answer['status']} in {answer['took_s'] * 1000:.0f} ms")
 
@@ -228,11 +227,11 @@ def _add_deliveries(noun: typer.Typer) -> None:
         connection: ControlConnection,
         output: Output,
         waiting: Annotated[
-            bool, typer.Option("--waiting", help="List deliveries that wait for a retry instead.")
+            bool, typer.Option("--waiting", help="Instead of dead letters, list notifications that wait for a retry.")
         ] = False,
         limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Maximum number of deliveries.")] = 100,
     ) -> None:
-        """List deliveries that were given up, oldest first."""
+        """List notifications that Forewarn has given up on (dead letters), oldest first."""
         state = DeliveryState.WAITING if waiting else DeliveryState.DEAD
         found = list(connection.iterate_items(_build_path(name, "deliveries"), limit + 1, state=state.value))
         if not output.print_if_json(found[:limit]):
@@ -264,16 +263,18 @@ def _add_deliveries(noun: typer.Typer) -> None:
         name: _Name,
         connection: ControlConnection,
         output: Output,
-        ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of deliveries.")] = None,
+        ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of notifications.")] = None,
         every: Annotated[
-            bool, typer.Option("--all", help="All deliveries that were given up, 1,000 at a time.")
+            bool, typer.Option("--all", help="Retry up to 1,000 dead letters. Repeat the command for more.")
         ] = False,
     ) -> None:
-        """Retry deliveries that were given up; one that fails again is retried only while the change is recent."""
+        """Retry notifications that Forewarn has given up on (dead letters).
+
+        If a delivery fails again and the reported change is older than notify_age_max (by default, a day), the
+        notification becomes a dead letter again at once.
+        """
         if bool(ids) == every:
-            msg = "give ids of deliveries, or --all"
-            raise typer.BadParameter(msg)
+            raise typer.BadParameter("give ids of notifications, or --all")
         body = {"ids": None if every else split_names(ids or [])}
         count = connection.send_change("POST", _build_path(name, "deliveries", "redeliver"), body)["count"]
-        if not output.print_if_json({"count": count}):
-            output.print_line(f"{count} deliver{'y' if count == 1 else 'ies'} to be retried")
+        output.print_result({"count": count}, f"{count} deliver{'y' if count == 1 else 'ies'} to be retried")

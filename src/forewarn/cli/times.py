@@ -45,8 +45,7 @@ def as_duration_s(text: str | None, hint: str) -> int | None:
     if seconds is None:
         return None
     if not math.isfinite(seconds) or seconds != int(seconds):
-        msg = f"{text!r} must be whole seconds"
-        raise typer.BadParameter(msg, param_hint=hint)
+        raise typer.BadParameter(f"{text!r} must be whole seconds", param_hint=hint)
     return int(seconds)
 
 

@@ -29,7 +29,7 @@ def add_token(app: typer.Typer) -> None:
         output: Output,
         with_all: Annotated[bool, typer.Option("--all", help="Include expired and revoked tokens.")] = False,
     ) -> None:
-        """List the tokens of people and programs; 'forewarn host tokens' lists those of hosts."""
+        """List the tokens of people and programs; 'forewarn host tokens' lists the tokens of hosts."""
         found = list(connection.iterate_items("/v1/tokens"))
         if not with_all:
             now = parse_moment(connection.get("/v1/clock")["now"])
@@ -60,7 +60,10 @@ def add_token(app: typer.Typer) -> None:
         output: Output,
         yes: Yes = False,
     ) -> None:
-        """Revoke a token, and end streams that use it. Asks first; --yes confirms."""
+        """Revoke a token, and close streams that were opened with it, such as 'audit-log --follow'.
+
+        Without --yes, the command asks for confirmation.
+        """
 
         def describe() -> str:
             found = next((each for each in connection.get("/v1/tokens")["items"] if each["id"] == token), None)
@@ -69,8 +72,7 @@ def add_token(app: typer.Typer) -> None:
 
         confirm(output, describe, yes=yes)
         revoked = connection.send_change("DELETE", f"/v1/tokens/{quote_segment(token)}", None)
-        if not output.print_if_json(revoked):
-            output.print_line(f"token {revoked['id']} of {revoked['name']} is revoked")
+        output.print_result(revoked, f"token {revoked['id']} of {revoked['name']} is revoked")
 
     @command(noun, "whoami", "forewarn token whoami", "forewarn token whoami --token-file alice.token")
     def whoami(connection: ControlConnection, output: Output) -> None:
@@ -104,18 +106,23 @@ def _add_create(noun: typer.Typer) -> None:
         role: Annotated[Role, typer.Option(metavar="|".join(_ROLES), help="Role of the holder.")],
         scopes: Annotated[
             list[str] | None,
-            typer.Option("--scope", metavar="NAME", help="Scope that the tenant owns, with all its VMs; repeatable."),
+            typer.Option(
+                "--scope",
+                metavar="NAME",
+                help="With --role tenant: scope that the tenant owns, with all its VMs; repeatable.",
+            ),
         ] = None,
         vms: Annotated[
             list[str] | None,
-            typer.Option("--vm", metavar="NAME", help="Standalone VM that the tenant owns; repeatable."),
+            typer.Option(
+                "--vm", metavar="NAME", help="With --role tenant: standalone VM that the tenant owns; repeatable."
+            ),
         ] = None,
         expires_in: Annotated[str | None, typer.Option(metavar="SPAN", help="Token lifetime. (default: 90d)")] = None,
     ) -> None:
-        """Create a token, and print it; it is shown only once."""
+        """Create and print a token, which is shown only once."""
         if role is Role.HOST:
-            msg = "cannot create the token of a host: use 'forewarn host create-token'"
-            raise typer.BadParameter(msg)
+            raise typer.BadParameter("cannot create the token of a host: use 'forewarn host create-token'")
         body = {
             "name": name,
             "role": role.value,

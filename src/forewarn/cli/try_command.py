@@ -6,27 +6,15 @@ import asyncio
 import os
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forewarn.cli.command import command, require_testing_extra
+from forewarn.cli.command import command, require_extra
 from forewarn.cli.output import Column, Output
-from forewarn.cli.scenario import ExpectationFailed, SetOption, make_step_printer, make_wait_printer, parse_parameters
+from forewarn.cli.scenario import ExpectationFailed, make_step_printer, make_wait_printer, parse_parameters
 from forewarn.cli.times import as_span_s
-from forewarn.cli.try_options import (
-    AllOption,
-    HandlerArgument,
-    JobsOption,
-    JunitOption,
-    PatienceOption,
-    PreparedOption,
-    RebootOption,
-    RecoveredOption,
-    ScenarioOption,
-    SharedNetworkOption,
-    ShowOutputOption,
-)
+from forewarn.cli.try_options import TryOptions
 from forewarn.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -54,61 +42,47 @@ def add_try(app: typer.Typer) -> None:
         panel="Test",
     )
     def try_it(
-        handler: HandlerArgument,
+        handler: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Command that starts the handler.")],
         output: Output,
-        which: ScenarioOption = "live-migration",
-        is_all: AllOption = False,
-        jobs: JobsOption = None,
-        patience: PatienceOption = "5s",
-        prepared: PreparedOption = "",
-        recovered: RecoveredOption = "",
-        reboot: RebootOption = False,
-        junit: JunitOption = None,
-        shows_output: ShowOutputOption = False,
-        shared_network: SharedNetworkOption = False,
-        parameters: SetOption = None,
+        wanted: TryOptions,
     ) -> None:
-        """Run a handler in a scenario, and report its actions, their times, and its mistakes.
+        """Run a handler in a scenario, and report each action of the handler with its time, and the handler's mistakes.
 
         The handler runs in a separate network, in which the endpoint is at 169.254.169.254 port 80. If that network
         cannot be created, the handler must use the URL in the variable FOREWARN_ENDPOINT. Time is virtual: it advances
-        once the handler has reacted. With --all, each scenario has its own empty folder, in which the handler and the
-        commands of --prepared and --recovered run.
+        only after the handler has reacted. With --all, each scenario has its own empty folder, in which the handler and
+        the commands of --prepared and --recovered run.
         """
         how = {
-            "patience_s": as_span_s(patience, "--patience") or 0.0,
-            "prepared": prepared,
-            "recovered": recovered,
-            "reboots": reboot,
-            "is_alone": not shared_network,
+            "patience_s": as_span_s(wanted.patience, "--patience") or 0.0,
+            "prepared": wanted.prepared,
+            "recovered": wanted.recovered,
+            "reboots": wanted.reboot,
+            "is_alone": not wanted.shared_network,
         }
-        if jobs is not None and not is_all:
-            msg = "--jobs requires --all"
-            raise InvalidRequest(msg)
-        if parameters and is_all:
-            msg = "--set cannot be combined with --all: name one scenario with --scenario"
-            raise InvalidRequest(msg)
-        with require_testing_extra():
+        if wanted.jobs is not None and not wanted.is_all:
+            raise InvalidRequest("--jobs requires --all")
+        if wanted.parameters and wanted.is_all:
+            raise InvalidRequest("--set cannot be combined with --all: name one scenario with --scenario")
+        with require_extra("testing"):
             from forewarn.testing.scenario.scenario_loader import load_scenario
             from forewarn.testing.trial.report import encode_junit
 
         reports = (
-            _try_all(output, handler, jobs or _choose_jobs(output, prepared, recovered), how)
-            if is_all
-            else [_try_one(output, load_scenario(which, parse_parameters(parameters)), handler, how)]
+            _try_all(output, handler, wanted.jobs or _choose_jobs(output, wanted.prepared, wanted.recovered), how)
+            if wanted.is_all
+            else [_try_one(output, load_scenario(wanted.which, parse_parameters(wanted.parameters)), handler, how)]
         )
         # Written before anything is printed: CI needs the report even if the reader of the output has gone.
-        if junit is not None:
-            junit.write_bytes(encode_junit(reports))
-        _print_reports(output, reports, is_all=is_all, shows_output=shows_output)
+        if wanted.junit is not None:
+            wanted.junit.write_bytes(encode_junit(reports))
+        _print_reports(output, reports, is_all=wanted.is_all, shows_output=wanted.shows_output)
         failed = [report for report in reports if not report.has_passed]
-        if is_all and failed:
+        if wanted.is_all and failed:
             names = ", ".join(report.scenario for report in failed)
-            msg = f"the handler failed {len(failed)} of {len(reports)} scenarios: {names}"
-            raise ExpectationFailed(msg)
+            raise ExpectationFailed(f"the handler failed {len(failed)} of {len(reports)} scenarios: {names}")
         if failed:
-            msg = f"the handler failed {failed[0].scenario}: {failed[0].faults[0]}"
-            raise ExpectationFailed(msg)
+            raise ExpectationFailed(f"the handler failed {failed[0].scenario}: {failed[0].faults[0]}")
 
 
 def _try_one(output: Output, scenario: Scenario, handler: list[str], options: dict[str, Any]) -> TrialReport:
@@ -119,7 +93,7 @@ def _try_one(output: Output, scenario: Scenario, handler: list[str], options: di
 
 
 def _try_all(output: Output, handler: list[str], jobs: int, options: dict[str, Any]) -> list[TrialReport]:
-    with require_testing_extra():
+    with require_extra("testing"):
         from forewarn.testing.scenario.scenario_loader import load_scenario, shipped_scenarios
         from forewarn.testing.trial.trial import try_all_scenarios
 

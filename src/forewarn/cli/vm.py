@@ -13,7 +13,7 @@ from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.event import print_events
 from forewarn.cli.list_options import HistoryFilter
 from forewarn.cli.maintenance import build_force_body
-from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, NoticeOption
+from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, build_notice_option
 from forewarn.cli.maintenance_text import print_created
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import as_span_s
@@ -23,11 +23,19 @@ __all__ = ["add_vm"]
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the VM.", autocompletion=vm_names)]
 _OPERATIONS = "Operations on one VM"
+_DEFAULT_NOTICES = {
+    "restart": "15m",
+    "redeploy": "10m",
+    "reimage": "15m",
+    "evict": "30s",
+    "delete": "not_before_timeout of the scale set's terminate_notification, or 5m if that is not set",
+}
+"""Default notice of each operation, as its help describes it."""
 
 
 def add_vm(app: typer.Typer) -> None:
     """Add the commands of `vm`."""
-    noun = add_group(app, "vm", "Show VMs; restart, redeploy, evict or delete one.", "Declare")
+    noun = add_group(app, "vm", "Show VMs; restart, redeploy, evict or delete a VM.", "Declare")
 
     @command(noun, "list", "forewarn vm list", "forewarn vm list --json")
     def list_vms(connection: ControlConnection, output: Output) -> None:
@@ -94,7 +102,8 @@ def add_vm(app: typer.Typer) -> None:
     _add_final_operation(
         noun,
         "reimage",
-        "Reimage the VM: with a Reboot event if its scale set opted in, else without warning.",
+        "Reimage the VM. If its scale set enables os_image_notification, the VM gets a Reboot event first; otherwise, "
+        "the VM gets no warning.",
         "reimage web_0",
         "gets a new image and loses the data on its system disk",
     )
@@ -104,17 +113,17 @@ def add_vm(app: typer.Typer) -> None:
     _add_final_operation(
         noun,
         "delete",
-        "Delete the VM: with a Terminate event if its scale set opted in, else without warning.",
+        "Delete the VM. If its scale set enables terminate_notification, the VM gets a Terminate event first; "
+        "otherwise, the VM gets no warning.",
         "delete web_0",
         "is deleted",
     )
 
     @command(noun, "update-model", "forewarn vm update-model web_0")
     def update_model(name: _Name, connection: ControlConnection, output: Output) -> None:
-        """Update the VM to the latest model of its scale set, which includes its terminate notification."""
+        """Update the VM to the latest model of its scale set, including the setting for terminate notifications."""
         vm = connection.send_change("POST", f"/v1/vms/{quote_segment(name)}/update-model")
-        if not output.print_if_json(vm):
-            output.print_line(f"vm {vm['name']} follows the latest model of {vm['scope'] or 'its scope'}")
+        output.print_result(vm, f"vm {vm['name']} follows the latest model of {vm['scope'] or 'its scope'}")
 
 
 def _add_history(noun: typer.Typer) -> None:
@@ -149,7 +158,7 @@ def _add_history(noun: typer.Typer) -> None:
     ) -> None:
         """Show the history of a VM: the cause, notice, approval and impact of each maintenance.
 
-        The VM may have been removed from the inventory.
+        This also works for a VM that was removed from the inventory.
         """
         params = HistoryFilter(since=since, until=until).to_query_params(connection)
         found = list(connection.iterate_items(f"/v1/vms/{quote_segment(name)}/history", limit + 1, **params))
@@ -173,7 +182,7 @@ def _add_final_operation(noun: typer.Typer, verb: str, summary: str, example: st
         name: _Name,
         connection: ControlConnection,
         output: Output,
-        notice: NoticeOption = None,
+        notice: str | None = None,
         force: ForceOption = False,
         reason: ForceReasonOption = None,
         yes: Yes = False,
@@ -194,7 +203,8 @@ def _add_final_operation(noun: typer.Typer, verb: str, summary: str, example: st
             made = connection.send_change("POST", f"{path}/{verb}", body)
         print_created(output, connection, made["items"])
 
-    operate.__doc__ = f"{summary} Asks first; --yes confirms."
+    operate.__doc__ = f"{summary} Without --yes, the command asks for confirmation."
+    operate.__annotations__["notice"] = build_notice_option(_DEFAULT_NOTICES[verb])
     command(
         noun,
         verb,
@@ -210,7 +220,7 @@ def _add_operation(noun: typer.Typer, verb: str, summary: str, example: str) -> 
         name: _Name,
         connection: ControlConnection,
         output: Output,
-        notice: NoticeOption = None,
+        notice: str | None = None,
         force: ForceOption = False,
         reason: ForceReasonOption = None,
     ) -> None:
@@ -219,6 +229,7 @@ def _add_operation(noun: typer.Typer, verb: str, summary: str, example: str) -> 
         print_created(output, connection, made["items"])
 
     operate.__doc__ = summary
+    operate.__annotations__["notice"] = build_notice_option(_DEFAULT_NOTICES[verb])
     command(
         noun,
         verb,

@@ -34,7 +34,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One event and its change.
+    """An event, and how it changed since the previous document.
 
     Attributes:
         event: Its current state; its last known state if it is gone.
@@ -49,7 +49,7 @@ class Change:
 
 
 def diff(previous: Document | None, current: Document) -> tuple[Change, ...]:
-    """Return the changes from one document to the next: ended events first, then present ones in document order.
+    """Return the changes between two documents: ended events first, then new and changed ones in document order.
 
     Args:
         previous: Document before; None for the first document ever: all its events are new.
@@ -79,11 +79,8 @@ def diff(previous: Document | None, current: Document) -> tuple[Change, ...]:
 
 def _classify_change(before: Event | None, now: Event) -> ChangeKind | None:
     # An event may be missed before its start, or start between two polls: both count as started.
-    if now.is_started:
-        has_just_started = before is None or not before.is_started
-        return ChangeKind.STARTED if has_just_started else _classify_update(before, now)
-    return ChangeKind.PREPARE if before is None else _classify_update(before, now)
-
-
-def _classify_update(before: Event | None, now: Event) -> ChangeKind | None:
+    if now.is_started and (before is None or not before.is_started):
+        return ChangeKind.STARTED
+    if before is None:
+        return ChangeKind.PREPARE
     return None if before == now else ChangeKind.UPDATED

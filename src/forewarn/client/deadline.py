@@ -42,12 +42,10 @@ class Deadline(threading.local):
         """
         # httpcore closes the connection on a read time-out, which is what a cancelled request needs, too.
         if self.is_cancelled():
-            msg = "the request was cancelled"
-            raise httpcore.ReadTimeout(msg)
+            raise httpcore.ReadTimeout("the request was cancelled")
         left_s = self.at_s - time.perf_counter()
         if left_s <= 0:
-            msg = "the deadline has passed"
-            raise httpcore.ReadTimeout(msg)
+            raise httpcore.ReadTimeout("the deadline has passed")
         return left_s if timeout_s is None else min(timeout_s, left_s)
 
 

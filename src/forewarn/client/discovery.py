@@ -64,8 +64,7 @@ def encode_discover(xid: bytes, mac: bytes) -> bytes:
     Spec: R94
     """
     if len(xid) != _XID_SIZE_BYTES or len(mac) != _MAC_SIZE_BYTES:
-        msg = f"expected an xid of 4 bytes and a MAC of 6, got {len(xid)} and {len(mac)}"
-        raise ValueError(msg)
+        raise ValueError(f"expected an xid of 4 bytes and a MAC of 6, got {len(xid)} and {len(mac)}")
     packet = bytearray(_OPTIONS_AT + len(_IS_DISCOVER))
     packet[0:3] = 1, 1, _MAC_SIZE_BYTES  # a request, over Ethernet, with the address length
     packet[_XID_AT : _XID_AT + _XID_SIZE_BYTES] = xid
@@ -112,8 +111,7 @@ def endpoint_url(ip: str, port: int = 80) -> str:
     try:
         address = ipaddress.ip_address(ip.strip())
     except ValueError as error:
-        msg = f"{ip!r} is not an IP address: expected for example 168.63.129.16"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{ip!r} is not an IP address: expected for example 168.63.129.16") from error
     host = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - the versions of IP
     return f"http://{host}" if port == 80 else f"http://{host}:{port}"  # noqa: PLR2004 - HTTP's own port
 
@@ -166,7 +164,11 @@ async def discover_async(
     """Do the same as `discover`, in a task; may be cancelled."""
     left = os.environ.get(VARIABLE, "").strip() if use_environment else ""
     if left:
-        return _parse_address(left)
+        try:
+            return str(ipaddress.ip_address(left))
+        except ValueError as error:
+            msg = f"environment variable {VARIABLE} is {left!r}: expected an IP address, or leave it empty"
+            raise ConfigError(msg) from error
     mac = mac or _find_mac(interface)
     tries = 0
     trouble = "no answer"
@@ -214,8 +216,7 @@ def _open_socket(interface: str | None) -> socket.socket:
     """
     option: int | None = getattr(socket, "SO_BINDTODEVICE", None)
     if interface is not None and option is None:
-        msg = f"cannot choose interface {interface!r} on this system: leave it out"
-        raise ConfigError(msg)
+        raise ConfigError(f"cannot choose interface {interface!r} on this system: leave it out")
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         sock.settimeout(0)
@@ -236,19 +237,6 @@ def _open_socket(interface: str | None) -> socket.socket:
     return sock
 
 
-def _parse_address(text: str) -> str:
-    """Return the address that another program has discovered before.
-
-    Raises:
-        ConfigError: It is not an IP address.
-    """
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError as error:
-        msg = f"environment variable {VARIABLE} is {text!r}: expected an IP address, or leave it empty"
-        raise ConfigError(msg) from error
-
-
 def _find_mac(interface: str | None) -> bytes:
     """Return the MAC address of the network card that sends broadcasts.
 
@@ -263,20 +251,15 @@ def _find_mac(interface: str | None) -> bytes:
             return bytes.fromhex(digits)
     mac = uuid.getnode().to_bytes(_MAC_SIZE_BYTES, "big")
     if mac[0] & _IS_GROUP:  # getnode found none either, and made one up.
-        msg = "cannot find a network card with a MAC address: specify the MAC address"
-        raise EndpointUnreachable(msg)
+        raise EndpointUnreachable("cannot find a network card with a MAC address: specify the MAC address")
     return mac
 
 
 def default_interface(routes: str) -> str | None:
     """Return the interface of the default route in Linux's routing table; None if it has none."""
     # Destination and mask are both zero for a default route; `/proc` lists them in hexadecimal.
-    names = [
-        fields[0]
-        for fields in (line.split() for line in routes.splitlines()[1:])
-        if len(fields) >= _ROUTE_FIELDS and fields[1] == fields[7] == _ANYWHERE
-    ]
-    return names[0] if names else None
+    rows = (line.split() for line in routes.splitlines()[1:])
+    return next((row[0] for row in rows if len(row) >= _ROUTE_FIELDS and row[1] == row[7] == _ANYWHERE), None)
 
 
 def _read_text(path: Path) -> str:

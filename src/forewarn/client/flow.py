@@ -48,7 +48,7 @@ _log = logging.getLogger("forewarn.client")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollAnswered:
-    """The endpoint answered.
+    """The endpoint answered a poll.
 
     Attributes:
         document: Current document.
@@ -63,7 +63,7 @@ class PollAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollFailed:
-    """The endpoint did not answer, or not with a document. The last known document remains valid.
+    """The endpoint did not answer, or its answer was not a document. The last known document remains valid.
 
     Attributes:
         failures: Number of failures in a row.
@@ -95,8 +95,7 @@ class Conversation:
         self.pace = pace
         self._all_versions = (versions,) if isinstance(versions, str) else tuple(versions)
         if not self._all_versions:
-            msg = "at least one api-version is needed"
-            raise ValueError(msg)
+            raise ValueError("at least one api-version is needed")
         self._versions = self._all_versions
         self._chance = chance
         self._has_answered = False
@@ -147,8 +146,7 @@ class Conversation:
             raise _build_refusal(answer, "its name")
         name = answer.body.decode("utf-8-sig", "replace").strip().strip('"')
         if not name or len(name) > _NAME_LENGTH_MAX or not name.isprintable() or name.startswith(_MARKUP):
-            msg = "the metadata endpoint answered without a name"
-            raise BadAnswer(msg, elapsed_s=answer.elapsed_s)
+            raise BadAnswer("the metadata endpoint answered without a name", elapsed_s=answer.elapsed_s)
         return name
 
     # Endless flows
@@ -328,8 +326,7 @@ class Conversation:
         try:
             document = decode_document(answer.body, version)
         except NoDocument as error:
-            msg = f"the metadata endpoint answered 200, but {error}"
-            raise BadAnswer(msg, elapsed_s=answer.elapsed_s) from error
+            raise BadAnswer(f"the metadata endpoint answered 200, but {error}", elapsed_s=answer.elapsed_s) from error
         self._has_answered = True
         return document
 
@@ -354,7 +351,7 @@ _PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.GONE, HTTPStatus.TO
 
 
 def _is_transient(error: EndpointError) -> bool:
-    """Return True if the same request may succeed later: 410, 429, 5xx, no answer, an empty one (R66, R104)."""
+    """Return True if the same request may succeed later: 408, 410, 429, 5xx, no answer, an empty one (R66, R104)."""
     status = error.details.get("status")
     return status is None or status in _PASSING or status not in _GONE_FOR_GOOD
 

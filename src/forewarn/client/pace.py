@@ -18,7 +18,7 @@ _MAY_BE_ZERO = frozenset({"wait_s", "retry_for_s"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Intervals, time-outs and retries, all in seconds.
+    """Intervals, time-outs and retry times, all in seconds.
 
     Attributes:
         poll_interval_s: Interval between polls (R97); above 0.
@@ -27,8 +27,8 @@ class Pace:
         first_timeout_s: Time-out until the first answer: enabling may take two minutes (R67, R104). Also the maximum
             time-out after unanswered requests.
         timeout_s: Time-out of requests after that. For a long poll, the hold time is added.
-        retry_for_s: Time for which `fetch` and `approve` retry after 410, 429, 5xx or no answer (R66, R104); 0 for one
-            try.
+        retry_for_s: Time for which `fetch` and `approve` retry after 408, 410, 429, 5xx or no answer (R66, R104); 0 for
+            one try.
         retry_min_s: First pause after a failure; it doubles each time.
         retry_max_s: Longest pause. Short, because the notice of a Preempt is 30 s (R71).
         refresh_s: Interval at which the whole document is requested, even if the endpoint reports no change. After the
@@ -52,11 +52,10 @@ class Pace:
         for field in fields(self):
             value = getattr(self, field.name)
             if not (math.isfinite(value) and (value > 0 or (value == 0 and field.name in _MAY_BE_ZERO))):
-                msg = f"{field.name} is {value}: expected a finite time of {_describe_range(field.name)} s"
-                raise ValueError(msg)
+                least = "at least 0" if field.name in _MAY_BE_ZERO else "more than 0"
+                raise ValueError(f"{field.name} is {value}: expected a finite time of {least} s")
         if self.wait_s > _HOLD_MAX_S:
-            msg = f"wait_s is {self.wait_s}: expected at most {_HOLD_MAX_S:g} s"
-            raise ValueError(msg)
+            raise ValueError(f"wait_s is {self.wait_s}: expected at most {_HOLD_MAX_S:g} s")
 
     @property
     def hold_s(self) -> int:
@@ -87,7 +86,3 @@ class Pace:
         pause_s = min(math.ldexp(self.retry_min_s, min(failures - 1, _DOUBLINGS_MAX)), longest_s)
         # Never less than half: with full jitter, some clients would return at once after an outage.
         return pause_s * (0.5 + 0.5 * chance)
-
-
-def _describe_range(name: str) -> str:
-    return "at least 0" if name in _MAY_BE_ZERO else "more than 0"

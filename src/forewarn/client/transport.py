@@ -94,8 +94,7 @@ def check_url(url: str) -> str:
         ConfigError: It is not the address of an HTTP server.
     """
     if not _is_address(url) or "?" in url or "#" in url:
-        msg = f"{url!r} is not an endpoint: expected for example {DEFAULT_URL}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{url!r} is not an endpoint: expected for example {DEFAULT_URL}")
     return url.rstrip("/")
 
 
@@ -248,8 +247,7 @@ def _decode_response(response: httpcore.Response, body: bytes, elapsed_s: float)
 
 def _check_size(body: bytearray) -> None:
     if len(body) > _BODY_SIZE_BYTES_MAX:
-        msg = f"the answer is longer than {_BODY_SIZE_BYTES_MAX} bytes"
-        raise httpcore.ProtocolError(msg)
+        raise httpcore.ProtocolError(f"the answer is longer than {_BODY_SIZE_BYTES_MAX} bytes")
 
 
 def _build_unreachable(url: str, error: Exception, elapsed_s: float) -> EndpointUnreachable:

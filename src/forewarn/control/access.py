@@ -135,8 +135,7 @@ def check_routes(routes: Iterable[object]) -> None:
     }
     for what, names in (("no row", found - ROUTES.keys()), ("no route", ROUTES.keys() - found)):
         if names:
-            msg = f"the table of roles has {what} for {', '.join(sorted(names))}"
-            raise LookupError(msg)
+            raise LookupError(f"the table of roles has {what} for {', '.join(sorted(names))}")
 
 
 def list_allowed_methods(path: str) -> list[str]:

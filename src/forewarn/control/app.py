@@ -38,7 +38,7 @@ from forewarn.control.context import Context, check_caller
 from forewarn.control.error_response import make_error_response, respond_to_error
 from forewarn.control.gate import RequestGate
 from forewarn.errors import ForewarnError
-from forewarn.wire.control import ErrorOut
+from forewarn.wire.control_response import ErrorOut
 
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
 from forewarn.control.broadcast import EntryBroadcast, encode_entry
-from forewarn.control.context import Caller, Context, ContextOf, is_still_valid
+from forewarn.control.context import Caller, Context, ContextOf, PageLimit, describe_text, is_still_valid
 from forewarn.control.maintenance import parse_after
 from forewarn.control.selection_query import SelectionOf
 from forewarn.core.access import Principal
 from forewarn.core.model import AuditEntry
 from forewarn.core.selection import Selection
 from forewarn.store.contract import Page, Reader
-from forewarn.wire.control import AuditEntryOut, PageOut
+from forewarn.wire.control_response import AuditEntryOut, PageOut
 
 __all__ = ["router"]
 
@@ -37,17 +37,20 @@ async def list_entries(  # noqa: PLR0913 - a query parameter each
     caller: Caller,
     chosen: SelectionOf,
     after: Annotated[
-        str | None, Query(max_length=32, description="`next` of the previous page, or a sequence.")
+        str | None,
+        Query(max_length=32, description="`next` of the previous page, or the sequence number after which to begin."),
     ] = None,
-    before: Annotated[str | None, Query(max_length=32, description="Only entries with a smaller sequence.")] = None,
-    limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
+    before: Annotated[
+        str | None, Query(max_length=32, description="Only entries with a smaller sequence number.")
+    ] = None,
+    limit: PageLimit = 100,
     maintenance: Annotated[str | None, Query(max_length=64, description="Only entries of this maintenance.")] = None,
     newest: Annotated[bool, Query(description="Return the newest entries, not the oldest.")] = False,  # noqa: FBT002 - a query
 ) -> PageOut[AuditEntryOut]:
     """List audit log entries, oldest first.
 
-    With `newest` the first page holds the last entries, and `next` is the `before` of the page that precedes it. A page
-    may hold fewer than `limit` entries, even none, although `next` is set; there may be more on the next page.
+    With `newest`, the first page holds the newest entries; to get the entries before them, pass `next` as `before`. A
+    page may hold fewer than `limit` entries, or none. It is the last page only if `next` is null.
     """
     size = min(limit, context.settings.page_size_max)
     start, end = parse_after(after) or 0, parse_after(before)
@@ -63,9 +66,7 @@ async def list_entries(  # noqa: PLR0913 - a query parameter each
     return await context.engine.read(read)
 
 
-_STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events."}
-}
+_STREAM = describe_text("text/event-stream", "Server-sent events.")
 
 
 @router.get("/watch", response_class=StreamingResponse, responses=_STREAM)
@@ -73,12 +74,18 @@ async def watch(
     context: ContextOf,
     caller: Caller,
     chosen: SelectionOf,
-    after: Annotated[str | None, Query(max_length=32, description="Start after this sequence; default: now.")] = None,
+    after: Annotated[
+        str | None,
+        Query(max_length=32, description="Start after the entry with this sequence number. Default: the newest entry."),
+    ] = None,
     last_event_id: Annotated[
-        str | None, Header(max_length=32, description="Id of the last event received; overrides `after`.")
+        str | None, Header(max_length=32, description="Id of the last received event; overrides `after`.")
     ] = None,
 ) -> StreamingResponse:
-    """Stream audit log entries as they are written, as server-sent events; resumable by event id."""
+    """Stream audit log entries as they are written, as server-sent events.
+
+    To resume a stream, send the id of the last received event as `Last-Event-ID`.
+    """
     position = parse_after(last_event_id if last_event_id is not None else after)
     if position is None:
         newest = await context.engine.read(lambda reader: reader.list_entries(limit=1, newest=True))

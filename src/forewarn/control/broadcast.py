@@ -17,7 +17,7 @@ from forewarn.core.model import AuditEntry, EntryKind, Maintenance, Scope, Virtu
 from forewarn.core.selection import EVERYTHING, Selection, matches_entry
 from forewarn.engine.engine import Engine
 from forewarn.store.contract import Reader
-from forewarn.wire.control import AuditEntryOut
+from forewarn.wire.control_response import AuditEntryOut
 
 __all__ = ["EntryBroadcast", "SharedEntry", "encode_entry"]
 

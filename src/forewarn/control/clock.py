@@ -7,7 +7,8 @@ from datetime import timedelta
 from fastapi import APIRouter
 
 from forewarn.control.context import Actor, Context, ContextOf, IdempotencyHeader
-from forewarn.wire.control import ClockAdvanceIn, ClockConfirmationIn, ClockOut
+from forewarn.wire.control_request import ClockAdvanceIn, ClockConfirmationIn
+from forewarn.wire.control_response import ClockOut
 
 __all__ = ["router"]
 
@@ -31,7 +32,7 @@ async def show(context: ContextOf, _actor: Actor) -> ClockOut:
 
 @router.post("/confirm")
 async def confirm(context: ContextOf, actor: Actor, body: ClockConfirmationIn | None = None) -> ClockOut:
-    """Confirm the clock after a jump; everything that is due by it starts."""
+    """Confirm that the clock is right after a jump; everything that is due by this clock starts."""
     await context.engine.clock.confirm(actor=actor, reason=None if body is None else body.reason)
     context.scheduler.wake()
     return _make_clock_out(context)
@@ -39,7 +40,7 @@ async def confirm(context: ContextOf, actor: Actor, body: ClockConfirmationIn | 
 
 @router.post("/advance")
 async def advance(context: ContextOf, actor: Actor, key: IdempotencyHeader, body: ClockAdvanceIn) -> ClockOut:
-    """Advance a virtual clock, carrying out every deadline on the way in order."""
+    """Advance a virtual clock; everything that becomes due on the way is carried out in order."""
     by = timedelta(seconds=body.by_s)
     # Checked first: a repeated request must not advance the clock a second time.
     if not await context.engine.clock.was_advanced(key):

@@ -157,8 +157,7 @@ def _choose_own_key(requested: str | None, keys: list[str], maintenance_id: str)
     if len(chosen) != 1:
         names = sorted(map(get_tenant_name, keys))
         listed = ", ".join(names if len(set(names)) == len(names) else keys)
-        msg = f"maintenance {maintenance_id} affects your {listed}: name one of them"
-        raise InvalidRequest(msg, id=maintenance_id)
+        raise InvalidRequest(f"maintenance {maintenance_id} affects your {listed}: name one of them", id=maintenance_id)
     return chosen[0]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import Depends, Header, Request, Security
+from fastapi import Depends, Header, Query, Request, Security
 from fastapi.security import HTTPBearer
 
 from forewarn.auth.authenticator import Authenticator
@@ -24,7 +24,7 @@ from forewarn.control.refusal_log import RefusalLog
 from forewarn.core.access import FILE_OPERATOR, Principal, Role
 from forewarn.core.limit_log import LimitLog
 from forewarn.core.maintenance.decision import ChangeSet
-from forewarn.core.model import Event, Maintenance
+from forewarn.core.model import Maintenance
 from forewarn.endpoint.request_journal import RequestJournal
 from forewarn.engine.engine import Engine
 from forewarn.engine.idempotency import IdempotencyKey
@@ -34,19 +34,23 @@ from forewarn.observability.metrics import Metrics
 from forewarn.publishing.host_watch import HostWatches
 from forewarn.scheduling.scheduler import Scheduler
 from forewarn.store.contract import Reader
-from forewarn.wire.control import MaintenanceOut
+from forewarn.wire.control_response import MaintenanceOut
 
 __all__ = [
     "BEARER",
     "Actor",
+    "AfterName",
+    "AfterNumber",
     "Caller",
     "Context",
     "ContextOf",
     "HostActor",
     "HostCaller",
     "IdempotencyHeader",
+    "PageLimit",
     "authorize_request",
     "check_caller",
+    "describe_text",
     "identify_caller",
     "is_still_valid",
     "make_maintenances_out",
@@ -153,8 +157,7 @@ async def authorize_request(context: Context, request: Request) -> Principal:
     caller = await identify_caller(context, request, request.headers.get("authorization"))
     path = request.scope["route"].path
     if caller.role not in ROUTES[f"{request.method} {path}"]:
-        msg = f"{caller.actor} may not do this: not allowed for role {caller.role}"
-        raise Forbidden(msg, role=caller.role.value)
+        raise Forbidden(f"{caller.actor} may not do this: not allowed for role {caller.role}", role=caller.role.value)
     return caller
 
 
@@ -208,8 +211,7 @@ async def _check_host_caller(caller: Caller, name: str) -> Principal:
     """Return the caller; raise Forbidden if a host's token is used for another host."""
     # The table of roles cannot express this: it knows the route, but not the host in the path.
     if caller.role is Role.HOST and caller.host != name:
-        msg = f"this token belongs to host {caller.host!r}"
-        raise Forbidden(msg)
+        raise Forbidden(f"this token belongs to host {caller.host!r}")
     return caller
 
 
@@ -236,8 +238,7 @@ async def _read_idempotency_key(
     if idempotency_key is None:
         return None
     if not idempotency_key.strip():
-        msg = "the Idempotency-Key is empty"
-        raise InvalidRequest(msg)
+        raise InvalidRequest("the Idempotency-Key is empty")
     # Starlette caches the body, so the route can read it again.
     asked = f"{actor}\n{request.method}\n{request.url.path}\n".encode() + await request.body()
     # With the caller in front, because two callers may choose the same key. Two tenants may have tokens of the same
@@ -247,6 +248,20 @@ async def _read_idempotency_key(
 
 
 IdempotencyHeader = Annotated[IdempotencyKey | None, Depends(_read_idempotency_key)]
+
+PageLimit = Annotated[int, Query(ge=1, description="Maximum number of items.")]
+"""Query parameter ``limit``; the setting ``page_size_max`` bounds it too."""
+
+AfterNumber = Annotated[str | None, Query(max_length=32, description="`next` of the previous page.")]
+"""Query parameter ``after`` of a list whose items are numbered; see `maintenance.parse_after`."""
+
+AfterName = Annotated[str | None, Query(max_length=128, description="`next` of the previous page.")]
+"""Query parameter ``after`` of a list by name."""
+
+
+def describe_text(media_type: str, description: str) -> dict[int | str, dict[str, Any]]:
+    """Return the description of a successful response that is text, for the OpenAPI document."""
+    return {200: {"content": {media_type: {"schema": {"type": "string"}}}, "description": description}}
 
 
 async def is_still_valid(context: Context, caller: Principal) -> bool:
@@ -268,24 +283,7 @@ def make_maintenances_out(
     context: Context, reader: Reader, maintenances: list[Maintenance], caller: Principal = FILE_OPERATOR
 ) -> list[MaintenanceOut]:
     """Return maintenances with their events, as that caller may see them."""
-    return _to_maintenances_out(context, caller, maintenances, reader.find_events_of(m.id for m in maintenances))
-
-
-async def read_maintenances_out(
-    context: Context, maintenances: list[Maintenance], caller: Principal = FILE_OPERATOR
-) -> list[MaintenanceOut]:
-    """Return the maintenances that a command returned, with their events."""
-    ids = [m.id for m in maintenances]
-
-    def read(reader: Reader) -> dict[str, list[Event]]:
-        return reader.find_events_of(ids)
-
-    return _to_maintenances_out(context, caller, maintenances, await context.engine.read(read))
-
-
-def _to_maintenances_out(
-    context: Context, caller: Principal, maintenances: list[Maintenance], events: Mapping[str, list[Event]]
-) -> list[MaintenanceOut]:
+    events = reader.find_events_of(m.id for m in maintenances)
     return [
         MaintenanceOut.from_model(
             caller.redact_maintenance(m),
@@ -294,6 +292,13 @@ def _to_maintenances_out(
         )
         for m in maintenances
     ]
+
+
+async def read_maintenances_out(
+    context: Context, maintenances: list[Maintenance], caller: Principal = FILE_OPERATOR
+) -> list[MaintenanceOut]:
+    """Return the maintenances that a command returned, with their events."""
+    return await context.engine.read(lambda reader: make_maintenances_out(context, reader, maintenances, caller))
 
 
 async def read_maintenance_out(
@@ -305,11 +310,10 @@ async def read_maintenance_out(
         NotFound: No maintenance of the caller has that id.
     """
 
-    def read(reader: Reader) -> MaintenanceOut | None:
+    def read(reader: Reader) -> MaintenanceOut:
         found = reader.get_maintenance(maintenance_id, caller.ownership)
-        return None if found is None else make_maintenances_out(context, reader, [found], caller)[0]
+        if found is None:
+            raise not_found_error(maintenance_id, "maintenance")
+        return make_maintenances_out(context, reader, [found], caller)[0]
 
-    shown = await context.engine.read(read)
-    if shown is None:
-        raise not_found_error(maintenance_id, "maintenance")
-    return shown
+    return await context.engine.read(read)

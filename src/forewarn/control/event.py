@@ -8,14 +8,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from forewarn.control import commands
-from forewarn.control.context import Caller, ContextOf
+from forewarn.control.context import AfterNumber, Caller, ContextOf
 from forewarn.control.maintenance import parse_after
 from forewarn.control.selection_query import SelectionOf
 from forewarn.core.maintenance.lifecycle import EVENT_STATUS
 from forewarn.core.model import ACTIVE_STATES, EventStatus, MaintenanceState
 from forewarn.core.selection import matches_event
 from forewarn.store.contract import Reader
-from forewarn.wire.control import ApprovalIn, ApprovalResultOut, ApprovalResultsOut, EventOut, PageOut
+from forewarn.wire.control_request import ApprovalIn
+from forewarn.wire.control_response import ApprovalResultOut, ApprovalResultsOut, EventOut, PageOut
 
 __all__ = ["router"]
 
@@ -36,17 +37,17 @@ async def list_events(  # noqa: PLR0913 - a query parameter each
     caller: Caller,
     chosen: SelectionOf,
     status: Annotated[
-        list[EventStatus] | None, Query(description="Only events with these statuses, including finished ones.")
+        list[EventStatus] | None, Query(description="Only events with these statuses, also of finished maintenances.")
     ] = None,
     all_states: Annotated[bool, Query(alias="all", description="Include finished events.")] = False,  # noqa: FBT002 - a query
-    after: Annotated[str | None, Query(max_length=32, description="`next` of the previous page.")] = None,
+    after: AfterNumber = None,
     limit: Annotated[int, Query(ge=1, description="Maximum number of maintenances.")] = 100,
 ) -> PageOut[EventOut]:
-    """List events, newest maintenance first. A page holds the events of `limit` maintenances.
+    """List events, newest maintenance first. A page holds the events of up to `limit` maintenances.
 
     Events of finished maintenances are left out unless `status`, `since`, `until` or `all` is given. With `vm`, `scope`
-    or `host`, only the events of a maintenance that name it are listed. A page may be empty although `next` is set;
-    there may be more on the next page.
+    or `host`, only events that name this VM, or a VM of this scope or host, are listed. An empty page is the last page
+    only if `next` is null.
     """
     states: set[MaintenanceState] = {state for each in status or () for state in _STATES[each]}
     if not (status or all_states or chosen.since or chosen.until):
@@ -79,7 +80,8 @@ _RESULTS: dict[int | str, dict[str, Any]] = {
 async def approve(context: ContextOf, caller: Caller, body: ApprovalIn, response: Response) -> ApprovalResultsOut:
     """Approve events on behalf of their VMs (X6).
 
-    Approves as many as possible, even if others are unknown or a policy leaves their approval to another party.
+    Each event is judged separately: an unknown id, or a policy that reserves an approval for another party, does not
+    affect the remaining events.
     """
     outcomes = await commands.approve_events(context, caller, body.event_ids)
     items = [ApprovalResultOut(event_id=i, status=_STATUSES.get(o, 200), outcome=o) for i, o in outcomes.items()]

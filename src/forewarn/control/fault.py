@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from fastapi import APIRouter
 
 from forewarn.control.context import Actor, Context, ContextOf
 from forewarn.errors import Forbidden
-from forewarn.wire.control import ClearedFaultsOut, FaultIn, FaultOut, PageOut
+from forewarn.wire.control_request import FaultIn
+from forewarn.wire.control_response import ClearedFaultsOut, FaultOut, PageOut
+from forewarn.wire.json_types import to_timedelta
 
 __all__ = ["router"]
 
@@ -18,8 +18,7 @@ router = APIRouter(prefix="/v1/faults", tags=["fault"])
 def _check_allowed(context: Context) -> None:
     """Raise Forbidden unless the service was started with fault injection, to protect VMs in production."""
     if not context.settings.fault_injection:
-        msg = "fault injection is off: start the service with --fault-injection"
-        raise Forbidden(msg)
+        raise Forbidden("fault injection is off: start the service with --fault-injection")
 
 
 @router.get("")
@@ -30,7 +29,7 @@ async def list_faults(context: ContextOf, _actor: Actor) -> PageOut[FaultOut]:
 
 @router.post("", status_code=201)
 async def inject(context: ContextOf, actor: Actor, body: FaultIn) -> FaultOut:
-    """Inject a fault for some or all VMs; it lasts for a number of requests, for a time, or until it is cleared."""
+    """Inject a fault for some or all VMs; the fault lasts for a number of requests, for a time, or until cleared."""
     _check_allowed(context)
     fault = await context.engine.faults.inject(
         body.kind,
@@ -39,8 +38,8 @@ async def inject(context: ContextOf, actor: Actor, body: FaultIn) -> FaultOut:
         method=body.method or "",
         count=body.count,
         rate=body.rate,
-        lasts=None if body.lasts_s is None else timedelta(seconds=body.lasts_s),
-        delay=None if body.delay_s is None else timedelta(seconds=body.delay_s),
+        lasts=to_timedelta(body.lasts_s),
+        delay=to_timedelta(body.delay_s),
     )
     return FaultOut.from_model(fault)
 

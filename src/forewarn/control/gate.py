@@ -155,8 +155,7 @@ class RequestGate:
 
 def _check_origin(request: Request) -> None:
     if is_cross_origin(request.headers):
-        msg = "cross-site request refused: it was sent from a page of another site"
-        raise Forbidden(msg)
+        raise Forbidden("cross-site request refused: it was sent from a page of another site")
 
 
 class _GuardedExchange:

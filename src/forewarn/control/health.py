@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Depends, Request, Response
 
-from forewarn.control.context import ContextOf, authorize_request
+from forewarn.control.context import ContextOf, authorize_request, describe_text
 from forewarn.engine.clock_guard import describe_jump
 from forewarn.store.contract import Reader
 
@@ -39,9 +37,7 @@ async def readyz(context: ContextOf) -> dict[str, str]:
     return {"status": "ready"} if jump is None else {"status": "ready", "clock": describe_jump(jump)}
 
 
-_TEXT: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus text format."}
-}
+_TEXT = describe_text("text/plain", "Prometheus text format.")
 
 
 @router.get("/metrics", response_class=Response, responses=_TEXT)

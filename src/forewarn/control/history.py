@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from forewarn.control.context import Caller, ContextOf
+from forewarn.control.context import AfterNumber, Caller, ContextOf, PageLimit
 from forewarn.control.maintenance import parse_after
 from forewarn.core.access import Ownership, Principal
 from forewarn.core.model import AuditEntry, Maintenance
@@ -15,9 +15,10 @@ from forewarn.core.selection import Selection
 from forewarn.core.vm_history import VmHistoryItem, build_history_item
 from forewarn.errors import NotFound
 from forewarn.store.contract import Reader
-from forewarn.wire.control import Moment, PageOut
+from forewarn.wire.control_response import PageOut
 from forewarn.wire.exchange import Exchange
 from forewarn.wire.history import EpisodeOut, Seen
+from forewarn.wire.json_types import NO_NUL, Moment
 
 __all__ = ["router"]
 
@@ -31,13 +32,13 @@ _ENTRIES_MAX = 10_000
 async def show_history(  # noqa: PLR0913 - a query parameter each
     context: ContextOf,
     caller: Caller,
-    name: Annotated[str, Path(pattern=r"^[^\x00]*$")],
+    name: Annotated[str, Path(pattern=NO_NUL)],
     since: Annotated[Moment | None, Query(description="Leave out maintenances that ended before this time.")] = None,
     until: Annotated[Moment | None, Query(description="Only maintenances created before this time.")] = None,
-    after: Annotated[str | None, Query(max_length=32, description="`next` of the previous page.")] = None,
-    limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
+    after: AfterNumber = None,
+    limit: PageLimit = 100,
 ) -> PageOut[EpisodeOut]:
-    """List each maintenance that affected the VM, newest first. The VM may no longer be declared."""
+    """List each maintenance that affected the VM, newest first, even if the VM is no longer declared."""
     before = parse_after(after)
     size = min(limit, context.settings.page_size_max)
     owned = caller.ownership
@@ -65,8 +66,7 @@ async def show_history(  # noqa: PLR0913 - a query parameter each
 
     found = await context.engine.read(read)
     if found is None:
-        msg = f"vm {name!r} does not exist and has no history: see 'forewarn vm list'"
-        raise NotFound(msg, vm=name)
+        raise NotFound(f"vm {name!r} does not exist and has no history: see 'forewarn vm list'", vm=name)
     episodes, following = found
     await context.refresh_endpoint_state()
     shown = [exchange for exchange in context.journal.list_exchanges(vm=name) if exchange.method == "GET"]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path
 
 from forewarn.control.context import (
     Actor,
+    AfterName,
     ContextOf,
     HostCaller,
     IdempotencyHeader,
+    PageLimit,
     not_found_error,
     read_maintenances_out,
 )
@@ -19,16 +20,10 @@ from forewarn.control.inventory import RemoveMissing
 from forewarn.core.access import Role
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.store.contract import Reader
-from forewarn.wire.control import (
-    FailurePredictionIn,
-    HostFailureIn,
-    HostOut,
-    InventoryChangeOut,
-    MaintenanceOut,
-    PageOut,
-    ReasonIn,
-)
+from forewarn.wire.control_request import FailurePredictionIn, HostFailureIn, ReasonIn
+from forewarn.wire.control_response import HostOut, InventoryChangeOut, MaintenanceOut, PageOut
 from forewarn.wire.inventory import HostDeclarationIn, Name, to_host_declaration
+from forewarn.wire.json_types import to_timedelta
 
 __all__ = ["router"]
 
@@ -39,10 +34,7 @@ HostName = Annotated[Name, Path(description="Name of the host in the inventory; 
 
 @router.get("")
 async def list_hosts(
-    context: ContextOf,
-    _actor: Actor,
-    after: Annotated[str | None, Query(max_length=128, description="`next` of the previous page.")] = None,
-    limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
+    context: ContextOf, _actor: Actor, after: AfterName = None, limit: PageLimit = 100
 ) -> PageOut[HostOut]:
     """List hosts with their VMs, by name."""
     size = min(limit, context.settings.page_size_max)
@@ -59,15 +51,14 @@ async def list_hosts(
 @router.get("/{name}")
 async def show_host(context: ContextOf, _actor: Actor, name: str) -> HostOut:
     """Show one host with its VMs, and whether it has failed."""
-    shown = await context.engine.read(lambda reader: _read_host_out(reader, name))
-    if shown is None:
-        raise not_found_error(name, "host")
-    return shown
+    return await context.engine.read(lambda reader: _read_host_out(reader, name))
 
 
-def _read_host_out(reader: Reader, name: str) -> HostOut | None:
+def _read_host_out(reader: Reader, name: str) -> HostOut:
     host = reader.find_hosts([name]).get(name)
-    return None if host is None else HostOut.from_model(host, [vm.name for vm in reader.list_vms(host=name)])
+    if host is None:
+        raise not_found_error(name, "host")
+    return HostOut.from_model(host, [vm.name for vm in reader.list_vms(host=name)])
 
 
 @router.put("/{name}/vms")
@@ -80,13 +71,15 @@ async def declare(  # noqa: PLR0913 - parameters injected by FastAPI
     *,
     remove_missing: RemoveMissing = False,
 ) -> InventoryChangeOut:
-    """Declare all VMs that this host runs; the VMs of other hosts are unchanged.
+    """Declare all VMs of this host; VMs of other hosts stay unchanged, unless they are listed here.
 
-    A VM that ran on another host is moved here. A VM that is no longer listed is removed, unless an active maintenance
-    holds it. More than `inventory_removals_max` or `inventory_removals_share_max` of the host's VMs are removed only
-    with `remove_missing`. With a host's own token, a VM of another host can be taken over only while a started Freeze
-    or Redeploy moves it, and for five minutes after that has ended. With `hosts_may_join_scopes` off, such a token can
-    also add a VM only to a scope that is new or of which the host already runs VMs.
+    A listed VM that was declared for another host moves to this host. A VM of this host that is not listed is removed,
+    unless an active maintenance affects it. More VMs than `inventory_removals_max`, or than the share
+    `inventory_removals_share_max` of the host's VMs, are removed only with `remove_missing`.
+
+    If the host calls with its token, two limits apply. A VM of another host can be moved only while a started Freeze or
+    Redeploy moves it, and for five minutes after this maintenance has ended. If `hosts_may_join_scopes` is off, a VM
+    can be added only to a new scope, or to a scope of which the host already runs VMs.
     """
     declared = to_host_declaration(name, body)
     removals = None if remove_missing else context.settings.removals
@@ -102,7 +95,7 @@ async def fail(
 ) -> PageOut[MaintenanceOut]:
     """Report that a host has failed: its VMs get a Reboot event in status Started, without notice (R73).
 
-    The host is marked as failed until `recover`; until then, rollouts skip it.
+    The host stays marked as failed, and rollouts skip it, until `recover` is called.
     """
     reason = None if body is None else body.reason
     # Nothing is forced here: `force_reason` is the reason that the audit log and the mark of the host record.
@@ -118,24 +111,20 @@ async def fail(
 async def recover(context: ContextOf, actor: Actor, name: str, body: ReasonIn | None = None) -> HostOut:
     """Report that a failed host works again: it is no longer marked as failed."""
     await context.engine.inventory.recover_host(name, actor=actor, reason=None if body is None else body.reason)
-    shown = await context.engine.read(lambda reader: _read_host_out(reader, name))
-    if shown is None:
-        raise not_found_error(name, "host")
-    return shown
+    return await context.engine.read(lambda reader: _read_host_out(reader, name))
 
 
 @router.post("/{name}/predict-failure", status_code=201)
 async def predict_failure(
     context: ContextOf, actor: Actor, key: IdempotencyHeader, name: str, body: FailurePredictionIn | None = None
 ) -> PageOut[MaintenanceOut]:
-    """Report that a host will fail: each of its VMs gets an event days ahead (R72)."""
+    """Report that a host will fail: each of its VMs gets an event, by default 7 days ahead (R72)."""
     wanted = body or FailurePredictionIn()
-    notice = None if wanted.notice_s is None else timedelta(seconds=wanted.notice_s)
     request = MaintenanceRequest(
         cause="predicted-failure",
         type=wanted.type,
         hosts=(name,),
-        notice=notice,
+        notice=to_timedelta(wanted.notice_s),
         force_reason=wanted.force_reason,
     )
     return PageOut(

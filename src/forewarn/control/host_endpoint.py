@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field
 
-from forewarn.control.context import Actor, Caller, Context, ContextOf, HostActor, is_still_valid
+from forewarn.control.context import Actor, Caller, Context, ContextOf, HostActor, describe_text, is_still_valid
 from forewarn.core.access import Principal, Token
 from forewarn.core.maintenance.approval import Approver
 from forewarn.core.model import VirtualMachine
 from forewarn.errors import Forbidden
 from forewarn.publishing.host_watch import HostWatch
-from forewarn.wire.control import PageOut, RequestModel
+from forewarn.wire.control_response import PageOut
 from forewarn.wire.hostfeed import ALIVE, encode_state_line
+from forewarn.wire.json_types import RequestModel
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -41,12 +42,14 @@ class HostApprovalIn(RequestModel):
     event_ids: Annotated[
         list[Annotated[str, Field(max_length=64)]], Field(max_length=1000, description="Ids of the approved events.")
     ]
-    source_address: Annotated[str, Field(max_length=64, description="Address from which the VM sent them.")] = ""
+    source_address: Annotated[
+        str, Field(max_length=64, description="Address from which the VM sent the approvals.")
+    ] = ""
     api_version: Annotated[str, Field(max_length=32, description="Api-version of the VM's request.")] = ""
 
 
 class HostApprovalOut(BaseModel):
-    """Outcome of each approval, as lists of event ids."""
+    """Ids of the events, by outcome of the approval."""
 
     unknown: list[str]
     approved: list[str]
@@ -55,22 +58,22 @@ class HostApprovalOut(BaseModel):
 
 
 class HostRequestsIn(RequestModel):
-    """Time of the last request of VMs of the host; a scope's first request enables the service for it (R67, R69)."""
+    """Times of the last requests of VMs. The first request of an audience enables events for it (R67, R69)."""
 
     vms: Annotated[
         dict[Annotated[str, Field(max_length=128)], datetime],
-        Field(max_length=_NAMES_MAX, description="Time of the last request, by VM."),
+        Field(max_length=_NAMES_MAX, description="Time of the last request of each VM."),
     ]
 
 
 class HostRequestsOut(BaseModel):
-    """Number of scopes that this enabled."""
+    """Number of audiences for which the request enabled events."""
 
     enabled: int
 
 
 class HostTokenOut(BaseModel):
-    """A token of a host; the token itself is shown only once, when it is created."""
+    """A token of a host. Its secret, `token`, is shown only once: when the token is created."""
 
     id: str
     host: str
@@ -85,17 +88,18 @@ class HostTokenOut(BaseModel):
         return cls(id=token.id, host=host, created_at=token.created_at, revoked_at=token.revoked_at, token=secret)
 
 
-_LINES: dict[int | str, dict[str, Any]] = {
-    200: {
-        "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
-        "description": "JSON lines: first `build_state`, then each changed `document`, and `alive` in between.",
-    }
-}
+_LINES = describe_text(
+    "application/x-ndjson",
+    "JSON lines: first `build_state`, then each changed `document`, and `alive` in between.",
+)
 
 
 @router.get("/watch", response_class=StreamingResponse, responses=_LINES)
 async def watch(context: ContextOf, caller: Caller, _actor: HostActor, name: str) -> Response:
-    """Stream the documents of a host's VMs: all of them, then each that changes; a line at least every 5 seconds."""
+    """Stream the documents of a host's VMs: first all documents, then each document that changes.
+
+    A line is sent at least every 5 seconds.
+    """
     return _WatchResponse(context, context.hub.begin_watch(name), caller)
 
 
@@ -177,7 +181,7 @@ async def approve(context: ContextOf, _actor: HostActor, name: str, body: HostAp
 
 @router.post("/requests")
 async def asked(context: ContextOf, _actor: HostActor, name: str, body: HostRequestsIn) -> HostRequestsOut:
-    """Record requests of VMs of the host: the service is enabled for their scopes, and stays so."""
+    """Record that VMs of the host requested events: events are enabled for their audiences, and stay enabled."""
     now = context.clock.now()
     enabled = 0
     for vm_name, moment in body.vms.items():
@@ -199,8 +203,7 @@ def _find_vm(context: Context, host: str, name: str) -> VirtualMachine:
     """
     vm = next((vm for vm in context.engine.identity.vms_of(host) if vm.name == name), None)
     if vm is None:
-        msg = f"vm {name!r} does not run on host {host!r}"
-        raise Forbidden(msg, vm=name, host=host)
+        raise Forbidden(f"vm {name!r} does not run on host {host!r}", vm=name, host=host)
     return vm
 
 
@@ -209,7 +212,7 @@ def _find_vm(context: Context, host: str, name: str) -> VirtualMachine:
 
 @router.post("/tokens", status_code=201)
 async def create_token(context: ContextOf, actor: Actor, name: str) -> HostTokenOut:
-    """Create a token for the endpoint on that host; it is shown only this once."""
+    """Create a token for the endpoint on the host; the token is shown only in this answer."""
     token, word = await context.engine.tokens.create_host_token(name, actor=actor)
     return HostTokenOut.of(token, word)
 
@@ -223,5 +226,5 @@ async def list_tokens(context: ContextOf, _actor: Actor, name: str) -> PageOut[H
 
 @router.delete("/tokens/{token_id}")
 async def revoke_token(context: ContextOf, actor: Actor, name: str, token_id: str) -> HostTokenOut:
-    """Revoke a token; watchers that use it are disconnected within a minute."""
+    """Revoke a token of the host; watches that use the token end within a minute."""
     return HostTokenOut.of(await context.engine.tokens.revoke_host_token(name, token_id, actor=actor))

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from forewarn.control.context import Actor, ContextOf, IdempotencyHeader
-from forewarn.wire.control import InventoryChangeOut
+from forewarn.wire.control_response import InventoryChangeOut
 from forewarn.wire.inventory import (
     InventoryDifferenceOut,
     InventoryIn,
@@ -22,7 +22,8 @@ __all__ = ["RemoveMissing", "router"]
 router = APIRouter(prefix="/v1/inventory", tags=["inventory"])
 
 RemoveMissing = Annotated[
-    bool, Query(description="Remove everything missing, without limit; VMs under an active maintenance stay.")
+    bool,
+    Query(description="Remove everything that is not listed, without a limit, except VMs under an active maintenance."),
 ]
 
 # Described by hand: the routes parse the file themselves, since FastAPI takes no YAML and parses on the event loop.
@@ -42,10 +43,11 @@ _FILE: dict[str, Any] = {
 async def apply(
     context: ContextOf, actor: Actor, key: IdempotencyHeader, request: Request, *, remove_missing: RemoveMissing = False
 ) -> InventoryChangeOut:
-    """Replace the declared state with this file, YAML or JSON.
+    """Replace the declared state with the inventory file in the body, YAML or JSON.
 
     A file that removes more than `inventory_removals_max` or `inventory_removals_share_max` allows is refused with
-    `too_many_removals`, unless `remove_missing` is true. A VM under an active maintenance is never removed.
+    `too_many_removals`, unless `remove_missing` is true. A file that leaves out a VM under an active maintenance is
+    always refused. A refused file changes nothing.
     """
     text = await request.body()
     removals = None if remove_missing else context.settings.removals
@@ -58,7 +60,7 @@ async def apply(
 
 @router.post("/diff", openapi_extra=_FILE)
 async def diff(context: ContextOf, _actor: Actor, request: Request) -> InventoryDifferenceOut:
-    """Preview what applying this file would change, and whether it would be refused."""
+    """Preview what the inventory file in the body would change, and whether the file would be refused."""
     inventory = await context.inventory_parser.parse(await request.body())
     return to_difference_out(*await context.engine.inventory.compare(inventory, context.settings.removals))
 

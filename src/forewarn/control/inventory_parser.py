@@ -49,8 +49,7 @@ class InventoryParser:
         if len(text) <= self._inline_bytes_max:
             return parse_inventory(text)
         if self._waiting >= _WAITING_MAX:
-            msg = f"{self._waiting} large inventories are already waiting: try again in a moment"
-            raise StoreUnavailable(msg)
+            raise StoreUnavailable(f"{self._waiting} large inventories are already waiting: try again in a moment")
         self._waiting += 1
         try:
             async with self._lock:
@@ -88,8 +87,7 @@ async def _parse_in_process(text: bytes) -> Inventory:
                 parts[kind].extend(values)
                 await asyncio.sleep(uptime_s() - began_s)  # leave the loop to others for as long
     except (asyncio.IncompleteReadError, OSError, TimeoutError) as error:
-        msg = "the inventory parser exited early or timed out: see the log of the service"
-        raise ServerError(msg) from error
+        raise ServerError("the inventory parser exited early or timed out: see the log of the service") from error
     finally:
         # Also when the caller was cancelled: the process would wait for ever to write what is no longer read.
         if process.returncode is None:

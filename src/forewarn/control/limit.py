@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 
 from forewarn.clock import uptime_s
-from forewarn.control.context import ContextOf
+from forewarn.control.context import ContextOf, PageLimit
 from forewarn.core.limit_log import CallerLimitHits
 from forewarn.core.usage_limits import UsageAccount, UseKind
 from forewarn.wire.access import AccountOut
-from forewarn.wire.control import PageOut
+from forewarn.wire.control_response import PageOut
 
 __all__ = ["router"]
 
@@ -20,13 +19,11 @@ router = APIRouter(prefix="/v1/limits", tags=["limit"])
 
 
 @router.get("")
-async def list_accounts(
-    context: ContextOf, limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100
-) -> PageOut[AccountOut]:
-    """List callers with their use of their budgets and the limits they met; the latest to meet a limit come first.
+async def list_accounts(context: ContextOf, limit: PageLimit = 100) -> PageOut[AccountOut]:
+    """List callers, their use of the control API, and the limits they met; most recently limited callers first.
 
-    For the metadata endpoint, the last 1,000 VMs and the last 100 other addresses that met a limit are listed. Each
-    replica counts separately. Endpoints on hosts are not included.
+    For the metadata endpoint, the list has the last 1,000 VMs and the last 100 other addresses that met a limit. Each
+    replica counts separately. Limits met at endpoints on hosts are not included.
     """
     await context.refresh_endpoint_state()
     now_s, now = uptime_s(), context.clock.now()

@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1/login-links", tags=["token"])
 
 @router.post("", status_code=201)
 async def create(context: ContextOf, caller: Caller, request: Request) -> LoginLinkOut:
-    """Create a dashboard link that logs in the first person who uses it, as the caller; it is valid for a minute."""
+    """Create a dashboard link that logs in one person as the caller: the first who uses it, within a minute."""
     now = context.clock.now()
     until = now + _LASTS if caller.expires_at is None else min(now + _LASTS, caller.expires_at)
     content = encode_caller(caller)

@@ -10,10 +10,12 @@ from fastapi import APIRouter, Query
 from forewarn.control import commands
 from forewarn.control.context import (
     Actor,
+    AfterNumber,
     Caller,
     Context,
     ContextOf,
     IdempotencyHeader,
+    PageLimit,
     make_maintenances_out,
     read_maintenance_out,
     read_maintenances_out,
@@ -23,17 +25,8 @@ from forewarn.core.access import FILE_OPERATOR, Principal
 from forewarn.core.model import Maintenance, MaintenanceState
 from forewarn.errors import InvalidRequest, LimitExceeded
 from forewarn.store.contract import Reader
-from forewarn.wire.control import (
-    DeferralIn,
-    ExtendIn,
-    ForcedStartIn,
-    ImpactIn,
-    MaintenanceIn,
-    MaintenanceOut,
-    PageOut,
-    PlannedMaintenanceOut,
-    ReasonIn,
-)
+from forewarn.wire.control_request import DeferralIn, ExtendIn, ForcedStartIn, ImpactIn, MaintenanceIn, ReasonIn
+from forewarn.wire.control_response import MaintenanceOut, PageOut, PlannedMaintenanceOut
 
 __all__ = ["router"]
 
@@ -49,8 +42,8 @@ async def schedule(
 ) -> PageOut[MaintenanceOut]:
     """Schedule a maintenance.
 
-    VMs that must not be affected together get separate maintenances: one for each fault domain of a scope, with the
-    later ones queued.
+    Routine maintenance by the platform affects one fault domain of a scope at a time: each fault domain gets a separate
+    maintenance, and the later maintenances are queued.
     """
     _check_size(context, body)
     made = await context.engine.maintenances.schedule(body.to_request(), actor=actor, key=key)
@@ -59,7 +52,7 @@ async def schedule(
 
 @router.post("/plan")
 async def plan(context: ContextOf, actor: Actor, body: MaintenanceIn) -> PageOut[PlannedMaintenanceOut]:
-    """Preview the maintenances and events that scheduling this would create now, and the VMs it would not warn."""
+    """Preview the maintenances and events that a request would create now, and the VMs that no event would warn."""
     _check_size(context, body)
     found = await context.engine.maintenances.preview(body.to_request(), actor=actor)
     return PageOut(
@@ -81,12 +74,12 @@ async def list_maintenances(  # noqa: PLR0913 - a query parameter each
     caller: Caller,
     chosen: SelectionOf,
     state: Annotated[list[MaintenanceState] | None, Query(description="Only maintenances in these states.")] = None,
-    after: Annotated[str | None, Query(max_length=32, description="`next` of the previous page.")] = None,
-    limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
+    after: AfterNumber = None,
+    limit: PageLimit = 100,
 ) -> PageOut[MaintenanceOut]:
     """List maintenances, newest first; `since` and `until` select by time of creation.
 
-    A page may hold fewer than `limit`, even none, although `next` is set; there may be more on the next page.
+    A page may hold fewer than `limit` maintenances, or none. It is the last page only if `next` is null.
     """
     size = min(limit, context.settings.page_size_max)
     before = parse_after(after)
@@ -110,7 +103,10 @@ async def show_maintenance(context: ContextOf, caller: Caller, maintenance_id: s
 async def cancel(
     context: ContextOf, caller: Caller, key: IdempotencyHeader, maintenance_id: str, body: ReasonIn | None = None
 ) -> MaintenanceOut:
-    """Cancel a queued or scheduled maintenance; tenants can cancel only those that a tenant requested."""
+    """Cancel a queued or scheduled maintenance.
+
+    A tenant can cancel a maintenance only if it was requested by a tenant and affects only the caller's VMs.
+    """
     reason = None if body is None else body.reason
     changed = await commands.cancel_maintenance(context, caller, maintenance_id, reason=reason, key=key)
     return await _make_maintenance_out(context, changed, caller)
@@ -130,7 +126,7 @@ async def start(
 async def defer(
     context: ContextOf, caller: Caller, key: IdempotencyHeader, maintenance_id: str, body: DeferralIn
 ) -> MaintenanceOut:
-    """Defer a scheduled maintenance, up to its latest start."""
+    """Move NotBefore of a scheduled maintenance to a later time, at most to the latest start of the maintenance."""
     changed = await commands.defer_maintenance(
         context, caller, maintenance_id, not_before=body.not_before, by=body.by, reason=body.reason, key=key
     )
@@ -141,7 +137,7 @@ async def defer(
 async def extend(
     context: ContextOf, caller: Caller, key: IdempotencyHeader, maintenance_id: str, body: ExtendIn
 ) -> MaintenanceOut:
-    """Give a tenant the extra time to prepare for a scheduled maintenance that its policy grants."""
+    """Move NotBefore of a scheduled maintenance to give a tenant more time, as far as the tenant's policy allows."""
     changed = await commands.extend_maintenance(
         context, caller, maintenance_id, body.by, tenant=body.scope, reason=body.reason, key=key
     )
@@ -160,7 +156,7 @@ async def complete(context: ContextOf, actor: Actor, key: IdempotencyHeader, mai
 async def impact(
     context: ContextOf, actor: Actor, key: IdempotencyHeader, maintenance_id: str, body: ImpactIn
 ) -> MaintenanceOut:
-    """Record another impact of a started maintenance; no document changes."""
+    """Record a further impact of a started maintenance; documents stay unchanged."""
     changed = await context.engine.maintenances.impact(maintenance_id, body.duration_s, actor=actor, key=key)
     return await _make_maintenance_out(context, changed)
 
@@ -182,6 +178,5 @@ def parse_after(text: str | None) -> int | None:
         return None
     # `isdecimal` alone accepts digits of other scripts.
     if not text.isascii() or not text.isdecimal() or int(text) > _SEQUENCE_MAX:
-        msg = "after must be the `next` of the previous page"
-        raise InvalidRequest(msg)
+        raise InvalidRequest("after must be the `next` of the previous page")
     return int(text)

@@ -8,10 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
-from forewarn.control.context import Caller, ContextOf
+from forewarn.control.context import Caller, ContextOf, PageLimit
 from forewarn.control.maintenance import parse_after
 from forewarn.wire.advice import find_advice_for_all
-from forewarn.wire.control import ExchangeOut, PageOut
+from forewarn.wire.control_response import ExchangeOut, PageOut
 
 __all__ = ["router"]
 
@@ -22,11 +22,11 @@ router = APIRouter(prefix="/v1/requests", tags=["request"])
 async def list_requests(
     context: ContextOf,
     caller: Caller,
-    after: Annotated[str | None, Query(max_length=32, description="Only requests after this number.")] = None,
+    after: Annotated[str | None, Query(max_length=32, description="Only requests with a larger `number`.")] = None,
     vm: Annotated[str, Query(max_length=128, description="Only requests of this VM.")] = "",
-    limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
+    limit: PageLimit = 100,
 ) -> Response:
-    """List the newest requests that are kept, oldest first, with warnings where a client makes unsafe assumptions."""
+    """List the newest recorded requests of VMs, in order of arrival, with warnings about unsafe client behavior."""
     size = min(limit, context.settings.page_size_max)
     since = parse_after(after) or 0
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import Field
 
-from forewarn.control.context import Actor, Context, ContextOf, IdempotencyHeader
+from forewarn.control.context import Actor, AfterNumber, Context, ContextOf, IdempotencyHeader, PageLimit
 from forewarn.control.maintenance import parse_after
 from forewarn.core.rollout import rollout_commands
 from forewarn.errors import Forbidden
-from forewarn.wire.control import PageOut, RequestModel
+from forewarn.wire.control_response import PageOut
+from forewarn.wire.json_types import RequestModel
 from forewarn.wire.rollout import RolloutHostOut, RolloutIn, RolloutOut, RolloutPlanOut, decode_rollout
 
 __all__ = ["router"]
@@ -50,9 +51,7 @@ async def start(context: ContextOf, actor: Actor, key: IdempotencyHeader, body: 
 
 
 @router.get("")
-async def list_rollouts(
-    context: ContextOf, _actor: Actor, limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100
-) -> PageOut[RolloutOut]:
+async def list_rollouts(context: ContextOf, _actor: Actor, limit: PageLimit = 100) -> PageOut[RolloutOut]:
     """List the newest rollouts, newest first."""
     size = min(limit, context.settings.page_size_max)
     found = await context.engine.read(lambda reader: reader.list_rollouts(limit=size))
@@ -67,11 +66,7 @@ async def show(context: ContextOf, _actor: Actor, rollout_id: str) -> RolloutOut
 
 @router.get("/{rollout_id}/hosts")
 async def list_hosts(
-    context: ContextOf,
-    _actor: Actor,
-    rollout_id: str,
-    after: Annotated[str | None, Query(max_length=32, description="`next` of the previous page.")] = None,
-    limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
+    context: ContextOf, _actor: Actor, rollout_id: str, after: AfterNumber = None, limit: PageLimit = 100
 ) -> PageOut[RolloutHostOut]:
     """List the hosts of a rollout, in batch order."""
     begin, size = parse_after(after) or 0, min(limit, context.settings.page_size_max)
@@ -85,7 +80,7 @@ async def list_hosts(
 
 @router.post("/{rollout_id}/pause")
 async def pause(context: ContextOf, actor: Actor, rollout_id: str, body: RolloutReasonIn | None = None) -> RolloutOut:
-    """Pause a rollout: no further host begins; hosts in progress finish."""
+    """Pause a rollout: no further host begins, and hosts in progress finish."""
     change = partial(rollout_commands.pause_rollout, reason=None if body is None else body.reason)
     await context.engine.rollouts.change(rollout_id, change, "paused", actor=actor)
     return await _read_rollout_out(context, rollout_id)
@@ -93,7 +88,7 @@ async def pause(context: ContextOf, actor: Actor, rollout_id: str, body: Rollout
 
 @router.post("/{rollout_id}/resume")
 async def resume(context: ContextOf, actor: Actor, rollout_id: str, body: RolloutResumeIn | None = None) -> RolloutOut:
-    """Resume a paused rollout; earlier failures no longer count."""
+    """Resume a paused rollout; failures before the pause no longer count."""
     change = partial(rollout_commands.resume_rollout, accept_health=body is not None and body.accept_health)
     await context.engine.rollouts.change(rollout_id, change, "resumed", actor=actor)
     return await _read_rollout_out(context, rollout_id)
@@ -101,7 +96,10 @@ async def resume(context: ContextOf, actor: Actor, rollout_id: str, body: Rollou
 
 @router.post("/{rollout_id}/abort")
 async def abort(context: ContextOf, actor: Actor, rollout_id: str, body: RolloutReasonIn | None = None) -> RolloutOut:
-    """Abort a rollout: no further host begins; maintenances not yet started are canceled; started ones finish."""
+    """Abort a rollout: no further host begins, and maintenance that has not started is canceled.
+
+    Maintenance that has started finishes.
+    """
     change = partial(rollout_commands.abort_rollout, reason=None if body is None else body.reason)
     await context.engine.rollouts.change(rollout_id, change, "aborted", actor=actor)
     return await _read_rollout_out(context, rollout_id)

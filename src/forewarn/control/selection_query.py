@@ -10,7 +10,7 @@ from forewarn.control.context import Caller
 from forewarn.core.model import EntryKind, EventSource, EventType
 from forewarn.core.selection import Selection
 from forewarn.errors import Forbidden, InvalidRequest
-from forewarn.wire.control import NO_NUL, Moment
+from forewarn.wire.json_types import NO_NUL, Moment
 
 __all__ = ["SelectionOf"]
 
@@ -22,34 +22,47 @@ def _make_text_query(description: str, length_max: int = 128) -> object:
 async def _read_selection(  # noqa: PLR0913 - a parameter each
     request: Request,
     caller: Caller,
-    since: Annotated[Moment | None, Query(description="Only at or after this time.")] = None,
-    until: Annotated[Moment | None, Query(description="Only before this time.")] = None,
+    since: Annotated[
+        Moment | None, Query(description="Only entries written, or maintenances created, at or after this time.")
+    ] = None,
+    until: Annotated[
+        Moment | None, Query(description="Only entries written, or maintenances created, before this time.")
+    ] = None,
     vm: Annotated[str | None, _make_text_query("Only what concerns this VM, even if it no longer exists.")] = None,
     scope: Annotated[str | None, _make_text_query("Only what concerns this scope.")] = None,
-    host: Annotated[str | None, _make_text_query("Only what concerns VMs on this host at that time.")] = None,
+    host: Annotated[
+        str | None,
+        _make_text_query("Only what concerns VMs that were on this host when their maintenance was created."),
+    ] = None,
     kind: Annotated[
-        list[EntryKind] | None, Query(description="Only entries of these kinds, or maintenances with one.")
+        list[EntryKind] | None,
+        Query(description="Only entries of these kinds, or maintenances that have such an entry."),
     ] = None,
     actor: Annotated[
-        str | None, _make_text_query("Only entries of this actor, such as operator:ann, or maintenances with one.", 256)
+        str | None,
+        _make_text_query(
+            "Only entries of this actor, such as operator:ann, or maintenances that have such an entry.", 256
+        ),
     ] = None,
-    type_: Annotated[EventType | None, Query(alias="type", description="Only maintenances of this type.")] = None,
-    source: Annotated[EventSource | None, Query(description="Only maintenances from this source.")] = None,
+    type_: Annotated[
+        EventType | None, Query(alias="type", description="Only maintenances of this type, or their entries.")
+    ] = None,
+    source: Annotated[
+        EventSource | None, Query(description="Only maintenances from this source, or their entries.")
+    ] = None,
     text: Annotated[
         str | None, _make_text_query("Only if a reason or description contains this text; ASCII case is ignored.", 1000)
     ] = None,
 ) -> Selection:
     if since is not None and until is not None and until <= since:
-        msg = "until must be after since"
-        raise InvalidRequest(msg)
+        raise InvalidRequest("until must be after since")
     hidden: dict[str, object] = {"host": host, "actor": actor, "text": text}
     # Entries of a shared maintenance may belong to others: selecting maintenances by kind would reveal them.
     if not request.url.path.startswith("/v1/audit-log") and not request.url.path.startswith("/v1/watch"):
         hidden["kind"] = kind
     asked = [name for name, value in hidden.items() if value is not None]
     if asked and caller.ownership is not None:  # matches would reveal values that the tenant is not shown
-        msg = f"{caller.actor} may not filter by {', '.join(asked)}: not allowed for role {caller.role}"
-        raise Forbidden(msg)
+        raise Forbidden(f"{caller.actor} may not filter by {', '.join(asked)}: not allowed for role {caller.role}")
     return Selection(
         since=since,
         until=until,

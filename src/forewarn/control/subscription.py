@@ -7,14 +7,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from forewarn.control.context import Actor, Caller, Context, ContextOf
+from forewarn.control.context import Actor, Caller, Context, ContextOf, PageLimit
 from forewarn.core.access import Principal, Role
 from forewarn.core.subscription import Delivery, DeliveryState, Subscription
 from forewarn.engine.subscriptions import find_subscription
 from forewarn.errors import InvalidRequest
 from forewarn.net.outbound import check_receiver_url, redact_url
 from forewarn.store.contract import Reader
-from forewarn.wire.control import PageOut
+from forewarn.wire.control_response import PageOut
 from forewarn.wire.subscription import (
     DeliveryOut,
     PingResultOut,
@@ -34,7 +34,7 @@ router = APIRouter(prefix="/v1/subscriptions", tags=["subscription"])
 
 @router.post("", status_code=201)
 async def create(context: ContextOf, actor: Actor, body: SubscriptionIn) -> SubscriptionOut:
-    """Create a subscription that posts events from now on to a URL; the signing secret is shown only this once."""
+    """Create a subscription that posts future notifications to a URL; its secret is shown only in this answer."""
     # The name is not resolved here: its address may change, so each delivery checks the one that it uses (ADR 18).
     check_receiver_url(body.url)
     made = await context.engine.subscriptions.create(
@@ -45,7 +45,7 @@ async def create(context: ContextOf, actor: Actor, body: SubscriptionIn) -> Subs
 
 @router.get("")
 async def list_subscriptions(context: ContextOf, caller: Caller) -> PageOut[SubscriptionOut]:
-    """List all subscriptions, oldest first. URL paths may hold keys, so read-only callers do not see them."""
+    """List all subscriptions, oldest first; read-only callers see no URL paths, because these may hold keys."""
     return PageOut(
         items=await context.engine.read(
             lambda reader: _make_subscriptions_out(reader, reader.list_subscriptions(), caller)
@@ -82,7 +82,7 @@ async def pause(
 async def resume(
     context: ContextOf, actor: Actor, name: str, body: SubscriptionResumeIn | None = None
 ) -> SubscriptionOut:
-    """Resume a subscription where it was paused, or skip to what happens from now on."""
+    """Resume a subscription where it was paused or, with `skip`, from now on."""
     is_skipping = body is not None and body.skip
     return await _read_subscription_out(
         context, await context.engine.subscriptions.resume(name, actor=actor, is_skipping=is_skipping)
@@ -91,7 +91,10 @@ async def resume(
 
 @router.post("/{name}/rotate-secret")
 async def rotate(context: ContextOf, actor: Actor, name: str, body: SecretRotationIn | None = None) -> SubscriptionOut:
-    """Rotate the secret; the new one is shown only this once. The old one also signs for a while, unless `at_once`."""
+    """Replace the signing secret; the new secret is shown only in this answer.
+
+    Unless `at_once` is true, the former secret also signs for a while.
+    """
     is_at_once = body is not None and body.at_once
     rotated = await context.engine.subscriptions.rotate_secret(name, actor=actor, is_at_once=is_at_once)
     return SubscriptionOut.from_model(rotated, is_secret_shown=True)
@@ -111,9 +114,9 @@ async def list_deliveries(
     name: str,
     state: Annotated[DeliveryState, Query(description="State of the deliveries.")] = DeliveryState.DEAD,
     after: Annotated[str | None, Query(max_length=200, description="`next` of the previous page.")] = None,
-    limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
+    limit: PageLimit = 100,
 ) -> PageOut[DeliveryOut]:
-    """List deliveries that are waiting for a retry, or dead ones; oldest first."""
+    """List dead deliveries (given up), or deliveries that wait for a retry; oldest first."""
     size = min(limit, context.settings.page_size_max)
     start = _parse_delivery_key(after)
 
@@ -122,12 +125,14 @@ async def list_deliveries(
 
     found = await context.engine.read(read)
     following = found[size - 1].id if len(found) > size else None
-    return PageOut(items=[DeliveryOut.from_model(delivery) for delivery in found[:size]], next=following)
+    return PageOut(
+        items=[DeliveryOut.model_validate(each, from_attributes=True) for each in found[:size]], next=following
+    )
 
 
 @router.post("/{name}/deliveries/redeliver")
 async def redeliver(context: ContextOf, actor: Actor, name: str, body: RedeliveryIn | None = None) -> RedeliveryOut:
-    """Retry some or all dead deliveries at once."""
+    """Retry some or all dead deliveries now."""
     keys = None if body is None else body.to_keys()
     return RedeliveryOut(count=await context.engine.subscriptions.redeliver(name, keys, actor=actor))
 
@@ -162,6 +167,5 @@ def _parse_delivery_key(after: str | None) -> tuple[int, str]:
     sequence, _, subject = after.partition("-")
     # 18 digits always fit the 64-bit integers of the stores; a NUL would be an error in PostgreSQL.
     if not sequence.isascii() or not sequence.isdecimal() or len(sequence) > len(str(1 << 62)) - 1 or "\0" in subject:
-        msg = "after must be the `next` of the previous page"
-        raise InvalidRequest(msg)
+        raise InvalidRequest("after must be the `next` of the previous page")
     return (int(sequence), subject)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 
-from forewarn.control.context import Actor, Caller, ContextOf
+from forewarn.control.context import Actor, AfterNumber, Caller, ContextOf, PageLimit
 from forewarn.control.maintenance import parse_after
 from forewarn.engine.tokens import TokenRequest
 from forewarn.errors import InvalidRequest, LimitExceeded
 from forewarn.wire.access import AccessTokenIn, AccessTokenOut, PrincipalOut
-from forewarn.wire.control import PageOut
+from forewarn.wire.control_response import PageOut
 
 __all__ = ["router"]
 
@@ -21,13 +20,13 @@ router = APIRouter(prefix="/v1", tags=["token"])
 
 @router.get("/whoami")
 async def whoami(caller: Caller) -> PrincipalOut:
-    """Show the caller, with their role and what they own."""
-    return PrincipalOut.from_model(caller)
+    """Show the caller's name, role, scopes and VMs."""
+    return PrincipalOut.model_validate(caller, from_attributes=True)
 
 
 @router.post("/tokens", status_code=201)
 async def create(context: ContextOf, actor: Actor, body: AccessTokenIn) -> AccessTokenOut:
-    """Create a token; it is shown only this once."""
+    """Create a token; the token is shown only in this answer."""
     settings, count = context.settings, len(body.scopes) + len(body.vms)
     if count > settings.token_names_max:
         msg = f"{count} scopes and VMs are named: the limit is {settings.token_names_max} (token_names_max)"
@@ -44,11 +43,7 @@ async def create(context: ContextOf, actor: Actor, body: AccessTokenIn) -> Acces
 
 
 @router.get("/tokens")
-async def list_tokens(
-    context: ContextOf,
-    after: Annotated[str | None, Query(max_length=32, description="`next` of the previous page.")] = None,
-    limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
-) -> PageOut[AccessTokenOut]:
+async def list_tokens(context: ContextOf, after: AfterNumber = None, limit: PageLimit = 100) -> PageOut[AccessTokenOut]:
     """List the tokens of people and programs, oldest first, including revoked and expired ones."""
     begin, size = parse_after(after) or 0, min(limit, context.settings.page_size_max)
     found = await context.engine.read(lambda reader: reader.list_tokens())
@@ -58,5 +53,5 @@ async def list_tokens(
 
 @router.delete("/tokens/{token_id}")
 async def revoke(context: ContextOf, actor: Actor, token_id: str) -> AccessTokenOut:
-    """Revoke a token; streams that began with it end."""
+    """Revoke a token; streams that were opened with the token end."""
     return AccessTokenOut.from_model(await context.engine.tokens.revoke(token_id, actor=actor))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
-from forewarn.control.context import Context, ContextOf
+from forewarn.control.context import Context, ContextOf, describe_text
 from forewarn.core.audit_chain import Chain, ChainHead, ChainVerifier
 from forewarn.errors import LimitExceeded
 from forewarn.store.contract import Reader
@@ -25,17 +25,15 @@ _TOLD_EVERY = 20
 _HEADS_MAX = 1000
 _BUSY_S = 60
 
-_STREAM: dict[int | str, dict[str, Any]] = {
-    200: {
-        "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
-        "description": "JSON lines: `progress` at intervals, then one `result`.",
-    }
-}
+_STREAM = describe_text("application/x-ndjson", "JSON lines: `progress` at intervals, then one `result`.")
 
 
 @router.get("/head")
 async def show_heads(context: ContextOf) -> HeadsOut:
-    """Show the heads of both hash chains. Record them outside this service to compare later."""
+    """Show the head of each of the two hash chains: number and hash of its newest entry.
+
+    Record the heads outside this service, to compare them later.
+    """
 
     def read(reader: Reader) -> HeadsOut:
         return HeadsOut.from_model(reader.get_link_page(reader.get_position(), 1).heads)
@@ -47,7 +45,10 @@ async def show_heads(context: ContextOf) -> HeadsOut:
 async def verify(
     context: ContextOf,
     head: Annotated[
-        list[str] | None, Query(max_length=_HEADS_MAX, description="Head recorded earlier; repeatable.")
+        list[str] | None,
+        Query(
+            max_length=_HEADS_MAX, description="Head that was recorded earlier, to compare with the chain; repeatable."
+        ),
     ] = None,
 ) -> StreamingResponse:
     """Verify both hash chains from the beginning, in pieces; only one verification runs at a time."""

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 
 from forewarn.control.context import (
     Actor,
+    AfterName,
     Caller,
     Context,
     ContextOf,
     IdempotencyHeader,
+    PageLimit,
     not_found_error,
     read_maintenances_out,
 )
 from forewarn.core.access import FILE_OPERATOR, Principal
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventSource, VirtualMachine, audience_key
-from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import Forbidden
 from forewarn.store.contract import Reader
-from forewarn.wire.control import MaintenanceOut, OperationIn, PageOut, VmOut
+from forewarn.wire.control_request import OperationIn
+from forewarn.wire.control_response import MaintenanceOut, PageOut, VmOut
 
 __all__ = ["router"]
 
@@ -42,10 +42,7 @@ def _make_vms_out(reader: Reader, vms: list[VirtualMachine], caller: Principal =
 
 @router.get("")
 async def list_vms(
-    context: ContextOf,
-    caller: Caller,
-    after: Annotated[str | None, Query(max_length=128, description="`next` of the previous page.")] = None,
-    limit: Annotated[int, Query(ge=1, description="Maximum number of items.")] = 100,
+    context: ContextOf, caller: Caller, after: AfterName = None, limit: PageLimit = 100
 ) -> PageOut[VmOut]:
     """List VMs, by name."""
     size = min(limit, context.settings.page_size_max)
@@ -69,15 +66,6 @@ async def show_vm(context: ContextOf, caller: Caller, name: str) -> VmOut:
     return found[0]
 
 
-async def _schedule_operation(
-    context: Context, caller: Principal, key: IdempotencyKey | None, request: MaintenanceRequest
-) -> PageOut[MaintenanceOut]:
-    if caller.ownership is not None:
-        _check_tenant_request(context, caller, request)
-    made = await context.engine.maintenances.schedule(request, actor=caller.actor, key=key, owned=caller.ownership)
-    return PageOut(items=await read_maintenances_out(context, made, caller))
-
-
 def _check_tenant_request(context: Context, caller: Principal, request: MaintenanceRequest) -> None:
     """Check that a tenant may request this operation.
 
@@ -93,55 +81,34 @@ def _check_tenant_request(context: Context, caller: Principal, request: Maintena
         if found is None or not caller.owns_vm(found.vm, found.scope):
             raise not_found_error(name, "vm")
     if request.force_reason is not None:
-        msg = "a tenant may not shorten the notice: only an operator may force it"
-        raise Forbidden(msg)
+        raise Forbidden("a tenant may not shorten the notice: only an operator may force it")
     if request.source is EventSource.PLATFORM:
-        msg = "a tenant's source is User: only an operator may use Platform"
-        raise Forbidden(msg)
+        raise Forbidden("a tenant's source is User: only an operator may use Platform")
 
 
-@router.post("/{name}/restart", status_code=201)
-async def restart(
-    context: ContextOf, caller: Caller, key: IdempotencyHeader, name: str, body: OperationIn | None = None
-) -> PageOut[MaintenanceOut]:
-    """Restart a VM for a user, with a Reboot event (R87)."""
-    return await _schedule_operation(context, caller, key, (body or OperationIn()).to_request("user-restart", name))
+def _add_operation(verb: str, cause: str, description: str) -> None:
+    async def operate(
+        context: ContextOf, caller: Caller, key: IdempotencyHeader, name: str, body: OperationIn | None = None
+    ) -> PageOut[MaintenanceOut]:
+        request = (body or OperationIn()).to_request(cause, name)
+        if caller.ownership is not None:
+            _check_tenant_request(context, caller, request)
+        made = await context.engine.maintenances.schedule(request, actor=caller.actor, key=key, owned=caller.ownership)
+        return PageOut(items=await read_maintenances_out(context, made, caller))
+
+    method, path = ("DELETE", "/{name}") if verb == "delete" else ("POST", f"/{{name}}/{verb}")
+    router.add_api_route(path, operate, methods=[method], name=verb, description=description, status_code=201)
 
 
-@router.post("/{name}/redeploy", status_code=201)
-async def redeploy(
-    context: ContextOf, caller: Caller, key: IdempotencyHeader, name: str, body: OperationIn | None = None
-) -> PageOut[MaintenanceOut]:
-    """Redeploy a VM for a user, with a Redeploy event (R87)."""
-    return await _schedule_operation(context, caller, key, (body or OperationIn()).to_request("user-redeploy", name))
-
-
-@router.post("/{name}/reimage", status_code=201)
-async def reimage(
-    context: ContextOf, caller: Caller, key: IdempotencyHeader, name: str, body: OperationIn | None = None
-) -> PageOut[MaintenanceOut]:
-    """Reimage a VM for a user, with a Reboot event if the scale set opted in (R93)."""
-    return await _schedule_operation(context, caller, key, (body or OperationIn()).to_request("reimage", name))
-
-
-@router.post("/{name}/evict", status_code=201)
-async def evict(
-    context: ContextOf, caller: Caller, key: IdempotencyHeader, name: str, body: OperationIn | None = None
-) -> PageOut[MaintenanceOut]:
-    """Evict a Spot VM for the platform, with a Preempt event (R90)."""
-    return await _schedule_operation(context, caller, key, (body or OperationIn()).to_request("spot-eviction", name))
-
-
-@router.delete("/{name}", status_code=201)
-async def delete(
-    context: ContextOf, caller: Caller, key: IdempotencyHeader, name: str, body: OperationIn | None = None
-) -> PageOut[MaintenanceOut]:
-    """Delete a VM, with a Terminate event if the scale set opted in (R91)."""
-    return await _schedule_operation(context, caller, key, (body or OperationIn()).to_request("scale-set-delete", name))
+_add_operation("restart", "user-restart", "Restart a VM for a user, with a Reboot event (R87).")
+_add_operation("redeploy", "user-redeploy", "Redeploy a VM for a user, with a Redeploy event (R87).")
+_add_operation("reimage", "reimage", "Reimage a VM for a user, with a Reboot event if the scale set opted in (R93).")
+_add_operation("evict", "spot-eviction", "Evict a Spot VM for the platform, with a Preempt event (R90).")
+_add_operation("delete", "scale-set-delete", "Delete a VM, with a Terminate event if the scale set opted in (R91).")
 
 
 @router.post("/{name}/update-model")
 async def update_model(context: ContextOf, actor: Actor, name: str) -> VmOut:
-    """Update a VM to its scale set's latest model, including its delete notification setting (R91)."""
+    """Update a VM to its scale set's latest model, including the setting for delete notifications (R91)."""
     await context.engine.inventory.update_model(name, actor=actor)
     return (await context.engine.read(lambda reader: _make_vms_out(reader, reader.list_vms(name=name))))[0]

@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Role(StrEnum):
-    """Role of a caller, which decides what it may do."""
+    """Role of a caller. The role decides what the caller may do."""
 
     OPERATOR = "operator"
     """Full access."""

@@ -135,8 +135,7 @@ class ChainHead:
         number, _, digits = text.partition(":")
         found = cls(sequence=int(number), hash=bytes.fromhex(digits))
         if found.sequence < 0 or len(found.hash) != _HASH_BYTES:
-            msg = f"{text!r} is not SEQUENCE:HASH"
-            raise ValueError(msg)
+            raise ValueError(f"{text!r} is not SEQUENCE:HASH")
         return found
 
 

@@ -41,8 +41,7 @@ def _get_field_accessors(kind: type[Any]) -> tuple[attrgetter[tuple[Any, ...]], 
     """Return a getter of all fields of a class, and a setter for each."""
     names = [field.name for field in dataclasses.fields(kind)]
     if "__slots__" not in kind.__dict__ or hasattr(kind, "__post_init__") or len(names) < _LEAST:
-        msg = f"{kind.__name__} must be a dataclass with slots, several fields and no __post_init__"
-        raise TypeError(msg)
+        raise TypeError(f"{kind.__name__} must be a dataclass with slots, several fields and no __post_init__")
     return attrgetter(*names), [getattr(kind, name).__set__ for name in names]
 
 

@@ -61,20 +61,20 @@ class FaultKind:
     delay: timedelta | None = None
 
 
-_RETRY = "Retries with increasing pauses, and assumes neither that events are gone nor that new ones exist."
+_RETRY = "Retries with increasing pauses. Meanwhile, treats the events of the last good answer as current."
 _APPROVE_AGAIN = "Also repeats an approval, which is always safe."
 
 _KINDS = (
     FaultKind(
         name="404",
         place=FaultPoint.STATUS,
-        what="404, as for a VM that the service does not know yet.",
+        what="404, the answer to a VM that the service does not know yet.",
         advice="Keeps polling, and reports prominently that it gets no events.",
     ),
     FaultKind(
         name="410",
         place=FaultPoint.STATUS,
-        what="410 Gone, as during an update of the endpoint; at most 70 s on Azure.",
+        what="410 Gone, the answer during an update of the endpoint. On Azure, an update takes at most 70 s.",
         advice="Retries for at least 70 s before it raises an alarm.",
     ),
     FaultKind(
@@ -91,7 +91,7 @@ _KINDS = (
         name="dropped",
         place=FaultPoint.STATUS,
         what="The request is lost: the connection is reset without a response, and an approval does not take effect.",
-        advice=f"{_RETRY} Repeats an approval without a response, because it may not have arrived.",
+        advice=f"{_RETRY} If an approval gets no response, repeats the approval, because it may not have arrived.",
     ),
     FaultKind(
         name="refused",
@@ -102,34 +102,34 @@ _KINDS = (
     FaultKind(
         name="reset",
         place=FaultPoint.BYTES,
-        what="The connection is reset in the middle of the body; an approval takes effect.",
+        what="The connection is reset in the middle of the response body. An approval still takes effect.",
         advice=f"Discards the partial body and retries. {_APPROVE_AGAIN}",
     ),
     FaultKind(
         name="slow-headers",
         place=FaultPoint.BYTES,
-        what="The headers arrive one byte at a time.",
+        what="The headers arrive one byte at a time, spread over the delay.",
         advice="Waits, or times out and retries, without blocking its other work.",
         delay=timedelta(seconds=5),
     ),
     FaultKind(
         name="slow-body",
         place=FaultPoint.BYTES,
-        what="The body arrives one byte at a time.",
-        advice="As for slow headers, with a timeout for the whole response rather than for each byte.",
+        what="The body arrives one byte at a time, spread over the delay.",
+        advice="Waits, or times out and retries. Its timeout limits the whole response, not each byte.",
         delay=timedelta(seconds=5),
     ),
     FaultKind(
         name="time-out",
         place=FaultPoint.TIME,
-        what="No response until the client gives up or the delay is over; then the connection is closed.",
+        what="No response. When the client gives up or the delay is over, the connection is closed.",
         advice="Times out, and retries on a new connection.",
         delay=timedelta(minutes=5),
     ),
     FaultKind(
         name="late",
         place=FaultPoint.TIME,
-        what="The right response, two minutes late, as the first response may be (R67).",
+        what="The right response, but late. On Azure, the first response to a VM may take two minutes (R67).",
         advice="Waits more than 120 s for the first response.",
         delay=timedelta(minutes=2),
     ),
@@ -137,24 +137,24 @@ _KINDS = (
         name="empty",
         place=FaultPoint.DOCUMENT,
         what="200 without a body.",
-        advice="Does not mistake it for a document without events; retries.",
+        advice="Does not treat the missing body as a document without events, but retries.",
     ),
     FaultKind(
         name="truncated",
         place=FaultPoint.DOCUMENT,
         what="200 with half of the JSON.",
-        advice="Does not crash; keeps its last document, and retries.",
+        advice="Does not crash, keeps the last complete document, and retries.",
     ),
     FaultKind(
         name="no-events",
         place=FaultPoint.DOCUMENT,
-        what="200 with an incarnation, but without the Events member.",
-        advice="Does not mistake it for a document without events; retries.",
+        what="200 with an incarnation, but without the member Events.",
+        advice="Does not treat the answer as a document without events, but retries.",
     ),
     FaultKind(
         name="text-plain",
         place=FaultPoint.DOCUMENT,
-        what="The right document, as text/plain.",
+        what="The right document, with the Content-Type text/plain.",
         advice="Parses the body regardless of its Content-Type.",
     ),
     FaultKind(
@@ -166,8 +166,9 @@ _KINDS = (
     FaultKind(
         name="unknown-type",
         place=FaultPoint.DOCUMENT,
-        what="Each event has an unknown EventType, as when a new one is introduced.",
-        advice="Does not crash; handles the event in a way chosen for unknown types, instead of ignoring it (R105).",
+        what="Each event has an unknown EventType, as if the platform had introduced a new type.",
+        advice="Does not crash and does not ignore the event. Has a default action for events of an unknown type "
+        "(R105).",
     ),
     FaultKind(
         name="large-document",
@@ -184,32 +185,34 @@ _KINDS = (
     FaultKind(
         name="stale",
         place=FaultPoint.DOCUMENT,
-        what="The previous document.",
-        advice="Compares events by EventId. Approving an event that is gone returns 200 and has no effect.",
+        what="The previous document instead of the current one.",
+        advice="Compares events by EventId. If it approves an event that is gone, the answer is 200, and the approval "
+        "has no effect.",
     ),
     FaultKind(
         name="answered-twice",
         place=FaultPoint.BYTES,
         what="The same response twice, then the connection is closed.",
-        advice="Uses the first, and never takes the second as the response to its next request.",
+        advice="Uses the first response. Never uses the second one as the response to the next request.",
     ),
     FaultKind(
         name="incarnation-reset",
         place=FaultPoint.ONCE,
-        what="DocumentIncarnation restarts, as after the service was disabled and enabled (R46).",
+        what="DocumentIncarnation goes back to 1, as if the service had been disabled and enabled again (R46).",
         advice="Compares incarnations with !=, never with > (R101).",
     ),
     FaultKind(
         name="short-notice",
         place=FaultPoint.NOTICE,
-        what="From now on, notice is the given delay, regardless of the promised minimum (A21).",
-        advice="Reads NotBefore, and does not rely on 15 minutes.",
+        what="New events get the delay of the fault as their notice, even if that is less than the promised minimum "
+        "(A21).",
+        advice="Reads NotBefore, and does not rely on a notice of 15 minutes.",
         delay=timedelta(seconds=30),
     ),
     FaultKind(
         name="no-notice",
         place=FaultPoint.NOTICE,
-        what="From now on, events have no notice; a Preempt arrives as Started (R90).",
+        what="New events have no notice: a Preempt is already Started when first seen (R90).",
         advice="Accepts an event that is Started when first seen, and saves what it can.",
     ),
 )
@@ -220,7 +223,7 @@ FAULTS: dict[str, FaultKind] = {kind.name: kind for kind in _KINDS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """A fault in force.
+    """An injected fault that is active.
 
     Attributes:
         id: Number in this process, from 1.

@@ -259,9 +259,18 @@ def check_held_vms(active: Iterable[Maintenance], before: Named, after: Named) -
     Raises:
         Conflict: A VM would vanish or change its audience.
     """
+    (vms_before, scopes_before), (vms, scopes) = before, after
+    hint = "cancel it or wait until it ends, then apply the inventory again"
     for maintenance in active:
-        for name in maintenance.vms:
-            _refuse_if_held(maintenance, before[0].get(name), after[0].get(name), before[1], after[1])
+        # The caller may pass only what changed, so a missing VM is one that did not change.
+        for was in (vms_before[name] for name in maintenance.vms if name in vms_before):
+            prefix = f"vm {was.name} is held by maintenance {maintenance.id} ({maintenance.state})"
+            now = vms.get(was.name)
+            if now is None:
+                raise Conflict(f"{prefix} and cannot be removed: {hint}", vm=was.name, id=maintenance.id)
+            key = audience_key(now, scopes.get(now.scope or ""))
+            if key != audience_key(was, scopes_before.get(was.scope or "")):
+                raise Conflict(f"{prefix} and cannot change its scope: {hint}", vm=was.name, id=maintenance.id)
 
 
 def extract_changes(before: Inventory, after: Inventory) -> tuple[Inventory, Inventory]:
@@ -297,25 +306,3 @@ def _apply_profile(vm: VirtualMachine, before: VirtualMachine | None, scopes: di
     if before is not None and before.scope == vm.scope:
         return replace(vm, terminate_notification=before.terminate_notification)
     return replace(vm, terminate_notification=scopes[vm.scope].terminate_notification)
-
-
-def _refuse_if_held(
-    maintenance: Maintenance,
-    before: VirtualMachine | None,
-    after: VirtualMachine | None,
-    scopes_before: Mapping[str, Scope],
-    scopes: Mapping[str, Scope],
-) -> None:
-    # The caller may pass only what changed, so a missing VM is one that did not change.
-    if before is None:
-        return
-    prefix = f"vm {before.name} is held by maintenance {maintenance.id} ({maintenance.state})"
-    hint = "cancel it or wait until it ends, then apply the inventory again"
-    if after is None:
-        msg = f"{prefix} and cannot be removed: {hint}"
-        raise Conflict(msg, vm=before.name, id=maintenance.id)
-    if audience_key(before, scopes_before.get(before.scope or "")) != audience_key(
-        after, scopes.get(after.scope or "")
-    ):
-        msg = f"{prefix} and cannot change its scope: {hint}"
-        raise Conflict(msg, vm=before.name, id=maintenance.id)

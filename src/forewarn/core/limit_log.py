@@ -7,7 +7,7 @@ those it has (`add_counts`). If that process ends, the counts that it has passed
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -66,7 +66,7 @@ class LimitLog:
             kept = self._met[new.guest]
             # Removed and inserted again, so that the oldest refusals stay at the front.
             old = kept.pop(new.name, None)
-            kept[new.name] = new if old is None else replace(new, limited=_add_counts(old.limited, new.limited))
+            kept[new.name] = new if old is None else replace(new, limited=Counter(old.limited) + Counter(new.limited))
             if len(kept) > _KEPT_MAX[new.guest]:
                 kept.popitem(last=False)
 
@@ -76,7 +76,3 @@ class LimitLog:
         for kept in self._met.values():
             kept.clear()
         return found
-
-
-def _add_counts(before: Mapping[str, int], new: Mapping[str, int]) -> dict[str, int]:
-    return dict(Counter(before) + Counter(new))

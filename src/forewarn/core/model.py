@@ -38,7 +38,7 @@ __all__ = [
 
 
 class EventType(StrEnum):
-    """Expected impact (R31). The values are the wire words."""
+    """Expected effect on the VM (R31). The values are those of the metadata protocol."""
 
     FREEZE = "Freeze"
     REBOOT = "Reboot"
@@ -48,7 +48,7 @@ class EventType(StrEnum):
 
 
 class EventStatus(StrEnum):
-    """Status of an event. The first two are on the wire (R35); the others exist in the control API only (X4)."""
+    """Status of an event. VMs see only Scheduled and Started; the control API and notifications show all (R35, X4)."""
 
     SCHEDULED = "Scheduled"
     STARTED = "Started"
@@ -60,7 +60,10 @@ class EventStatus(StrEnum):
 
 
 class MaintenanceState(StrEnum):
-    """State of a maintenance. `core.maintenance.lifecycle` holds the transitions."""
+    """State of a maintenance.
+
+    `core.maintenance.lifecycle` holds the transitions.
+    """
 
     QUEUED = "queued"
     SCHEDULED = "scheduled"
@@ -262,7 +265,7 @@ class Maintenance:
         sequence: Order of creation; smaller is older.
         cause: Name of a row of `core.causes.CAUSES`.
         type: Announced impact.
-        impact: Actual impact; differs from `type` only if a Reboot turns out as a Freeze (R81).
+        impact: Actual impact; differs from `type` only if a Reboot only freezes its VMs (R81).
         duration_s: Expected duration in seconds; 0 for no interruption, -1 if unknown (R39).
         notice: Notice from the announcement, which for a queued maintenance is later than its creation.
         requested_not_before: NotBefore requested by the operator; None if none was.
@@ -405,7 +408,7 @@ class EntryKind(StrEnum):
     FAULT_CLEARED = "fault-cleared"
     PRUNED = "pruned"
     UNSEEN = "unseen"
-    """A VM has not asked since the event was announced, and the notice runs out."""
+    """No VM of the audience has polled since the announcement, and the notice period is nearly over."""
     LATE = "late"
     """Due and not started, or longer in progress than announced."""
     SUBSCRIPTION = "subscription"

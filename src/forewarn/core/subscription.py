@@ -50,7 +50,7 @@ class SubscriptionState(StrEnum):
 
 
 class DeliveryState(StrEnum):
-    """State of a delivery that did not succeed at once."""
+    """State of a delivery whose first attempt failed: it waits for a retry, or it was given up (dead)."""
 
     WAITING = "waiting"
     DEAD = "dead"

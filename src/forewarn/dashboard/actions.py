@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import timedelta
 
 from forewarn.control import commands
@@ -15,7 +14,7 @@ from forewarn.core.rollout import rollout_commands
 from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from forewarn.util.duration import parse_duration
-from forewarn.wire.control import MaintenanceIn
+from forewarn.wire.control_request import MaintenanceIn
 
 __all__ = [
     "act_on_maintenance",
@@ -45,6 +44,8 @@ _BUTTONS: Mapping[str, str] = {
 }
 """API route for each button: the roles that may call the route may press the button."""
 
+_MAINTENANCE_VERBS = frozenset({"cancel", "start", "complete", "defer", "extend"})
+
 
 def list_allowed_buttons(caller: Principal) -> set[str]:
     """Return the buttons that the caller's role may press."""
@@ -58,57 +59,7 @@ def check_button_allowed(caller: Principal, name: str) -> None:
         Forbidden: The caller's role may not.
     """
     if name not in list_allowed_buttons(caller):
-        msg = f"{caller.actor} may not do this: not allowed for role {caller.role}"
-        raise Forbidden(msg, role=caller.role.value)
-
-
-@dataclass(frozen=True, slots=True)
-class _ButtonPress:
-    """A press of a button of a maintenance."""
-
-    context: Context
-    caller: Principal
-    maintenance_id: str
-    form: Mapping[str, str]
-
-    def read_reason(self, verb: str = "") -> str | None:
-        return _read_reason(self.form, verb)
-
-
-async def _cancel_maintenance(press: _ButtonPress) -> None:
-    await commands.cancel_maintenance(press.context, press.caller, press.maintenance_id, reason=press.read_reason())
-
-
-async def _start_maintenance(press: _ButtonPress) -> None:
-    reason = press.read_reason("start it now") or ""
-    await press.context.engine.maintenances.start(press.maintenance_id, actor=press.caller.actor, reason=reason)
-
-
-async def _complete_maintenance(press: _ButtonPress) -> None:
-    await press.context.engine.maintenances.complete(press.maintenance_id, actor=press.caller.actor)
-
-
-async def _defer_maintenance(press: _ButtonPress) -> None:
-    by = _parse_duration_field(press.form, "by")
-    await commands.defer_maintenance(
-        press.context, press.caller, press.maintenance_id, by=by, reason=press.read_reason()
-    )
-
-
-async def _extend_maintenance(press: _ButtonPress) -> None:
-    by, tenant = _parse_duration_field(press.form, "by"), press.form.get("tenant") or None
-    await commands.extend_maintenance(
-        press.context, press.caller, press.maintenance_id, by, tenant=tenant, reason=press.read_reason()
-    )
-
-
-_VERBS: Mapping[str, Callable[[_ButtonPress], Awaitable[None]]] = {
-    "cancel": _cancel_maintenance,
-    "start": _start_maintenance,
-    "complete": _complete_maintenance,
-    "defer": _defer_maintenance,
-    "extend": _extend_maintenance,
-}
+        raise Forbidden(f"{caller.actor} may not do this: not allowed for role {caller.role}", role=caller.role.value)
 
 
 async def act_on_maintenance(
@@ -122,10 +73,21 @@ async def act_on_maintenance(
         InvalidRequest: A start has no reason, or a duration cannot be read.
         Conflict: The state or the limits of the maintenance do not allow it.
     """
-    if verb not in _VERBS:
-        raise _unknown_button_error(verb)
-    check_button_allowed(caller, verb)
-    await _VERBS[verb](_ButtonPress(context, caller, maintenance_id, form))
+    check_maintenance_action(verb, form, caller)
+    maintenances, reason = context.engine.maintenances, _read_reason(form)
+    match verb:
+        case "cancel":
+            await commands.cancel_maintenance(context, caller, maintenance_id, reason=reason)
+        case "start":
+            await maintenances.start(maintenance_id, actor=caller.actor, reason=reason or "")
+        case "complete":
+            await maintenances.complete(maintenance_id, actor=caller.actor)
+        case "defer":
+            by = _parse_duration_field(form, "by")
+            await commands.defer_maintenance(context, caller, maintenance_id, by=by, reason=reason)
+        case "extend":
+            by, tenant = _parse_duration_field(form, "by"), form.get("tenant") or None
+            await commands.extend_maintenance(context, caller, maintenance_id, by, tenant=tenant, reason=reason)
 
 
 def check_maintenance_action(verb: str, form: Mapping[str, str], caller: Principal) -> None:
@@ -136,7 +98,7 @@ def check_maintenance_action(verb: str, form: Mapping[str, str], caller: Princip
         Forbidden: The caller may not press the button.
         InvalidRequest: A start has no reason.
     """
-    if verb not in _VERBS:
+    if verb not in _MAINTENANCE_VERBS:
         raise _unknown_button_error(verb)
     check_button_allowed(caller, verb)
     _read_reason(form, "start it now" if verb == "start" else "")
@@ -165,11 +127,9 @@ async def approve_event(context: Context, event_id: str, caller: Principal) -> N
     check_button_allowed(caller, "approve")
     (outcome,) = (await commands.approve_events(context, caller, [event_id])).values()
     if outcome == "unknown":
-        msg = f"event {event_id!r} does not exist"
-        raise NotFound(msg, id=event_id)
+        raise NotFound(f"event {event_id!r} does not exist", id=event_id)
     if outcome == "refused":
-        msg = f"cannot approve event {event_id!r}: a policy leaves its approval to another party"
-        raise Conflict(msg, id=event_id)
+        raise Conflict(f"cannot approve event {event_id!r}: a policy leaves its approval to another party", id=event_id)
 
 
 async def act_on_rollout(
@@ -220,11 +180,9 @@ async def schedule_maintenance(context: Context, wanted: MaintenanceIn, key: str
 def _read_reason(form: Mapping[str, str], verb: str = "") -> str | None:
     text = form.get("reason", "").strip()
     if len(text) > _REASON_MAX or "\x00" in text:
-        msg = f"the reason is longer than {_REASON_MAX} characters or contains a NUL character"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"the reason is longer than {_REASON_MAX} characters or contains a NUL character")
     if not text and verb:
-        msg = f"give a reason to {verb}: it is recorded in the audit log"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"give a reason to {verb}: it is recorded in the audit log")
     return text or None
 
 
@@ -235,8 +193,7 @@ def _parse_duration_field(form: Mapping[str, str], name: str) -> timedelta:
             return parse_duration(text)
     except ValueError:
         pass
-    msg = "enter a duration, for example 30m, 2h or 1d"
-    raise InvalidRequest(msg)
+    raise InvalidRequest("enter a duration, for example 30m, 2h or 1d")
 
 
 def _unknown_button_error(verb: str) -> NotFound:

@@ -106,7 +106,7 @@ class _Dashboard:
 
     async def _render_error(self, request: Request, error: ForewarnError) -> Response:
         values = self._make_common_values(request, "Not possible", caller_of(request))
-        content = render_template("error.html", values | {"error": error, "status": error.status, "page_live": None})
+        content = render_template("error.html", values | {"error": error, "status": error.status})
         headers = {"retry-after": str(error.details["retry_after_s"])} if "retry_after_s" in error.details else None
         return HTMLResponse(content, error.status, headers)
 
@@ -119,8 +119,7 @@ class _Dashboard:
     def _make_stream_handler(self, make: Make) -> PageAnswer:
         async def stream(visit: PageRequest) -> Response:
             if self._live.is_full:
-                msg = "too many dashboard pages are open: close some and reload"
-                raise InvalidRequest(msg)
+                raise InvalidRequest("too many dashboard pages are open: close some and reload")
             address = format_address(visit.request)
             watched = self._live.watch(visit.caller, address, lambda: self._render_page(visit, make, is_whole=False))
             pieces = self._while_logged_in(visit, watched)
@@ -181,6 +180,7 @@ class _Dashboard:
             "now": self._context.clock.now(),
             "is_virtual": self._context.clock.is_virtual,
             "clock_jump": None if jump is None or caller is None else describe_jump(jump),
+            "page_live": None,
             "path": request.url.path.removeprefix("/live") or "/",
             "search": request.query_params.get("q", "") if request.url.path == "/search" else "",
         }
@@ -196,8 +196,7 @@ class _Dashboard:
         kind = _TYPES.get(name[name.rfind(".") :])
         file = STATIC / name
         if kind is None or "/" in name or not file.is_file():
-            msg = f"file {name!r} does not exist"
-            raise NotFound(msg)
+            raise NotFound(f"file {name!r} does not exist")
         # Any hash is served, since a page from before an upgrade asks for the old one; only the current one is cached.
         is_current = static_path(name) == request.url.path
         cache = _FOR_EVER if is_current else "no-cache"

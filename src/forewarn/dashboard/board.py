@@ -109,10 +109,15 @@ class Board:
     alert_thresholds: AlertThresholds
 
     @property
+    def all_items(self) -> tuple[BoardItem, ...]:
+        """Active items, then ended ones."""
+        return (*self.items, *self.ended)
+
+    @property
     def items_needing_attention(self) -> list[BoardItem]:
         """Items that need attention, worst first, then by time."""
         order = list(MaintenanceProblem)
-        found = [item for item in (*self.items, *self.ended) if item.worst_problem is not None]
+        found = [item for item in self.all_items if item.worst_problem is not None]
         return sorted(found, key=lambda item: (order.index(item.forecast.problems[0]), item.sort_time))
 
 
@@ -145,7 +150,7 @@ def update_board(reader: Reader, previous: Board, get_last_poll: AskedAt, now: d
     changed = {entry.maintenance_id for entry in news.items if entry.maintenance_id is not None}
     # An actuator's success after failed attempts writes no audit log entry, so these are always read again.
     changed |= {item.maintenance.id for item in previous.items if item.maintenance.attempts}
-    known = {item.maintenance.id: item for item in (*previous.items, *previous.ended)}
+    known = {item.maintenance.id: item for item in previous.all_items}
     fresh = reader.find_maintenances(changed)
     found = {i: item.maintenance for i, item in known.items() if i not in changed} | fresh
     active = [m for m in found.values() if m.is_active]

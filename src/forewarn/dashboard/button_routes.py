@@ -81,11 +81,7 @@ class ButtonRoutes:
 
     def _render_confirmation(self, visit: PageRequest, question: confirmation.Confirmation) -> Response:
         """Return the page that asks for confirmation."""
-        values = {
-            **self._make_common_values(visit.request, question.title, visit.caller),
-            "question": question,
-            "page_live": None,
-        }
+        values = self._make_common_values(visit.request, question.title, visit.caller) | {"question": question}
         return HTMLResponse(render_template("confirm.html", values))
 
     async def _handle_schedule_form(self, visit: PageRequest) -> Response:
@@ -101,7 +97,7 @@ class ButtonRoutes:
             page, status = make_schedule_preview(form, None, error.message), error.status
         else:
             page, status = make_schedule_preview(form, rehearsed, ""), HTTPStatus.OK
-        values = {**self._make_common_values(visit.request, page.title, visit.caller), **page.values, "page_live": None}
+        values = {**self._make_common_values(visit.request, page.title, visit.caller), **page.values}
         return HTMLResponse(render_template(page.template, values), status)
 
 

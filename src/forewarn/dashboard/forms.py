@@ -22,11 +22,9 @@ async def read_form(request: Request) -> dict[str, str]:
     body = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if body and kind != "application/x-www-form-urlencoded":
-        msg = "a form is expected (application/x-www-form-urlencoded)"
-        raise InvalidRequest(msg)
+        raise InvalidRequest("a form is expected (application/x-www-form-urlencoded)")
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
     except ValueError:
-        msg = "cannot parse the form"
-        raise InvalidRequest(msg) from None
+        raise InvalidRequest("cannot parse the form") from None
     return dict(pairs)

@@ -96,16 +96,14 @@ class IssuerLogin:
         word = request.cookies.get(self._make_cookie_name(request))
         asked = None if word is None else self._signer.verify(word, now)
         if asked is None:
-            msg = "the response does not match a login of this browser, or came too late: log in again"
-            raise Unauthorized(msg)
+            raise Unauthorized("the response does not match a login of this browser, or came too late: log in again")
         code = self._read_code(request, asked["state"])
         claims = await self._issuer.verify_token(
             await self._exchange_code(request, code, asked["verifier"], now), now, audience=self._settings.client_id
         )
         # The nonce ties the ID token to this browser: a token stolen from another login is refused.
         if not secrets.compare_digest(str(claims.get("nonce", "")).encode(), asked["question"].encode()):
-            msg = "the ID token belongs to another login: log in again"
-            raise Unauthorized(msg)
+            raise Unauthorized("the ID token belongs to another login: log in again")
         return self._issuer.principal_from_claims(claims), asked["next"]
 
     def delete_cookie(self, request: Request, response: Response) -> None:
@@ -119,14 +117,12 @@ class IssuerLogin:
         try:
             answer = self._client.parse_request_uri_response(_as_https(str(request.url)), state=state)
         except MismatchingStateError as error:
-            msg = "the response belongs to another login, or to none: log in again"
-            raise Unauthorized(msg) from error
+            raise Unauthorized("the response belongs to another login, or to none: log in again") from error
         except OAuth2Error as error:
             msg = f"the issuer refused the login: {' '.join((error.description or error.error or '').split())[:300]}"
             raise Unauthorized(msg) from error
         if named != self._settings.issuer:  # RFC 9207: mix-up of this issuer with another one
-            msg = "the response comes from another issuer: log in again"
-            raise Unauthorized(msg)
+            raise Unauthorized("the response comes from another issuer: log in again")
         return str(answer["code"])
 
     async def _exchange_code(self, request: Request, code: str, verifier: str, now: datetime) -> str:
@@ -146,8 +142,7 @@ class IssuerLogin:
         token = answer.get("id_token")
         if not isinstance(token, str):
             why = " ".join(str(answer.get("error_description") or answer.get("error") or "no id_token").split())[:300]
-            msg = f"the issuer returned no ID token: {why}"
-            raise Unauthorized(msg)
+            raise Unauthorized(f"the issuer returned no ID token: {why}")
         return token
 
     def _make_redirect_uri(self, request: Request) -> str:

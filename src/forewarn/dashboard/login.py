@@ -85,7 +85,7 @@ class LoginRoutes:
         return self._begin_session(request, caller, target)
 
     def _render_form(self, request: Request, target: str, error_message: str = "") -> Response:
-        values = {"next": target, "wrong": error_message, "page_live": None, "has_issuer": self._issuer is not None}
+        values = {"next": target, "wrong": error_message, "has_issuer": self._issuer is not None}
         status = HTTPStatus.UNAUTHORIZED if error_message else HTTPStatus.OK
         return HTMLResponse(render_template("login.html", self._make_common_values(request, "Log in") | values), status)
 
@@ -94,7 +94,7 @@ class LoginRoutes:
     async def _show_link_page(self, request: Request) -> Response:
         """Show a page that asks for confirmation: link scanners that open the link must not use it up."""
         caller, _ = await self._open_link(request)
-        values = {"page_live": None, "who": caller.actor, "word": request.path_params["word"]}
+        values = {"who": caller.actor, "word": request.path_params["word"]}
         return HTMLResponse(render_template("link.html", self._make_common_values(request, "Log in") | values))
 
     async def _log_in_with_link(self, request: Request) -> Response:
@@ -137,7 +137,7 @@ class LoginRoutes:
             raise
         # Show a page that leads on instead of a redirect: a redirect would still count as sent by the issuer's site,
         # and the browser withholds the SameSite=Strict session cookie from such requests.
-        values = {"page_live": None, "next": sanitize_target(target)}
+        values = {"next": sanitize_target(target)}
         response = HTMLResponse(render_template("welcome.html", self._make_common_values(request, "Welcome") | values))
         issuer.delete_cookie(request, response)
         self._sessions.begin(caller, self._context.clock.now(), request, response)

@@ -75,11 +75,9 @@ class RequestGuard:
         async def guarded(request: Request) -> Response:
             try:
                 if is_rebound(request):
-                    msg = "the Host header does not name this machine: use localhost"
-                    raise Forbidden(msg)
+                    raise Forbidden("the Host header does not name this machine: use localhost")
                 if request.method == "GET" and is_cross_origin(request.headers):  # forms have a separate check
-                    msg = "cross-site request refused: open the dashboard directly"
-                    raise Forbidden(msg)
+                    raise Forbidden("cross-site request refused: open the dashboard directly")
                 response = await answer(request)
             except ForewarnError as error:
                 if isinstance(error, Forbidden):
@@ -107,8 +105,7 @@ class RequestGuard:
                 self._charge_request(request, session.caller)
                 return await answer(PageRequest(request, session.caller))
             if request.url.path.startswith("/live/"):
-                msg = "the session has ended: log in again"
-                raise Unauthorized(msg)
+                raise Unauthorized("the session has ended: log in again")
             return RedirectResponse(f"/login?{urlencode({'next': format_address(request)})}", HTTPStatus.SEE_OTHER)
 
         return self.guard(visited)

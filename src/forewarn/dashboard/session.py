@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -18,10 +18,11 @@ from starlette.responses import Response
 from forewarn.auth.signed_tokens import TokenSigner, decode_caller, encode_caller, expiry_of
 from forewarn.clock import uptime_s
 from forewarn.core.access import Principal, Revocation, Token
+from forewarn.engine.tokens import TokenCommands
 from forewarn.errors import Forbidden
 from forewarn.net.listen_address import is_loopback_name
 
-__all__ = ["DashboardSession", "SessionStore", "Sessions", "check_origin", "is_rebound"]
+__all__ = ["DashboardSession", "Sessions", "check_origin", "is_rebound"]
 
 _MOST = 10_000
 """Maximum number of cached tokens, and of cached sessions."""
@@ -33,19 +34,6 @@ _COOKIE_LENGTH_MAX = 3800
 """Maximum length of the value: browsers limit a cookie to 4096 bytes, including its name and attributes."""
 
 T = TypeVar("T")
-
-
-class SessionStore(Protocol):
-    """Database of tokens, used links and ended sessions."""
-
-    async def find(self, token_id: str) -> Token | None:
-        """Return the token of that id; None if there is none."""
-
-    async def is_revoked(self, nonce: str) -> bool:
-        """Return True if the link was used or the session was logged out."""
-
-    async def record_revocation(self, revocation: Revocation) -> bool:
-        """Revoke a link or session; return False if it was revoked before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +60,10 @@ class Sessions:
     Args:
         secret: Operator's token, used to sign cookies.
         lifetime: Maximum duration of a session.
-        store: Database of tokens and revocations.
+        store: Tokens, used links and ended sessions of the database.
     """
 
-    def __init__(self, secret: str, lifetime: timedelta, store: SessionStore) -> None:
+    def __init__(self, secret: str, lifetime: timedelta, store: TokenCommands) -> None:
         self._signer = TokenSigner(secret, "session of the dashboard")
         self._lifetime = lifetime
         self._store = store
@@ -174,8 +162,7 @@ def check_origin(request: Request) -> None:
     # Browsers that do not send Sec-Fetch-Site send Origin with forms.
     is_ours = site in (None, "same-origin") and (origin is None or _is_same_host(origin, request))
     if not is_ours or (site is None and origin is None):
-        msg = "this form was not sent from a page of this service: send it from the dashboard"
-        raise Forbidden(msg)
+        raise Forbidden("this form was not sent from a page of this service: send it from the dashboard")
 
 
 def _is_same_host(origin: str, request: Request) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+import httpx
+
 from forewarn.clock import Clock
 from forewarn.demo.act_record import ActRecord, DemoFailed, WatchedEntry
 from forewarn.demo.acts import MIGRATION, Act
 from forewarn.demo.claims import find_broken_claim
 from forewarn.demo.lanes import LaneState, Mark
-from forewarn.demo.operator_client import Operator
+from forewarn.demo.operator_client import request_maintenance
 from forewarn.demo.sentences import describe_approval
 from forewarn.demo.timeline import Timeline, TimelineLine
 from forewarn.demo.vms import CAST, PLATFORM
@@ -32,7 +34,7 @@ class ActPlayer:
     """Plays acts.
 
     Args:
-        operator: Client that sends the operator's requests.
+        client: HTTP client with the address and the token of the service.
         timeline: Timeline that shows the lines.
         clock: Clock for the times of the operator's actions.
 
@@ -40,8 +42,8 @@ class ActPlayer:
         record: Record of the current act.
     """
 
-    def __init__(self, operator: Operator, timeline: Timeline, clock: Clock) -> None:
-        self._operator = operator
+    def __init__(self, client: httpx.AsyncClient, timeline: Timeline, clock: Clock) -> None:
+        self._client = client
         self._timeline = timeline
         self._clock = clock
         self._act: Act = MIGRATION
@@ -64,7 +66,7 @@ class ActPlayer:
         # in the other.
         self.record = record = ActRecord(check=partial(find_broken_claim, act.claims))
         self._show_request(act)
-        maintenance = await self._operator.post(act.path, act.body)
+        maintenance = await request_maintenance(self._client, act.path, act.body)
         if maintenance["state"] != act.state or len(maintenance["events"]) != len(CAST):
             msg = f"the service created a {maintenance['state']} maintenance with {len(maintenance['events'])} events"
             raise DemoFailed(msg)

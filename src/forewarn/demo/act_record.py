@@ -9,25 +9,15 @@ from datetime import datetime, timedelta
 
 from forewarn.demo.vms import DemoVm
 from forewarn.errors import ForewarnError
+from forewarn.wire.document import Event
 
-__all__ = ["ActRecord", "DemoFailed", "SeenEvent", "SentApproval", "Sighting", "WatchedEntry"]
+__all__ = ["ActRecord", "DemoFailed", "SentApproval", "Sighting", "WatchedEntry"]
 
 
 class DemoFailed(ForewarnError):
     """The demo did not go as promised."""
 
     code = "demo_failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenEvent:
-    """An event in the document that a VM received, in the terms of the wire."""
-
-    id: str
-    type: str
-    status: str
-    resources: tuple[str, ...]
-    not_before: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +31,13 @@ class Sighting:
     at: datetime
     vm: DemoVm
     incarnation: int
-    events: tuple[SeenEvent, ...]
+    events: tuple[Event, ...]
     body: str
 
     @property
-    def own_event(self) -> SeenEvent | None:
+    def own_event(self) -> Event | None:
         """The event that names the VM itself."""
-        return next((event for event in self.events if self.vm.name in event.resources), None)
+        return next((event for event in self.events if event.affects(self.vm.name)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +104,7 @@ class ActRecord:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError as error:
-            msg = f"not seen within {timeout_s:g} s: {expected}"
-            raise DemoFailed(msg) from error
+            raise DemoFailed(f"not seen within {timeout_s:g} s: {expected}") from error
 
     def find_latest(self, vm: DemoVm) -> Sighting | None:
         """Return the VM's latest sighting."""
@@ -147,6 +136,5 @@ class ActRecord:
             DemoFailed: One of them is not recorded.
         """
         if start is None or end is None:
-            msg = "cannot summarize the demo: a time is missing from the record"
-            raise DemoFailed(msg)
+            raise DemoFailed("cannot summarize the demo: a time is missing from the record")
         return end - start

@@ -11,16 +11,18 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import datetime
-from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
-from forewarn.demo.act_record import ActRecord, DemoFailed, SeenEvent, SentApproval, Sighting
+import msgspec
+
+from forewarn.demo.act_record import ActRecord, DemoFailed, SentApproval, Sighting
 from forewarn.demo.lanes import LaneState, Mark
 from forewarn.demo.sentences import describe_sighting
 from forewarn.demo.service_process import make_child_environment, stop_process
 from forewarn.demo.timeline import TimelineLine
 from forewarn.demo.vms import DemoVm
+from forewarn.wire.document import Event
 
 __all__ = ["DemoAgent"]
 
@@ -102,7 +104,7 @@ class DemoAgent:
             self._add_line(at, "is ready and approves" if self._vm.preparation_s else self._vm.reaction, Mark.APPROVES)
 
     def _record_document(self, at: datetime, document: dict[str, Any]) -> None:
-        events = tuple(_decode_event(event) for event in document["events"])
+        events = msgspec.convert(document["events"], tuple[Event, ...])
         sighting = Sighting(
             at=at, vm=self._vm, incarnation=document["incarnation"], events=events, body=json.dumps(document)
         )
@@ -121,15 +123,3 @@ class DemoAgent:
 
     def _add_line(self, at: datetime, text: str, mark: Mark = Mark.ACTS) -> None:
         self._queue_line(TimelineLine(at=at, lane=self._vm.name, state=self._state, text=text, mark=mark))
-
-
-def _decode_event(logged: dict[str, Any]) -> SeenEvent:
-    """Convert an event of the agent's log to the terms of the wire."""
-    not_before = logged["not_before"]
-    return SeenEvent(
-        id=logged["id"],
-        type=logged["type"],
-        status=logged["status"],
-        resources=tuple(logged["resources"]),
-        not_before=format_datetime(datetime.fromisoformat(not_before), usegmt=True) if not_before else "",
-    )

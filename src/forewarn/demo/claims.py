@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 from forewarn.demo.act_record import ActRecord, Sighting
 from forewarn.demo.vms import CAST
@@ -40,10 +38,9 @@ def starts_before_notbefore(record: ActRecord) -> str | None:
         for event in sighting.events:
             if event.status != "Scheduled":
                 continue
-            not_before = _parse_not_before(event.not_before)
-            if not_before is None:
-                return f"{sighting.vm.name} saw a Scheduled event whose NotBefore is {event.not_before!r}"
-            if started_at is not None and started_at >= not_before:
+            if event.not_before is None:
+                return f"{sighting.vm.name} saw a Scheduled event whose NotBefore is ''"
+            if started_at is not None and started_at >= event.not_before:
                 return "the maintenance waited for NotBefore, although all had approved"
     return None
 
@@ -103,10 +100,3 @@ UNANNOUNCED: tuple[Claim, ...] = (is_never_announced, *_ALWAYS)
 def find_broken_claim(claims: tuple[Claim, ...], record: ActRecord) -> str | None:
     """Return one sentence on the first claim that does not hold; None if all hold."""
     return next((fault for claim in claims if (fault := claim(record)) is not None), None)
-
-
-def _parse_not_before(not_before: str) -> datetime | None:
-    try:
-        return parsedate_to_datetime(not_before).astimezone(UTC)
-    except ValueError:
-        return None

@@ -18,7 +18,7 @@ from forewarn.demo.act_player import ActPlayer
 from forewarn.demo.act_record import ActRecord, DemoFailed
 from forewarn.demo.acts import FAILURE, MIGRATION
 from forewarn.demo.agent_process import DemoAgent
-from forewarn.demo.operator_client import Operator, open_client
+from forewarn.demo.operator_client import follow_audit_log, open_client
 from forewarn.demo.service_process import RunningService, start_service
 from forewarn.demo.style import make_console
 from forewarn.demo.summary import print_summary
@@ -99,8 +99,7 @@ async def play_demo(console: Console) -> None:
                 async with start_service(Path(folder)) as served:
                     await _play_with_service(console, served, Path(folder))
     except TimeoutError as error:
-        msg = f"the demo did not end within {_TOTAL_S:g} s"
-        raise DemoFailed(msg) from error
+        raise DemoFailed(f"the demo did not end within {_TOTAL_S:g} s") from error
 
 
 async def _play_with_service(console: Console, served: RunningService, folder: Path) -> None:
@@ -121,12 +120,11 @@ async def _play_acts(
 ) -> tuple[ActRecord, ActRecord]:
     authorization = {"Authorization": f"Bearer {served.token}"}
     async with open_client(served.control_url, authorization) as client, asyncio.TaskGroup() as group:
-        operator = Operator(client)
-        story = ActPlayer(operator, timeline, clock)
+        story = ActPlayer(client, timeline, clock)
         handlers = [
             DemoAgent(vm, served.metadata_url, folder, timeline.queue_line, lambda: story.record) for vm in CAST
         ]
-        watching = operator.follow_audit_log(story.record_entry)
+        watching = follow_audit_log(client, story.record_entry)
         background = [group.create_task(work) for work in (timeline.run(), watching, *(h.run() for h in handlers))]
         try:
             await story.wait_for_first_polls()

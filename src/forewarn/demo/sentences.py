@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 
-from forewarn.demo.act_record import ActRecord, SeenEvent, Sighting
+from forewarn.demo.act_record import ActRecord, Sighting
 from forewarn.demo.vms import CAST
+from forewarn.wire.document import Event
 
 __all__ = ["describe_approval", "describe_sighting", "format_not_before", "join_names"]
 
@@ -32,15 +33,15 @@ def describe_sighting(sighting: Sighting, previous: Sighting | None) -> str:
     return "\n".join(rows)
 
 
-def describe_event(event: SeenEvent) -> str:
+def describe_event(event: Event) -> str:
     """Describe one event of a document."""
     not_before = format_not_before(event.not_before)
     return f"{event.type} of {', '.join(event.resources)} {event.status}, NotBefore {not_before}"
 
 
-def format_not_before(not_before: str) -> str:
+def format_not_before(not_before: datetime | None) -> str:
     """Return the time of day in GMT, or ``""``, as documents show it once the event has started."""
-    return f"{parsedate_to_datetime(not_before):%H:%M:%S}" if not_before else '""'
+    return '""' if not_before is None else f"{not_before:%H:%M:%S}"
 
 
 def describe_approval(name: str, record: ActRecord) -> str:

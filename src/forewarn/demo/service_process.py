@@ -60,8 +60,7 @@ async def start_service(folder: Path) -> AsyncIterator[RunningService]:
     finally:
         status = await stop_process(process)
     if status != 0:
-        msg = f"the service did not stop cleanly: exit status {status}"
-        raise DemoFailed(msg)
+        raise DemoFailed(f"the service did not stop cleanly: exit status {status}")
 
 
 async def _spawn_service(folder: Path, inventory: Path, log: Path) -> asyncio.subprocess.Process:
@@ -89,14 +88,12 @@ def make_child_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 async def _wait_until_ready(process: asyncio.subprocess.Process, folder: Path, log: Path) -> RunningService:
     if process.stdout is None:
-        msg = "the service has no output"
-        raise DemoFailed(msg)
+        raise DemoFailed("the service has no output")
     try:
         async with asyncio.timeout(_READY_S):
             row = await process.stdout.readline()
     except TimeoutError as error:
-        msg = f"the service was not ready within {_READY_S:g} s"
-        raise DemoFailed(msg) from error
+        raise DemoFailed(f"the service was not ready within {_READY_S:g} s") from error
     urls = parse_ready_line(row.decode())
     if urls is None:
         # Its output closes before it has ended; the status and the last line of the log are complete only then.

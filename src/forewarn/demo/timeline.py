@@ -72,15 +72,11 @@ class Timeline:
         """Print lines when they are due, until cancelled."""
         while True:
             await asyncio.sleep(_PAUSE_S)
-            self.print_until(self._clock.now() - _HELD)
+            self.flush(self._clock.now() - _HELD)
 
-    def flush(self) -> None:
-        """Print all lines that are held back."""
-        self.print_until(None)
-
-    def print_until(self, moment: datetime | None) -> None:
-        """Print the lines up to that time, in order; None for all."""
-        ripe = sorted((line for line in self._held if moment is None or line.at <= moment), key=lambda line: line.at)
+    def flush(self, until: datetime | None = None) -> None:
+        """Print the lines that are held back up to that time, in order; None for all."""
+        ripe = sorted((line for line in self._held if until is None or line.at <= until), key=lambda line: line.at)
         for line in ripe:
             self._held.remove(line)
             for row in self.draw_line(line):

@@ -205,7 +205,7 @@ class MetadataApp:
             await connection.wait_until_lost()
             raise ClientDisconnect
         if fault is not None and fault.kind.place is FaultPoint.STATUS:
-            raise RequestRefused(_to_response(faulty_responses.build_status_response(fault)))
+            raise RequestRefused(faulty_responses.build_status_response(fault))
         if fault is not None and fault.kind.name == "late":
             await self._delay_response(connection, fault.delay.total_seconds())
 
@@ -218,11 +218,7 @@ class MetadataApp:
         before = (
             encode_json_response(HTTPStatus.OK, replies[index].body, {"etag": f'"{incarnation}"'}) if replies else None
         )
-        return _to_response(
-            faulty_responses.distort_document(
-                fault, _to_parts(response), None if before is None else _to_parts(before)
-            ),
-        )
+        return faulty_responses.distort_document(fault, response, before)
 
     async def _send_faulty_response(
         self, request: Request, response: Response, fault: InjectedFault
@@ -230,9 +226,7 @@ class MetadataApp:
         """Send the response late or malformed; return what is left to send."""
         connection: VmConnection = request.scope["state"]["connection"]
         if fault.kind.place is FaultPoint.BYTES:
-            await faulty_responses.send_malformed(
-                connection, fault, _to_parts(response), self._traffic.common_header_lines
-            )
+            await faulty_responses.send_malformed(connection, fault, response, self._traffic.common_header_lines)
             return None
         if fault.kind.name == "time-out":
             await self._delay_response(connection, fault.delay.total_seconds())
@@ -393,7 +387,7 @@ class MetadataApp:
             if len(body) > _SMALL_BODY_BYTES:
                 await self._turns.wait_turn(vm, len(body))
             try:
-                return imds.decode_approval(body, self._traffic.limits.start_requests_max).event_ids
+                return imds.decode_approval(body, self._traffic.limits.start_requests_max)
             except imds.BadPayload as error:
                 raise RequestRefused(build_payload_refusal(error)) from error
 
@@ -516,10 +510,11 @@ class MetadataApp:
             return
         second = int(asyncio.get_running_loop().time())
         # Fixed windows admit a double burst around the change of the second, which does no harm here.
-        if caller.window_s != second:
-            caller.window_s, caller.window_requests = second, 0
-        caller.window_requests += 1
-        if caller.window_requests > limit:
+        usage = caller.usage
+        if usage.window_s != second:
+            usage.window_s, usage.window_requests = second, 0
+        usage.window_requests += 1
+        if usage.window_requests > limit:
             self._traffic.quotas.count_refusal("rate_limit_per_s", caller.vm.name)
             raise RequestRefused(_build_too_many_response())
 
@@ -578,15 +573,6 @@ def _build_too_many_response(retry_after_s: int = _RETRY_AFTER_S) -> Response:
     response = encode_error_response(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests")
     response.headers["retry-after"] = str(retry_after_s)
     return response
-
-
-def _to_response(answer: faulty_responses.ResponseParts) -> Response:
-    return Response(answer.body, status_code=answer.status, headers=answer.headers)
-
-
-def _to_parts(response: Response) -> faulty_responses.ResponseParts:
-    headers = {name: value for name, value in response.headers.items() if name != "content-length"}
-    return faulty_responses.ResponseParts(response.status_code, headers, bytes(response.body))
 
 
 def _label_method(method: str) -> str:

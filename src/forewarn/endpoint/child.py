@@ -69,9 +69,9 @@ class PipeAuthority:
 
     def __init__(self, pipe: Pipe, settings: EndpointSettings) -> None:
         self.feed = Feed(settings.dialect)
-        self.identity = Identity(self.feed, settings.any_caller_is)
+        self.identity = Identity(self.feed, settings.process.any_caller_is)
         self._pipe = pipe
-        self._settings = settings
+        self._settings = settings.process
         self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[ApprovalResult | None]] = {}
         self._by_vm: Counter[str] = Counter()
@@ -137,8 +137,7 @@ class PipeAuthority:
         # `wait` leaves the call running at the time-out; `wait_for` would cancel it for every other waiter.
         done, _ = await asyncio.wait({call}, timeout=_ANSWER_S)
         if not done:
-            msg = f"the service has not answered within {_ANSWER_S:g} s"
-            raise ControlUnreachable(msg)
+            raise ControlUnreachable(f"the service has not answered within {_ANSWER_S:g} s")
         return call.result()
 
     def _uncount_call(self, vm: str) -> None:
@@ -172,15 +171,15 @@ class ChildEndpoint:
 
     def __init__(self, pipe: Pipe, settings: EndpointSettings, sockets: Sequence[socket.socket]) -> None:
         self._pipe = pipe
-        self._settings = settings
+        self._settings = settings.process
         self._sockets = sockets
         clock = RealClock()
         self._authority = PipeAuthority(pipe, settings)
         self._feed, self._identity = self._authority.feed, self._authority.identity
-        self._journal = RequestJournal(clock.now, settings.requests_kept, settings.requests_before)
+        self._journal = RequestJournal(clock.now, settings.process.requests_kept, settings.requests_before)
         # The registry stays empty: if faults may be injected, the service answers VMs in its own process (ADR 25).
         self._traffic = Traffic(settings.limits, len(self._feed.versions), FaultRegistry(clock), self._journal or None)
-        app = MetadataApp(self._authority, clock, self._traffic, settings.first_answer_delay_s)
+        app = MetadataApp(self._authority, clock, self._traffic, settings.process.first_answer_delay_s)
         self._server = MetadataServer(app, self._traffic, self._identity, clock)
         self._revision: InventoryRevision | None = None
         self._is_listening = False

@@ -377,13 +377,7 @@ class VmConnection(asyncio.Protocol):
             journal.record_request(
                 vm="" if self.caller is None else self.caller.vm.name,
                 source_address=self.peer,
-                method="",
-                target="",
-                headers=(),
-                body=b"",
                 status=status,
-                answer=b"",
-                took_s=0.0,
                 fault=fault,
             )
 
@@ -418,7 +412,7 @@ class VmConnection(asyncio.Protocol):
                 return "connections_per_unknown_address_max"
             counted = traffic.unknown_connections.total()  # all unknown callers together have the share of one VM
         else:
-            counted = self.caller.connections
+            counted = self.caller.usage.connections
         # Shares shrink as connections fill up, so one VM alone cannot take them all.
         share = min(limits.connections_per_vm_max, max(_SHARE_MIN, free // _SHARES))
         return "connections_per_vm_max" if counted >= share else ""
@@ -431,4 +425,4 @@ class VmConnection(asyncio.Protocol):
             if not unknown[self.peer]:
                 del unknown[self.peer]
         else:
-            self.caller.connections += by
+            self.caller.usage.connections += by

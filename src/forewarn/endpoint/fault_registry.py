@@ -78,8 +78,7 @@ class FaultRegistry:
         """
         row = FAULTS.get(kind)
         if row is None:
-            msg = f"unknown fault {kind!r}: expected one of {', '.join(FAULTS)}"
-            raise InvalidRequest(msg, kind=kind)
+            raise InvalidRequest(f"unknown fault {kind!r}: expected one of {', '.join(FAULTS)}", kind=kind)
         _check_fault_arguments(row, method, count, rate, lasts, delay)
         # Expired faults must not count towards the limit.
         self._remove_expired()
@@ -115,8 +114,7 @@ class FaultRegistry:
             self.in_force.clear()
             return count
         if self.in_force.pop(fault_id, None) is None:
-            msg = f"fault {fault_id} is not in force; see 'forewarn fault list'"
-            raise NotFound(msg, id=fault_id)
+            raise NotFound(f"fault {fault_id} is not in force; see 'forewarn fault list'", id=fault_id)
         return 1
 
     def take_matching_fault(self, vm: str, method: str, *places: FaultPoint) -> InjectedFault | None:
@@ -156,19 +154,14 @@ def _check_fault_arguments(  # noqa: PLR0913 - the arguments of `inject`
     delay: timedelta | None,
 ) -> None:
     if method and method not in _METHODS:
-        msg = f"method is {method!r}: expected GET or POST, or empty for both"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"method is {method!r}: expected GET or POST, or empty for both")
     if count is not None and count < 1:
-        msg = f"count is {count}: expected at least 1"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"count is {count}: expected at least 1")
     # Written as a negated range so that NaN fails, too.
     if not 0 < rate <= 1:
-        msg = f"rate is {rate:g}: expected more than 0 and at most 1"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"rate is {rate:g}: expected more than 0 and at most 1")
     if lasts is not None and lasts <= timedelta(0):
-        msg = f"duration is {lasts.total_seconds():g} s: expected more than 0 s"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"duration is {lasts.total_seconds():g} s: expected more than 0 s")
     if delay is not None and (kind.delay is None or delay < timedelta(0)):
         reason = "expected at least 0 s" if kind.delay is not None else f"fault {kind.name} has no delay"
-        msg = f"delay is {delay.total_seconds():g} s: {reason}"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"delay is {delay.total_seconds():g} s: {reason}")

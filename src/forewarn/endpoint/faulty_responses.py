@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from starlette.responses import Response
+
 from forewarn.core.fault import InjectedFault
+from forewarn.endpoint.request_check import encode_json_response
 from forewarn.wire import imds
 
 if TYPE_CHECKING:
     from forewarn.endpoint.fastpath import VmConnection
 
-__all__ = ["WHOLE", "ResponseParts", "build_status_response", "distort_document", "send_malformed"]
+__all__ = ["WHOLE", "build_status_response", "distort_document", "send_malformed"]
 
 _RETRY_AFTER_S = 2
 _STATUS_TEXTS = {
@@ -30,35 +32,20 @@ _LONG = "Host server is undergoing maintenance. " * (1 + (64 << 10) // 39)
 _RETRIED = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseParts:
-    """Response before it is sent.
-
-    Attributes:
-        headers: Headers without date, server and length.
-    """
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-
 # Status
 
 
-def build_status_response(fault: InjectedFault) -> ResponseParts:
+def build_status_response(fault: InjectedFault) -> Response:
     """Return the response of a fault that is a status."""
     status = HTTPStatus(int(fault.kind.name))
-    headers = {"content-type": imds.CONTENT_TYPE}
-    if status in _RETRIED:
-        headers["retry-after"] = str(_RETRY_AFTER_S)
-    return ResponseParts(status, headers, imds.encode_error(_STATUS_TEXTS[status]))
+    headers = {"retry-after": str(_RETRY_AFTER_S)} if status in _RETRIED else None
+    return encode_json_response(status, imds.encode_error(_STATUS_TEXTS[status]), headers)
 
 
 # Documents
 
 
-def distort_document(fault: InjectedFault, answer: ResponseParts, before: ResponseParts | None) -> ResponseParts:
+def distort_document(fault: InjectedFault, answer: Response, before: Response | None) -> Response:
     """Return the response with its document distorted by a fault.
 
     Args:
@@ -72,22 +59,28 @@ def distort_document(fault: InjectedFault, answer: ResponseParts, before: Respon
     return _DISTORTIONS[fault.kind.name](answer)
 
 
-def _empty_body(answer: ResponseParts) -> ResponseParts:
-    return replace(answer, body=b"")
+def _replace_body(answer: Response, body: bytes) -> Response:
+    headers = {name: value for name, value in answer.headers.items() if name != "content-length"}
+    return Response(body, status_code=answer.status_code, headers=headers)
 
 
-def _truncate_body(answer: ResponseParts) -> ResponseParts:
-    return replace(answer, body=answer.body[: len(answer.body) // 2])
+def _empty_body(answer: Response) -> Response:
+    return _replace_body(answer, b"")
 
 
-def _relabel_as_text(answer: ResponseParts) -> ResponseParts:
-    return replace(answer, headers=answer.headers | {"content-type": "text/plain; charset=utf-8"})
+def _truncate_body(answer: Response) -> Response:
+    return _replace_body(answer, bytes(answer.body[: len(answer.body) // 2]))
 
 
-def _rewrite_document(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[ResponseParts], ResponseParts]:
-    def apply(answer: ResponseParts) -> ResponseParts:
-        content = json.dumps(change(json.loads(answer.body)), separators=(",", ":"), ensure_ascii=False)
-        return replace(answer, body=content.encode())
+def _relabel_as_text(answer: Response) -> Response:
+    answer.headers["content-type"] = "text/plain; charset=utf-8"
+    return answer
+
+
+def _rewrite_document(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Response], Response]:
+    def apply(answer: Response) -> Response:
+        content = json.dumps(change(json.loads(bytes(answer.body))), separators=(",", ":"), ensure_ascii=False)
+        return _replace_body(answer, content.encode())
 
     return apply
 
@@ -113,7 +106,7 @@ def _repeat_events(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"Events": document["Events"] * 2}
 
 
-_DISTORTIONS: dict[str, Callable[[ResponseParts], ResponseParts]] = {
+_DISTORTIONS: dict[str, Callable[[Response], Response]] = {
     "empty": _empty_body,
     "truncated": _truncate_body,
     "text-plain": _relabel_as_text,
@@ -131,7 +124,7 @@ WHOLE = frozenset({"answered-twice", "slow-body", "slow-headers"})
 """Faults of the bytes that still let a patient client receive the whole response."""
 
 
-async def send_malformed(connection: VmConnection, fault: InjectedFault, answer: ResponseParts, stamp: bytes) -> None:
+async def send_malformed(connection: VmConnection, fault: InjectedFault, answer: Response, stamp: bytes) -> None:
     """Write a response with this fault, end the connection, and wait until it has ended.
 
     Args:
@@ -141,28 +134,28 @@ async def send_malformed(connection: VmConnection, fault: InjectedFault, answer:
         stamp: Header lines with the date and the server.
     """
     # Written past uvicorn, which sends no malformed response; as its state no longer fits, the connection has to end.
-    phrase = HTTPStatus(answer.status).phrase
-    lines = [f"{name}: {value}" for name, value in answer.headers.items()]
-    lines += [f"content-length: {len(answer.body)}", "connection: close"]
+    status, body = HTTPStatus(answer.status_code), bytes(answer.body)
+    lines = [f"{name}: {value}" for name, value in answer.headers.items() if name != "content-length"]
+    lines += [f"content-length: {len(body)}", "connection: close"]
     head = (
-        f"HTTP/1.1 {answer.status} {phrase}\r\n".encode() + stamp + "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
+        f"HTTP/1.1 {status} {status.phrase}\r\n".encode() + stamp + "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
     )
     match fault.kind.name:
         case "reset":
-            connection.write(head + answer.body[: len(answer.body) // 2])
+            connection.write(head + body[: len(body) // 2])
             # Let the event loop send these bytes: a reset drops what is still buffered.
             await asyncio.sleep(0)
             connection.reset()
         case "answered-twice":
-            connection.write((head + answer.body) * 2)
+            connection.write((head + body) * 2)
             connection.close_when_written()
         case "slow-headers":
             await _write_slowly(connection, head, fault.delay.total_seconds())
-            connection.write(answer.body)
+            connection.write(body)
             connection.close_when_written()
         case _:
             connection.write(head)
-            await _write_slowly(connection, answer.body, fault.delay.total_seconds())
+            await _write_slowly(connection, body, fault.delay.total_seconds())
             connection.close_when_written()
     await connection.wait_until_lost()
 

@@ -10,7 +10,7 @@ an approval changed arrive before the answer to that approval.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -38,6 +38,7 @@ __all__ = [
     "InventoryPart",
     "JournalEntries",
     "LastRequestTimes",
+    "ProcessSettings",
     "StopRequest",
     "SyncReply",
     "SyncRequest",
@@ -57,30 +58,43 @@ class _Message(msgspec.Struct, array_like=True, tag=True):
 # From the service to the metadata process
 
 
-class EndpointSettings(_Message):
-    """Settings, sent once before any other message.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSettings:
+    """Settings of the metadata process.
 
     Attributes:
-        limits: Limits of the listener.
-        dialect: Switches of the metadata protocol.
         any_caller_is: Value of the setting `any_caller_is`.
         first_answer_delay_s: Delay of the response to an enabling GET, in seconds (R67).
         report_s: Interval between reports of the last requests of all audiences, in seconds.
         requests_kept: Number of requests that the journal keeps; 0 for none.
-        requests_before: Number of the last request recorded before this process began.
         calls_max: Maximum number of approvals and first requests that wait for the service.
         calls_per_vm_max: Maximum number of approvals of one VM that wait for the service.
+        silence_max_s: Time without a message, in seconds, after which the process is killed and replaced.
     """
 
+    any_caller_is: str = ""
+    first_answer_delay_s: float = 0.0
+    report_s: float = 5.0
+    requests_kept: int = 1000
+    calls_max: int = 10_000
+    calls_per_vm_max: int = 100
+    silence_max_s: float = 60.0
+
+
+class EndpointSettings(_Message):
+    """Settings, sent once before any other message.
+
+    Attributes:
+        process: Settings of the process.
+        limits: Limits of the listener.
+        dialect: Switches of the metadata protocol.
+        requests_before: Number of the last request recorded before this process began.
+    """
+
+    process: ProcessSettings
     limits: EndpointLimits
     dialect: Dialect
-    any_caller_is: str
-    first_answer_delay_s: float
-    report_s: float
-    requests_kept: int
     requests_before: int
-    calls_max: int
-    calls_per_vm_max: int
 
 
 class InventoryPart(_Message):
@@ -216,13 +230,9 @@ FromService = (
 FromEndpoint = EnableCall | ApproveCall | LastRequestTimes | JournalEntries | CounterReport | SyncReply
 
 # Built once, since msgspec compiles a decoder for all these types.
-_from_service = msgspec.msgpack.Decoder(FromService)
-_from_endpoint = msgspec.msgpack.Decoder(FromEndpoint)
-_encoder = msgspec.msgpack.Encoder()
-
-decode_from_service = _from_service.decode
-decode_from_endpoint = _from_endpoint.decode
-encode = _encoder.encode
+decode_from_service = msgspec.msgpack.Decoder(FromService).decode
+decode_from_endpoint = msgspec.msgpack.Decoder(FromEndpoint).decode
+encode = msgspec.msgpack.Encoder().encode
 
 # Only decisions use these, and the service makes them. The claims of a maintenance may name thousands of VMs.
 _NOT_SENT = frozenset({"claims", "hosts", "policy", "terminate_notification", "os_image_notification"})

@@ -15,7 +15,6 @@ import sys
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -35,7 +34,7 @@ from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity, InventoryDelta
 from forewarn.util.tasks import cancel_tasks
 
-__all__ = ["MetadataProcess", "ProcessSettings"]
+__all__ = ["MetadataProcess"]
 
 _log = structlog.get_logger("forewarn.endpoint")
 
@@ -74,23 +73,7 @@ _NOT_HANDED_ON = ("FOREWARN_", "PG", "OTEL_")
 T = TypeVar("T")
 Declared = tuple[dict[str, VirtualMachine], dict[str, Scope]]
 _Item = dict[str, AudienceDocument] | Declared | InventoryDelta | bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessSettings:
-    """Settings of the metadata process; see `messages.EndpointSettings`.
-
-    Attributes:
-        silence_max_s: Time without a message, in seconds, after which the process is killed and replaced.
-    """
-
-    any_caller_is: str = ""
-    first_answer_delay_s: float = 0.0
-    report_s: float = 5.0
-    requests_kept: int = 1000
-    calls_max: int = 10_000
-    calls_per_vm_max: int = 100
-    silence_max_s: float = 60.0
+_MakeQuestion = Callable[[int], messages.SyncRequest | messages.CounterRequest]
 
 
 class MetadataProcess:
@@ -112,7 +95,7 @@ class MetadataProcess:
 
     def __init__(  # noqa: PLR0913 - the parts of the service that it serves
         self,
-        settings: ProcessSettings,
+        settings: messages.ProcessSettings,
         *,
         feed: Feed,
         identity: Identity,
@@ -185,8 +168,7 @@ class MetadataProcess:
             await asyncio.wait(waited, timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
                 cause = "ended before it was ready" if keeping.done() else f"was not ready within {_START_S:g} s"
-                msg = f"the metadata process {cause}; see the log"
-                raise ServerError(msg)
+                raise ServerError(f"the metadata process {cause}; see the log")
             yield
         finally:
             # First, or the end of the process would count as a crash and cause a restart.
@@ -308,17 +290,11 @@ class MetadataProcess:
         _log.error("the metadata process does not answer, killing it", silence_max_s=self._settings.silence_max_s)
 
     def _build_settings(self) -> messages.EndpointSettings:
-        terms = self._settings
         return messages.EndpointSettings(
+            process=self._settings,
             limits=self._traffic.limits,
             dialect=self._feed.dialect,
-            any_caller_is=terms.any_caller_is,
-            first_answer_delay_s=terms.first_answer_delay_s,
-            report_s=terms.report_s,
-            requests_kept=terms.requests_kept,
             requests_before=self._journal.newest_number,
-            calls_max=terms.calls_max,
-            calls_per_vm_max=terms.calls_per_vm_max,
         )
 
     def _reset_process_state(self) -> None:
@@ -428,12 +404,10 @@ class MetadataProcess:
         # inventory.
         before, after = delta.before, delta.after
         vms, scopes = self._sent_inventory
-        for current, names in (
-            (vms, [vm.name for vm in before.vms]),
-            (scopes, [scope.name for scope in before.scopes]),
-        ):
-            for name in names:
-                current.pop(name, None)
+        for vm in before.vms:
+            vms.pop(vm.name, None)
+        for scope in before.scopes:
+            scopes.pop(scope.name, None)
         vms.update({vm.name: vm for vm in after.vms})
         scopes.update({scope.name: scope for scope in after.scopes})
         message = messages.InventoryPart(
@@ -450,9 +424,11 @@ class MetadataProcess:
     def _handle_message(self, message: messages.FromEndpoint, pipe: Pipe) -> None:
         match message:
             case messages.ApproveCall():
-                self._start_call(self._handle_approve_call(message, pipe), pipe)
+                decide = partial(self._decide, message.event_ids, message.approver)
+                self._start_call(self._handle_call(message.number, decide, pipe), pipe)
             case messages.EnableCall():
-                self._start_call(self._handle_enable_call(message, pipe), pipe)
+                grant = partial(self._grant, message.key, message.scope)
+                self._start_call(self._handle_call(message.number, grant, pipe), pipe)
             case messages.LastRequestTimes():
                 self._feed.merge_polls(message.moments)
             case messages.JournalEntries():
@@ -470,8 +446,7 @@ class MetadataProcess:
         # The process keeps to `calls_max` itself, unless it has been taken over.
         if len(calls) >= self._settings.calls_max:
             work.close()
-            msg = f"the metadata process has begun more than {self._settings.calls_max} calls"
-            raise ConnectionError(msg)
+            raise ConnectionError(f"the metadata process has begun more than {self._settings.calls_max} calls")
         task = asyncio.create_task(work)
         calls.add(task)
         task.add_done_callback(partial(self._forget_call, pipe))
@@ -482,33 +457,22 @@ class MetadataProcess:
         if not calls:
             del self._calls[pipe]
 
-    async def _handle_approve_call(self, call: messages.ApproveCall, pipe: Pipe) -> None:
+    async def _handle_call(
+        self, number: int, carry_out: Callable[[], Awaitable[ApprovalResult | None]], pipe: Pipe
+    ) -> None:
+        """Carry out a call and queue its answer, behind the documents published before it."""
         approval, failure = None, None
         try:
-            approval = await self._decide(call.event_ids, call.approver)
+            approval = await carry_out()
         except Exception as error:  # noqa: BLE001 - the error is the VM's answer
             failure = _encode_failure(error)
-        self._queue_result(messages.CallResult(call.number, approval, failure), pipe)
-
-    async def _handle_enable_call(self, call: messages.EnableCall, pipe: Pipe) -> None:
-        failure = None
-        try:
-            await self._grant(call.key, call.scope)
-        except Exception as error:  # noqa: BLE001 - as above
-            failure = _encode_failure(error)
-        self._queue_result(messages.CallResult(call.number, None, failure), pipe)
-
-    def _queue_result(self, answer: messages.CallResult, pipe: Pipe) -> None:
-        """Queue an answer, behind the documents published before it."""
         # A restarted process numbers its calls from 1 again, so it must not get answers meant for the earlier one.
         if pipe is self._pipe:
-            self._enqueue(messages.encode(answer))
+            self._enqueue(messages.encode(messages.CallResult(number, approval, failure)))
 
     # Questions
 
-    def _queue_question(
-        self, make_message: Callable[[int], messages.SyncRequest | messages.CounterRequest]
-    ) -> asyncio.Future[bool]:
+    def _queue_question(self, make_message: _MakeQuestion) -> asyncio.Future[bool]:
         """Queue a question; its future is False if the process ends before it answers."""
         number = next(self._numbers)
         question = self._questions[number] = asyncio.get_running_loop().create_future()
@@ -550,9 +514,7 @@ class MetadataProcess:
                 after = self._journal.newest_number
                 await self._wait_for_reply(lambda number: messages.CounterRequest(number, after))
 
-    async def _wait_for_reply(
-        self, make_message: Callable[[int], messages.SyncRequest | messages.CounterRequest]
-    ) -> bool:
+    async def _wait_for_reply(self, make_message: _MakeQuestion) -> bool:
         if self._pipe is None:
             return False
         question = self._queue_question(make_message)

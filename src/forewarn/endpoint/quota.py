@@ -28,11 +28,6 @@ _OFFENDERS_NAMED_MAX = 10
 _APPROVAL_BYTES_MIN = 256
 """Minimum that each approval counts towards the budget, however short its body is."""
 
-_AT_WORK = "approvals_at_work_per_vm_max"
-_A_MINUTE = "approval_bytes_per_vm_minute_max"
-_BODY_BYTES = "body_bytes_per_vm_max"
-_ALL_BODY_BYTES = "body_bytes_max"
-
 
 class OverLimit(Exception):
     """Raised when a request exceeds a limit.
@@ -146,10 +141,10 @@ class VmQuotas:
         # Checked before the body is read: the request that crosses the limit is still accepted, the next one is not.
         if self._sent_bytes[vm] >= self._limits.approval_bytes_per_vm_minute_max:
             # At least a second: `Retry-After: 0` would invite a retry at once.
-            raise OverLimit(_A_MINUTE, max(1, round(self._minute_ends_s - self._monotonic_s)))
+            raise OverLimit("approval_bytes_per_vm_minute_max", max(1, round(self._minute_ends_s - self._monotonic_s)))
         use = self._pending.setdefault(vm, _PendingWork())
         if use.requests >= self._limits.approvals_at_work_per_vm_max:
-            raise OverLimit(_AT_WORK)
+            raise OverLimit("approvals_at_work_per_vm_max")
         use.requests += 1
         try:
             yield
@@ -165,7 +160,7 @@ class VmQuotas:
             yield held
         finally:
             # Charged even if the body was refused or incomplete, since it was received all the same.
-            self.charge_body(vm, held.size_bytes)
+            self._sent_bytes[vm] += max(_APPROVAL_BYTES_MIN, held.size_bytes)
             held.release()
 
     def add_body_bytes(self, vm: str, size_bytes: int) -> None:
@@ -177,16 +172,12 @@ class VmQuotas:
         use = self._pending.setdefault(vm, _PendingWork())
         # The limit of the VM comes first, so that a greedy VM gets 429 instead of an error about a busy endpoint.
         if use.body_bytes + size_bytes > self._limits.body_bytes_per_vm_max:
-            raise OverLimit(_BODY_BYTES)
+            raise OverLimit("body_bytes_per_vm_max")
         if self._body_bytes + size_bytes > self._limits.body_bytes_max:
-            raise OverLimit(_ALL_BODY_BYTES, is_shared=True)
+            raise OverLimit("body_bytes_max", is_shared=True)
         use.body_bytes += size_bytes
         self._body_bytes += size_bytes
         self._drop_if_unused(vm, use)
-
-    def charge_body(self, vm: str, size_bytes: int) -> None:
-        """Charge a body of this size to the VM's budget of this minute."""
-        self._sent_bytes[vm] += max(_APPROVAL_BYTES_MIN, size_bytes)
 
     def count_refusal(self, limit: str, vm: str, address: str = "") -> None:
         """Count a refusal, for operators.

@@ -63,9 +63,7 @@ def check_events_request(
     if version is None or request.method in version.requires_metadata or _is_from_browser(request):
         check_metadata(request)
     if version is None:
-        raise RequestRefused(
-            encode_json_response(HTTPStatus.BAD_REQUEST, imds.encode_unsupported_version(versions.values()))
-        )
+        raise RequestRefused(encode_json_response(HTTPStatus.BAD_REQUEST, imds.encode_version_error(versions)))
     check_single_parameters(request)
     return version
 

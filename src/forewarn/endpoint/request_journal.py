@@ -85,16 +85,16 @@ class RequestJournal:
         *,
         vm: str,
         source_address: str,
-        method: str,
-        target: str,
-        headers: Iterable[tuple[str, str]],
-        body: bytes,
         status: int,
-        answer: bytes,
-        took_s: float,
+        method: str = "",
+        target: str = "",
+        headers: Iterable[tuple[str, str]] = (),
+        body: bytes = b"",
+        answer: bytes = b"",
+        took_s: float = 0.0,
         fault: str = "",
     ) -> None:
-        """Record any other request."""
+        """Record any other request; what is left out was not read, or not sent."""
         exchange = Exchange(
             number=next(self._numbers),
             at=self._now(),

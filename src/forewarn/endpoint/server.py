@@ -144,10 +144,7 @@ class MetadataServer:
             pause_s = min(2 * pause_s, 0.02)
         for task in list(self._state.tasks):
             task.cancel()
-        for connection in self.open_connections:
-            connection.abort()
-        if self._timer is not None:
-            self._timer.cancel()
+        self.abort()
 
     def abort(self) -> None:
         """End all connections at once without a response, as if this process were killed."""

@@ -65,8 +65,7 @@ class ClockCommands:
             # The stored jump may be another replica's, and the one detected here may not be stored yet.
             jump = tx.get_clock_jump() or self.guard.jump
             if jump is None:
-                msg = "nothing to confirm: the clock has not jumped since it was last confirmed"
-                raise Conflict(msg)
+                raise Conflict("nothing to confirm: the clock has not jumped since it was last confirmed")
             tx.save_clock_jump(None)
             draft.record(EntryKind.CLOCK_CONFIRMED, reason=reason or describe_jump(jump))
             return TransactionResult(answer=None, changes=[save_draft(tx, draft)], confirms_clock=True)

@@ -31,8 +31,7 @@ def recall_outcome(reader: Reader, key: IdempotencyKey | None) -> dict[str, Any]
         return None
     # A client that reuses a key by mistake must not take the outcome of another request for its own.
     if known.fingerprint != key.fingerprint:
-        msg = "this Idempotency-Key was used for a different request: use a new key"
-        raise IdempotencyMismatch(msg)
+        raise IdempotencyMismatch("this Idempotency-Key was used for a different request: use a new key")
     return known.content
 
 

@@ -29,7 +29,7 @@ from forewarn.core.inventory_difference import (
 )
 from forewarn.core.maintenance import host_failure
 from forewarn.core.maintenance.decision import Draft, WorkingSet
-from forewarn.core.model import ACTIVE_STATES, EntryKind, Host, Maintenance, Scope, VirtualMachine
+from forewarn.core.model import EntryKind, Host, Scope, VirtualMachine
 from forewarn.engine.idempotency import IdempotencyKey, recall_outcome, save_outcome
 from forewarn.engine.transaction import Committer, InventoryUpdate, TransactionResult, save_draft, trace_command
 from forewarn.errors import Conflict, NotFound
@@ -42,8 +42,6 @@ N = TypeVar("N", Scope, VirtualMachine)
 
 SAMPLE_FINGERPRINT = "sample"
 """Fingerprint of the sample inventory that the service declares when none was ever declared."""
-
-_PAGE = 1000
 
 _PLANS_MAX = 3
 """Attempts to compare an inventory outside a transaction, before it is compared within one."""
@@ -224,7 +222,7 @@ class InventoryCommands:
 
         def plan(tx: Transaction) -> _Declaration:
             part = tx.get_inventory_around(
-                host=declared.host,
+                [declared.host],
                 vms=[vm.name for vm in declared.vms],
                 addresses=[address for vm in declared.vms for address in vm.addresses],
                 scopes=[scope.name for scope in declared.scopes],
@@ -271,7 +269,7 @@ class InventoryCommands:
             try:
                 if removals is not None and reader.get_inventory_fingerprint() != SAMPLE_FINGERPRINT:
                     check_removals(before, inventory, removals)
-                apply_inventory(before, inventory, _read_active_maintenances(reader))
+                apply_inventory(before, inventory, reader.list_active_maintenances())
             except Conflict as error:
                 refusal = error
             return compare_inventories(before, merged), refusal
@@ -299,8 +297,7 @@ class InventoryCommands:
         def decide(draft: Draft) -> VirtualMachine:
             vm = draft.vms.get(vm_name)
             if vm is None:
-                msg = f"vm {vm_name!r} does not exist: see 'forewarn vm list'"
-                raise NotFound(msg, vm=vm_name)
+                raise NotFound(f"vm {vm_name!r} does not exist: see 'forewarn vm list'", vm=vm_name)
             if vm.scope is None:
                 return vm
             updated = replace(vm, terminate_notification=draft.scopes[vm.scope].terminate_notification)
@@ -358,14 +355,3 @@ class InventoryCommands:
             return TransactionResult(answer=change, changes=[changes], inventory=update)
 
         return await self._committer.commit(work)
-
-
-def _read_active_maintenances(reader: Reader) -> list[Maintenance]:
-    found: list[Maintenance] = []
-    before: int | None = None
-    while True:
-        page = reader.list_maintenances(states=tuple(ACTIVE_STATES), before=before, limit=_PAGE)
-        found += page.items
-        if page.next is None:
-            return found
-        before = page.next

@@ -115,6 +115,7 @@ class LeasedLeadership:
 
     Attributes:
         on_change: Called when the lease was won or lost.
+        until_s: Uptime at which the lease ends, as of the last renewal.
     """
 
     def __init__(  # noqa: PLR0913 - its parts
@@ -135,33 +136,26 @@ class LeasedLeadership:
         self._renew = renew or write
         self._span = span
         self._term: int | None = None
-        self._until_s = 0.0
+        self.until_s = 0.0
         self._retry_in_s = math.inf
         self._was_held = False
 
     @property
     def is_held(self) -> bool:
         """True if the lease was taken and has not ended by this machine's monotonic clock."""
-        return self._term is not None and uptime_s() < self._until_s
-
-    @property
-    def until_s(self) -> float:
-        """Uptime at which the lease ends, as of the last renewal."""
-        return self._until_s
+        return self._term is not None and uptime_s() < self.until_s
 
     def ensure_leader(self) -> None:
         """Check the lease right before an action outside the database."""
         if not self.is_held:
-            msg = "the lease has expired"
-            raise LeaseLost(msg)
+            raise LeaseLost("the lease has expired")
 
     def ensure_leader_in(self, tx: Transaction) -> None:
         """Check the row of the lease: any takeover is committed before this transaction, or comes after it."""
         # A shared store makes no other transactions.
         lease = cast("SharedTransaction", tx).get_lease(_NAME)
         if lease is None or (lease.holder, lease.term) != (self.holder, self._term):
-            msg = "another replica is the leader now"
-            raise LeaseLost(msg)
+            raise LeaseLost("another replica is the leader now")
 
     def check_clock(self) -> None:
         """Check the clock's skew, as of the last renewal."""
@@ -196,7 +190,7 @@ class LeasedLeadership:
             if renewed is not None:
                 self._note_skew(self._clock.now() - renewed.now, uptime_s() - began_s)
                 if abs(self.skew) <= _SKEW_MAX:
-                    self._until_s = began_s + self._span.total_seconds()
+                    self.until_s = began_s + self._span.total_seconds()
                 else:
                     self._term = None
                 return
@@ -215,7 +209,7 @@ class LeasedLeadership:
         self._note_skew(self._clock.now() - lease.now, uptime_s() - began_s)
         if lease.holder == self.holder and abs(self.skew) <= _SKEW_MAX:
             self._term = lease.term
-            self._until_s = began_s + self._span.total_seconds()
+            self.until_s = began_s + self._span.total_seconds()
             return
         self._term = None
         if lease.holder:  # the holder may be dead: try when its lease ends, not a renewal later

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from math import ceil
 
 from forewarn.core.access import Ownership
@@ -13,6 +14,7 @@ from forewarn.core.fault import FaultPoint
 from forewarn.core.maintenance import ending, planning, postponement, settlement
 from forewarn.core.maintenance.announcement import is_warned
 from forewarn.core.maintenance.decision import Draft, WorkingSet
+from forewarn.core.maintenance.lifecycle import Trigger
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.maintenance.unwarned import find_unwarned_vms
 from forewarn.core.model import Event, Maintenance
@@ -159,9 +161,8 @@ class MaintenanceCommands:
         self, maintenance_id: str, *, actor: str, reason: str | None = None, key: IdempotencyKey | None = None
     ) -> Maintenance:
         """Cancel a queued or scheduled maintenance (R77)."""
-        return await self._change_maintenance(
-            maintenance_id, lambda d, m: ending.cancel_maintenance(d, m, reason=reason), actor=actor, key=key
-        )
+        change = partial(Draft.apply_trigger, trigger=Trigger.CANCEL, reason=reason)
+        return await self._change_maintenance(maintenance_id, change, actor=actor, key=key)
 
     @trace_command("complete")
     async def complete(self, maintenance_id: str, *, actor: str, key: IdempotencyKey | None = None) -> Maintenance:
@@ -173,11 +174,8 @@ class MaintenanceCommands:
         self, maintenance_id: str, *, actor: str, reason: str, key: IdempotencyKey | None = None
     ) -> Maintenance:
         """Start a scheduled maintenance without further waiting; the reason is recorded in the audit log."""
-
-        def force(draft: Draft, maintenance: Maintenance) -> Maintenance:
-            return settlement.force_start(draft, maintenance, reason=reason)
-
-        return await self._change_maintenance(maintenance_id, force, actor=actor, key=key)
+        change = partial(settlement.force_start, reason=reason)
+        return await self._change_maintenance(maintenance_id, change, actor=actor, key=key)
 
     @trace_command("defer")
     async def defer(  # noqa: PLR0913 - the options of the command
@@ -191,10 +189,7 @@ class MaintenanceCommands:
         key: IdempotencyKey | None = None,
     ) -> Maintenance:
         """Move a scheduled maintenance to a later time; see `postponement.defer_maintenance`."""
-
-        def change(draft: Draft, maintenance: Maintenance) -> Maintenance:
-            return postponement.defer_maintenance(draft, maintenance, not_before=not_before, by=by, reason=reason)
-
+        change = partial(postponement.defer_maintenance, not_before=not_before, by=by, reason=reason)
         return await self._change_maintenance(maintenance_id, change, actor=actor, key=key)
 
     @trace_command("extend")
@@ -209,10 +204,7 @@ class MaintenanceCommands:
         key: IdempotencyKey | None = None,
     ) -> Maintenance:
         """Give a tenant more time to prepare; see `postponement.extend_maintenance` for arguments and errors."""
-
-        def change(draft: Draft, maintenance: Maintenance) -> Maintenance:
-            return postponement.extend_maintenance(draft, maintenance, by=by, tenant=tenant, reason=reason)
-
+        change = partial(postponement.extend_maintenance, by=by, tenant=tenant, reason=reason)
         return await self._change_maintenance(maintenance_id, change, actor=actor, key=key)
 
     @trace_command("impact")
@@ -220,11 +212,8 @@ class MaintenanceCommands:
         self, maintenance_id: str, duration_s: int, *, actor: str, key: IdempotencyKey | None = None
     ) -> Maintenance:
         """Record a further impact of a started maintenance in the audit log; no document changes (R80)."""
-
-        def strike(draft: Draft, maintenance: Maintenance) -> Maintenance:
-            return ending.record_extra_impact(draft, maintenance, duration_s=duration_s)
-
-        return await self._change_maintenance(maintenance_id, strike, actor=actor, key=key)
+        change = partial(ending.record_extra_impact, duration_s=duration_s)
+        return await self._change_maintenance(maintenance_id, change, actor=actor, key=key)
 
     async def _run(
         self,
@@ -274,6 +263,5 @@ class MaintenanceCommands:
 
         found = await self._run(load, decide, actor=actor, key=key)
         if not found:  # done before under this key, and deleted since
-            msg = f"maintenance {maintenance_id!r} no longer exists"
-            raise NotFound(msg, id=maintenance_id)
+            raise NotFound(f"maintenance {maintenance_id!r} no longer exists", id=maintenance_id)
         return found[0]

@@ -22,16 +22,13 @@ def check_owned(reader: Reader, scopes: Iterable[str], vms: Iterable[str]) -> No
     for name in scopes:
         scope = known.get(name)
         if scope is None:
-            msg = f"scope {name!r} does not exist: see 'forewarn vm list'"
-            raise NotFound(msg, scope=name)
+            raise NotFound(f"scope {name!r} does not exist: see 'forewarn vm list'", scope=name)
         if scope.kind is ScopeKind.STANDALONE:
-            msg = f"scope {name!r} is standalone and cannot be owned: name its VMs"
-            raise InvalidRequest(msg, scope=name)
+            raise InvalidRequest(f"scope {name!r} is standalone and cannot be owned: name its VMs", scope=name)
     for name in vms:
         found = reader.list_vms(name=name)
         if not found:
-            msg = f"vm {name!r} does not exist: see 'forewarn vm list'"
-            raise NotFound(msg, vm=name)
+            raise NotFound(f"vm {name!r} does not exist: see 'forewarn vm list'", vm=name)
         # A VM sees all events of its scope (R58), so its owner has to own the whole scope (ADR 16).
         if not _is_standalone(found[0], reader.find_scopes([found[0].scope or ""])):
             msg = f"vm {name!r} is in scope {found[0].scope!r} and sees all its events: name the scope"

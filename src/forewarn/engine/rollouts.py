@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
+from forewarn.core.fast_replace import replace
 from forewarn.core.inventory import Inventory
-from forewarn.core.maintenance import ending, planning, settlement
+from forewarn.core.maintenance import planning, settlement
 from forewarn.core.maintenance.decision import ChangeSet, Draft, WorkingSet
+from forewarn.core.maintenance.lifecycle import Trigger
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
 from forewarn.core.rollout import rollout_commands, rollout_decision
 from forewarn.core.rollout.rollout import HealthResult, Rollout, RolloutSpec
@@ -31,9 +33,10 @@ from forewarn.wire.rollout import decode_rollout, encode_rollout
 __all__ = ["DriveResult", "RolloutCommands"]
 
 _ACTIVE_MAX = 100
-_PAGE_MAX = 10_000
 _TURNS_MAX = 100
 """Maximum number of decisions for one rollout in a transaction; the rest follows in the next."""
+_COMPARED_MAX = 100
+"""Maximum number of hosts that one decision compares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,10 @@ class RolloutCommands:
         Raises:
             LimitExceeded: Too many rollouts are active.
         """
+        # Read before the transaction, so that approvals do not wait while a large inventory is read.
+        inventory, version = await self._committer.read_long(
+            lambda reader: (reader.get_inventory(), reader.get_inventory_version())
+        )
 
         def work(tx: Transaction) -> TransactionResult[Rollout]:
             known = recall_outcome(tx, key)
@@ -107,10 +114,10 @@ class RolloutCommands:
                 return TransactionResult(answer=_load_rollout(tx, known["rollout"]))
             draft = self._committer.make_draft(tx, actor)
             if len(tx.list_rollouts(is_ended=False, limit=_ACTIVE_MAX)) >= _ACTIVE_MAX:
-                msg = f"{_ACTIVE_MAX} rollouts are active already: abort one, or wait"
-                raise LimitExceeded(msg)
+                raise LimitExceeded(f"{_ACTIVE_MAX} rollouts are active already: abort one, or wait")
             # Planned again, in the transaction: the inventory may have changed since the operator saw the plan.
-            planned = plan_rollout(spec, tx.get_inventory(), draft.now, rules=self._committer.rules)
+            current = inventory if tx.get_inventory_version() == version else tx.get_inventory()
+            planned = plan_rollout(spec, current, draft.now, rules=self._committer.rules)
             made = rollout_commands.create_rollout(planned, draft.new_id("rollout"), draft.now)
             started = rollout_commands.start_rollout(made, draft.now)
             save_outcome(tx, key, {"rollout": started.id}, draft.now)
@@ -155,9 +162,7 @@ class RolloutCommands:
             found = _load_rollout(reader, rollout_id)
             if found.is_ended:
                 return found, None
-            steps = rollout_decision.decide_next_steps(
-                found, reader.get_inventory(), _read_facts(reader, found, None), self._committer.clock.now()
-            )
+            _, steps = _decide(reader, found, None, self._committer.clock.now())
             return found, next((step for step in steps if isinstance(step, WaitForChange)), None)
 
         return await self._committer.read(read)
@@ -178,11 +183,8 @@ class RolloutCommands:
             changes: list[ChangeSet] = []
             moments: list[datetime] = []
             has_more = False
-            stored = tx.list_rollouts(is_ended=False, limit=_ACTIVE_MAX)
-            # One read for all rollouts: the inventory is by far the largest part.
-            inventory = tx.get_inventory() if stored else Inventory()
-            for each in stored:
-                turn = _RolloutTurn(self._committer, tx, decode_rollout(each.content), inventory, health.get(each.id))
+            for each in tx.list_rollouts(is_ended=False, limit=_ACTIVE_MAX):
+                turn = _RolloutTurn(self._committer, tx, decode_rollout(each.content), health.get(each.id))
                 turn.drive()
                 changes += turn.changes
                 has_more |= turn.has_more
@@ -214,55 +216,45 @@ class RolloutCommands:
         return bool(await self._committer.read(lambda reader: reader.list_rollouts(is_ended=False, limit=1)))
 
 
+@dataclass(slots=True)
 class _RolloutTurn:
     """Driving of one rollout, as far as it can go in one transaction."""
 
-    def __init__(
-        self,
-        committer: Committer,
-        tx: Transaction,
-        rollout: Rollout,
-        inventory: Inventory,
-        health: HealthResult | None,
-    ) -> None:
-        self.changes: list[ChangeSet] = []
-        self.check: CheckHealth | None = None
-        self.until: datetime | None = None
-        self.has_more = True
-        self._committer = committer
-        self._tx = tx
-        self._rollout = rollout
-        self._inventory = inventory
-        self._health = health
+    committer: Committer
+    tx: Transaction
+    rollout: Rollout
+    health: HealthResult | None
+    changes: list[ChangeSet] = field(default_factory=list)
+    check: CheckHealth | None = None
+    until: datetime | None = None
+    has_more: bool = True
 
     def drive(self) -> None:
-        before = self._rollout
+        before = self.rollout
         for _ in range(_TURNS_MAX):
             # Read again in each turn, since the previous one may have scheduled or canceled maintenances.
-            facts = _read_facts(self._tx, self._rollout, self._health)
-            now = self._committer.read_now(self._tx)
-            self._rollout = rollout_decision.observe_rollout(self._rollout, facts, now)
-            steps = rollout_decision.decide_next_steps(self._rollout, self._inventory, facts, now)
+            now = self.committer.read_now(self.tx)
+            self.rollout, steps = _decide(self.tx, self.rollout, self.health, now)
             for each in steps:
-                failures = self._rollout.failure_count
+                failures = self.rollout.failure_count
                 self._carry_out(each, now)
-                if self._rollout.failure_count > failures:
+                if self.rollout.failure_count > failures:
                     break  # the remaining steps were decided before this failure
             if not steps or isinstance(steps[-1], WaitForChange):
                 self.has_more = False
                 break
-        if self._rollout != before:
+        if self.rollout != before:
             self._store_changes(before)
 
     def _store_changes(self, before: Rollout) -> None:
         # Progress within a state has no entry: the entries of the maintenances show it.
-        if self._rollout.state is before.state:
-            _store_rollout(self._tx, self._rollout)
+        if self.rollout.state is before.state:
+            _store_rollout(self.tx, self.rollout)
             return
-        reason = f": {self._rollout.reason}" if self._rollout.reason else ""
-        draft = self._committer.make_draft(self._tx, "forewarn")
-        word = f"{self._rollout.state.value}{reason}"
-        self.changes.append(_store_and_record(self._tx, draft, self._rollout, word))
+        reason = f": {self.rollout.reason}" if self.rollout.reason else ""
+        draft = self.committer.make_draft(self.tx, "forewarn")
+        word = f"{self.rollout.state.value}{reason}"
+        self.changes.append(_store_and_record(self.tx, draft, self.rollout, word))
 
     def _carry_out(self, each: Step, now: datetime) -> None:
         match each:
@@ -275,58 +267,81 @@ class _RolloutTurn:
             case WaitForChange():
                 self.until = each.until
             case _:
-                self._rollout = rollout_decision.apply_own_step(self._rollout, each, now)
+                self.rollout = rollout_decision.apply_own_step(self.rollout, each, now)
 
     def _schedule_host(self, each: ScheduleHost, now: datetime) -> None:
-        state = self._tx.load_targets(each.request.hosts, each.request.vms)
+        state = self.tx.load_targets(each.request.hosts, each.request.vms)
         try:
             made = self._decide_and_save(state, lambda draft: planning.plan_maintenance(draft, each.request))
         except CallerError as error:
             # A refusal counts as a failure of this host; raising would undo the turn of every other rollout too.
-            self._rollout = rollout_decision.record_refused(self._rollout, each.host, error.message, now)
+            self.rollout = rollout_decision.record_refused(self.rollout, each.host, error.message, now)
             return
         ids = tuple(maintenance.id for maintenance in made)
-        self._rollout = rollout_decision.record_scheduled(self._rollout, each.host, ids, now)
+        self.rollout = rollout_decision.record_scheduled(self.rollout, each.host, ids, now)
 
     def _cancel_maintenance(self, each: CancelMaintenance) -> None:
-        state = self._tx.load_maintenances([each.maintenance_id], with_neighbours=True)
+        state = self.tx.load_maintenances([each.maintenance_id], with_neighbours=True)
 
         def decide(draft: Draft) -> list[Maintenance]:
             found = draft.maintenances.get(each.maintenance_id)
             if found is None or found.state not in {MaintenanceState.QUEUED, MaintenanceState.SCHEDULED}:
                 return []
-            return [ending.cancel_maintenance(draft, found, reason=each.reason)]
+            return [draft.apply_trigger(found, Trigger.CANCEL, reason=each.reason)]
 
         self._decide_and_save(state, decide)
 
     def _decide_and_save(self, state: WorkingSet, decide: Callable[[Draft], list[Maintenance]]) -> list[Maintenance]:
         # A draft for each step, saved before the next one, whose working set must include what this one changes.
-        draft = self._committer.make_draft(self._tx, f"rollout:{self._rollout.id}", state)
+        draft = self.committer.make_draft(self.tx, f"rollout:{self.rollout.id}", state)
         made = decide(draft)
         settlement.settle_maintenances(draft)
-        self.changes.append(save_draft(self._tx, draft))
+        self.changes.append(save_draft(self.tx, draft))
         return made
 
 
-def _read_facts(reader: Reader, rollout: Rollout, health: HealthResult | None) -> RolloutFacts:
-    watched = {i: reader.get_maintenance(i) for i in rollout.watched_maintenance_ids}
-    mine = set(watched)
-    active = (MaintenanceState.QUEUED, MaintenanceState.SCHEDULED, MaintenanceState.STARTED)
-    # The budgets of a rollout count the VMs and hosts that other maintenances take away.
-    others: list[Maintenance] = []
-    page = reader.list_maintenances(states=active, limit=_PAGE_MAX)
-    others += page.items
-    while page.next is not None:
-        page = reader.list_maintenances(states=active, before=page.next, limit=_PAGE_MAX)
-        others += page.items
-    return RolloutFacts(maintenances=watched, others=tuple(m for m in others if m.id not in mine), health=health)
+def _decide(reader: Reader, rollout: Rollout, health: HealthResult | None, now: datetime) -> tuple[Rollout, list[Step]]:
+    """Return the rollout with what has happened, and its next steps."""
+    facts = RolloutFacts(
+        maintenances={i: reader.get_maintenance(i) for i in rollout.watched_maintenance_ids}, health=health
+    )
+    rollout = rollout_decision.observe_rollout(rollout, facts, now)
+    candidates = rollout_decision.list_candidates(rollout, facts, now)
+    if not candidates:
+        return rollout, rollout_decision.decide_next_steps(rollout, Inventory(), facts, now)
+    waits: list[Step] = []
+    # Some hosts at a time, so that a batch of thousands does not delay every other write: usually the first can begin.
+    for first in range(0, len(candidates), _COMPARED_MAX):
+        some = candidates[first : first + _COMPARED_MAX]
+        steps = rollout_decision.decide_next_steps(rollout, *_read_part(reader, rollout, facts, some), now, some)
+        if not isinstance(steps[-1], WaitForChange):
+            return rollout, steps
+        waits = waits or steps
+    return rollout, waits
+
+
+def _read_part(
+    reader: Reader, rollout: Rollout, facts: RolloutFacts, candidates: list[str]
+) -> tuple[Inventory, RolloutFacts]:
+    """Read what a decision about these hosts needs, of the inventory and of other maintenances."""
+    part = reader.get_inventory_around([*(host.name for host in rollout.open_hosts), *candidates], vms=())
+    others = tuple(m for m in reader.find_active_maintenances(part) if m.id not in facts.maintenances)
+    own = [m for m in facts.maintenances.values() if m is not None and m.is_active]
+    # A VM may have been moved from a host in flight to one that is not compared.
+    moved = {vm for m in (*others, *own) for vm in m.vms} - {vm.name for vm in part.vms}
+    elsewhere = reader.get_inventory_around((), vms=moved)
+    inventory = Inventory(
+        hosts=part.hosts,
+        scopes=tuple({scope.name: scope for scope in (*part.scopes, *elsewhere.scopes)}.values()),
+        vms=part.vms + elsewhere.vms,
+    )
+    return inventory, replace(facts, others=others)
 
 
 def _load_rollout(reader: Reader, rollout_id: str) -> Rollout:
     found = reader.get_rollout(rollout_id)
     if found is None:
-        msg = f"rollout {rollout_id!r} does not exist: see 'forewarn rollout list'"
-        raise NotFound(msg, id=rollout_id)
+        raise NotFound(f"rollout {rollout_id!r} does not exist: see 'forewarn rollout list'", id=rollout_id)
     return decode_rollout(found.content)
 
 

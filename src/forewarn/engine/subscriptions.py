@@ -92,11 +92,9 @@ class SubscriptionCommands:
         def work(tx: Transaction, draft: Draft) -> Subscription:
             before = tx.list_subscriptions()
             if any(each.name == name for each in before):
-                msg = f"subscription {name!r} already exists: choose another name, or delete it"
-                raise Conflict(msg, name=name)
+                raise Conflict(f"subscription {name!r} already exists: choose another name, or delete it", name=name)
             if len(before) >= self._subscriptions_max:
-                msg = f"there are {len(before)} subscriptions already (subscriptions_max)"
-                raise LimitExceeded(msg)
+                raise LimitExceeded(f"there are {len(before)} subscriptions already (subscriptions_max)")
             check_owned(tx, scopes, vms)
             draft.record(EntryKind.SUBSCRIPTION, reason=f"subscription {name!r} created")
             made = Subscription(
@@ -214,8 +212,7 @@ class SubscriptionCommands:
         def work(tx: Transaction, draft: Draft) -> int:
             found = find_subscription(tx, id_or_name)
             if found.state is SubscriptionState.PAUSED:
-                msg = f"subscription {found.name!r} is paused: resume it first"
-                raise Conflict(msg, name=found.name)
+                raise Conflict(f"subscription {found.name!r} is paused: resume it first", name=found.name)
             dead = _find_dead_deliveries(tx, found, chosen)
             if dead:
                 words = f"subscription {found.name!r}: {len(dead)} deliveries retried"
@@ -286,20 +283,17 @@ def find_subscription(reader: Reader, id_or_name: str) -> Subscription:
     for each in reader.list_subscriptions():
         if id_or_name in {each.id, each.name}:
             return each
-    msg = f"subscription {id_or_name!r} does not exist: see 'forewarn subscription list'"
-    raise NotFound(msg, id=id_or_name)
+    raise NotFound(f"subscription {id_or_name!r} does not exist: see 'forewarn subscription list'", id=id_or_name)
 
 
 def _find_dead_deliveries(tx: Transaction, found: Subscription, chosen: set[tuple[int, str]] | None) -> list[Delivery]:
     if chosen is None:
         return tx.list_deliveries(found.id, DeliveryState.DEAD, limit=_REDELIVERED_MAX)
     if len(chosen) > _REDELIVERED_MAX:
-        msg = f"{len(chosen)} deliveries are named: at most {_REDELIVERED_MAX} at a time"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"{len(chosen)} deliveries are named: at most {_REDELIVERED_MAX} at a time")
     dead = [each for each in tx.find_deliveries(found.id, chosen) if each.state is DeliveryState.DEAD]
     missing = chosen - {each.key for each in dead}
     if missing:
         id = make_delivery_id(*min(missing))
-        msg = f"subscription {found.name!r} has no dead delivery {id}"
-        raise NotFound(msg, id=id)
+        raise NotFound(f"subscription {found.name!r} has no dead delivery {id}", id=id)
     return dead

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -63,7 +63,7 @@ class TokenCommands:
         """
         word = new_token()
 
-        def change(draft: Draft, tx: Transaction) -> Token:
+        def change(tx: Transaction, draft: Draft) -> Token:
             # Counted in the transaction, so that concurrent requests cannot exceed the limit together.
             if sum(each.is_valid(draft.now) for each in tx.list_tokens()) >= self._tokens_max:
                 msg = f"there are {self._tokens_max} tokens already (tokens_max): see 'forewarn token revoke'"
@@ -81,9 +81,10 @@ class TokenCommands:
                 expires_at=draft.now + request.lifetime,
             )
             draft.record(EntryKind.TOKEN_CREATED, reason=f"token {token.id} for {token.to_principal().actor}")
+            tx.save_token(token)
             return token
 
-        return await self._change(change, actor), word
+        return await self._committer.record(change, actor=actor), word
 
     @trace_command("revoke token")
     async def revoke(self, token_id: str, *, actor: str) -> Token:
@@ -93,14 +94,13 @@ class TokenCommands:
             NotFound: No token has this id.
         """
 
-        def change(draft: Draft, tx: Transaction) -> Token:
+        def change(tx: Transaction, draft: Draft) -> Token:
             token = tx.get_token(token_id)
             if token is None:
-                msg = f"token {token_id!r} does not exist: see 'forewarn token list'"
-                raise NotFound(msg, id=token_id)
-            return _mark_revoked(draft, token, f"token {token_id} of {token.to_principal().actor}")
+                raise NotFound(f"token {token_id!r} does not exist: see 'forewarn token list'", id=token_id)
+            return _mark_revoked(tx, draft, token, f"token {token_id} of {token.to_principal().actor}")
 
-        return await self._change(change, actor)
+        return await self._committer.record(change, actor=actor)
 
     @trace_command("create host token")
     async def create_host_token(self, host: str, *, actor: str) -> tuple[Token, str]:
@@ -111,11 +111,10 @@ class TokenCommands:
             LimitExceeded: The host has too many tokens.
         """
         if host not in self._committer.identity.hosts:
-            msg = f"host {host!r} does not exist: see 'forewarn host list'"
-            raise NotFound(msg, host=host)
+            raise NotFound(f"host {host!r} does not exist: see 'forewarn host list'", host=host)
         word = new_token()
 
-        def change(draft: Draft, tx: Transaction) -> Token:
+        def change(tx: Transaction, draft: Draft) -> Token:
             # A few are allowed, so that a new token can be installed before the former one is revoked.
             if sum(each.is_valid(draft.now) for each in tx.list_tokens(host)) >= _HOST_TOKENS_MAX:
                 msg = f"host {host!r} has {_HOST_TOKENS_MAX} tokens: revoke one with 'forewarn host revoke-token'"
@@ -130,9 +129,10 @@ class TokenCommands:
                 created_by=actor,
             )
             draft.record(EntryKind.TOKEN_CREATED, reason=f"token {token.id} of host {host}")
+            tx.save_token(token)
             return token
 
-        return await self._change(change, actor), word
+        return await self._committer.record(change, actor=actor), word
 
     @trace_command("revoke host token")
     async def revoke_host_token(self, host: str, token_id: str, *, actor: str) -> Token:
@@ -142,22 +142,14 @@ class TokenCommands:
             NotFound: The host has no such token.
         """
 
-        def change(draft: Draft, tx: Transaction) -> Token:
+        def change(tx: Transaction, draft: Draft) -> Token:
             token = next((each for each in tx.list_tokens(host) if each.id == token_id), None)
             if token is None:
                 msg = f"host {host!r} has no token {token_id!r}: see 'forewarn host tokens'"
                 raise NotFound(msg, host=host, id=token_id)
-            return _mark_revoked(draft, token, f"token {token_id} of host {host}")
+            return _mark_revoked(tx, draft, token, f"token {token_id} of host {host}")
 
-        return await self._change(change, actor)
-
-    async def _change(self, change: Callable[[Draft, Transaction], Token], actor: str) -> Token:
-        def record(tx: Transaction, draft: Draft) -> Token:
-            token = change(draft, tx)
-            tx.save_token(token)
-            return token
-
-        return await self._committer.record(record, actor=actor)
+        return await self._committer.record(change, actor=actor)
 
     async def find_by_digest(self, token_digest: str) -> Token | None:
         """Return the token with this digest."""
@@ -200,8 +192,9 @@ class TokenCommands:
         await self._committer.commit(work)
 
 
-def _mark_revoked(draft: Draft, token: Token, description: str) -> Token:
-    if token.revoked_at is not None:
-        return token
-    draft.record(EntryKind.TOKEN_REVOKED, reason=description)
-    return replace(token, revoked_at=draft.now)
+def _mark_revoked(tx: Transaction, draft: Draft, token: Token, description: str) -> Token:
+    if token.revoked_at is None:
+        token = replace(token, revoked_at=draft.now)
+        tx.save_token(token)
+        draft.record(EntryKind.TOKEN_REVOKED, reason=description)
+    return token

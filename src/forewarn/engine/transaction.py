@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, wraps
-from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from forewarn.clock import Clock, uptime_s
 from forewarn.core.inventory import Inventory
@@ -321,17 +321,13 @@ class Committer:
     ) -> T:
         """Return what `decide` returns in a transaction that is rolled back, so there is nothing to publish."""
 
-        def run(tx: Transaction) -> NoReturn:
-            raise _RollbackError(decide(self.make_draft(tx, actor, load(tx))))
-
         def work() -> T:
-            try:
-                # A write transaction, since planning takes numbers of the counter; the rollback frees them again.
-                with self.store.write() as tx:
-                    run(tx)
-            except _RollbackError as undone:
-                answer: T = undone.answer
-                return answer
+            answers: list[T] = []
+            # A write transaction, since planning takes numbers of the counter; the rollback frees them again.
+            with suppress(_RollbackError), self.store.write() as tx:
+                answers.append(decide(self.make_draft(tx, actor, load(tx))))
+                raise _RollbackError
+            return answers[0]
 
         async with self._lock:
             # Not shielded: nothing is committed, so a caller that is cancelled leaves nothing to publish.
@@ -358,8 +354,7 @@ class Committer:
         if self.store.damage is None:
             await self.write(work)
         if self.store.damage is not None:
-            msg = f"{self.store.damage}: stop the service, and restore the database from a backup"
-            raise StoreUnavailable(msg)
+            raise StoreUnavailable(f"{self.store.damage}: stop the service, and restore the database from a backup")
 
     # Within a transaction
 
@@ -484,11 +479,7 @@ class Committer:
 
 
 class _RollbackError(Exception):
-    """Control flow, not an error: ends a transaction without a commit and carries its result out."""
-
-    def __init__(self, answer: Any) -> None:  # noqa: ANN401 - whatever was decided
-        super().__init__()
-        self.answer = answer
+    """Control flow, not an error: ends a transaction without a commit."""
 
 
 def save_draft(tx: Transaction, draft: Draft) -> ChangeSet:

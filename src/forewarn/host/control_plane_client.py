@@ -43,8 +43,7 @@ class ControlPlaneClient:
 
     def __init__(self, host: str, urls: Sequence[str], token: str, tls: ssl.SSLContext | None = None) -> None:
         if not urls:
-            msg = "no control plane given: name at least one replica with --control-url"
-            raise ConfigError(msg)
+            raise ConfigError("no control plane given: name at least one replica with --control-url")
         self.host = host
         self._urls = list(urls)
         self._rng = random.Random()  # noqa: S311 - for pauses only, no secrets
@@ -164,16 +163,14 @@ async def _split_lines(answer: httpx.Response) -> AsyncIterator[bytes]:
             yield line
         # Something other than a control plane may answer, with an endless line.
         if len(rest) > _LINE_BYTES_MAX:
-            msg = f"the control plane sent a line of more than {_LINE_BYTES_MAX} bytes"
-            raise ControlUnreachable(msg)
+            raise ControlUnreachable(f"the control plane sent a line of more than {_LINE_BYTES_MAX} bytes")
 
 
 def _parse_json(answer: httpx.Response) -> Any:  # noqa: ANN401 - JSON
     try:
         return answer.json()
     except ValueError as error:
-        msg = f"{answer.url.host} sent a response that is not JSON"
-        raise ControlUnreachable(msg) from error
+        raise ControlUnreachable(f"{answer.url.host} sent a response that is not JSON") from error
 
 
 def _build_refusal(answer: httpx.Response) -> ControlUnreachable:

@@ -96,8 +96,7 @@ class DhcpLease:
     def __post_init__(self) -> None:
         if not (1 <= self.prefix <= self.address.max_prefixlen and LEASE_MIN_S <= self.duration_s <= LEASE_MAX_S):
             expected = f"expected a prefix of 1 to 32 bits and a duration of {LEASE_MIN_S} to {LEASE_MAX_S} s"
-            msg = f"invalid lease of {self.address}/{self.prefix} for {self.duration_s} s: {expected}"
-            raise ConfigError(msg)
+            raise ConfigError(f"invalid lease of {self.address}/{self.prefix} for {self.duration_s} s: {expected}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,8 +366,7 @@ def _parse_address(text: str) -> ipaddress.IPv4Address:
     except ValueError:
         address = ipaddress.IPv4Address(0)
     if not _is_unicast(address):
-        msg = f"cannot announce {text!r} as the endpoint's address: expected for example 169.254.169.254"
-        raise ConfigError(msg)
+        raise ConfigError(f"cannot announce {text!r} as the endpoint's address: expected for example 169.254.169.254")
     return address
 
 

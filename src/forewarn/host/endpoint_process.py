@@ -64,16 +64,14 @@ def run_endpoint(  # noqa: PLR0913 - the options of the command
 def _check_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        msg = f"{url!r} is expected to be a URL such as https://control.example:8170"
-        raise ConfigError(msg)
+        raise ConfigError(f"{url!r} is expected to be a URL such as https://control.example:8170")
 
 
 def _parse_names(names: Sequence[str]) -> frozenset[str]:
     try:
         return parse_host_names(",".join(names))
     except ValueError as error:
-        msg = f"--metadata-host-name: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"--metadata-host-name: {error}") from error
 
 
 def _create_tls_context(ca_file: Path | None) -> ssl.SSLContext | None:
@@ -82,5 +80,4 @@ def _create_tls_context(ca_file: Path | None) -> ssl.SSLContext | None:
     try:
         return ssl.create_default_context(cafile=str(ca_file))
     except (OSError, ssl.SSLError) as error:
-        msg = f"cannot use the certificates of {ca_file}: {error.strerror or error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"cannot use the certificates of {ca_file}: {error.strerror or error}") from error

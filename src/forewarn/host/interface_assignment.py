@@ -41,12 +41,9 @@ def assign_interfaces(
     names = {vm.name for vm in declared}
     strange = f"{settings.interface_file} names it, but it is not in the inventory of this host"
     troubles = [ListenerProblem(vm, strange) for vm in named_vms.values() if vm not in names]
-    by_name = (
-        {settings.interface_pattern.replace(VM_PLACEHOLDER, vm.name): vm.name for vm in declared}
-        if settings.interface_pattern
-        else {}
-    )
-    by_name = {name: vm for name, vm in by_name.items() if len(name) <= INTERFACE_NAME_MAX}
+    patterned = {settings.interface_pattern.replace(VM_PLACEHOLDER, vm.name): vm.name for vm in declared}
+    # Without a pattern, the name is empty.
+    by_name = {name: vm for name, vm in patterned.items() if 0 < len(name) <= INTERFACE_NAME_MAX}
     # Merged last, so that the file takes precedence over the pattern.
     by_name |= {name: vm for name, vm in named_vms.items() if vm in names}
     by_mac: dict[str, str] = {}

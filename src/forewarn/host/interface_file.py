@@ -36,8 +36,7 @@ def read_interface_file(path: Path) -> dict[str, str]:
         with path.open("rb") as file:
             content = file.read(INTERFACES_FILE_BYTES_MAX + 1)
     except OSError as error:
-        msg = f"cannot read {path}: {describe_os_error(error)}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"cannot read {path}: {describe_os_error(error)}") from error
     said = source.read(content)
     if not isinstance(said, dict):
         raise source.build_error((), "expected a VM for each interface, as in 'interfaces: {vnet0: web-0}'")

@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import structlog
 
 from forewarn.core.model import VirtualMachine
+from forewarn.endpoint.server import ListeningSockets
 from forewarn.errors import ConfigError
 from forewarn.host.interface_assignment import assign_interfaces
 from forewarn.host.interface_file import InterfaceFile
@@ -30,22 +31,15 @@ from forewarn.host.listening_socket import ListenAddress, identify_file, open_so
 from forewarn.host.network_interfaces import list_interfaces, watch_interfaces
 from forewarn.util.tasks import cancel_tasks
 
-__all__ = ["Listen", "Listeners", "OpenSocket"]
+__all__ = ["Listen", "Listeners"]
 
 _log = structlog.get_logger("forewarn.host")
 
 _SETTLE_S = 0.05  # changes that come together are handled in one pass
 
 
-class OpenSocket(Protocol):
-    """Acceptor of one socket."""
-
-    def close(self) -> None:
-        """Stop accepting, and end the connections accepted there."""
-
-
-Listen: TypeAlias = Callable[[socket.socket, str], Awaitable[OpenSocket]]
-"""Accepts on a listening socket, which it then owns; every connection counts as the VM with that name."""
+Listen: TypeAlias = Callable[[Sequence[socket.socket], str], Awaitable[ListeningSockets]]
+"""Accepts on listening sockets, which it then owns; every connection counts as the VM with that name."""
 
 
 class Listeners:
@@ -54,7 +48,7 @@ class Listeners:
     Args:
         settings: Settings for identifying the VMs.
         vms: Returns the current VMs of this host.
-        listen: Function that accepts on a socket.
+        listen: Function that accepts on sockets.
 
     Attributes:
         problems: Current problems because of which VMs are not answered.
@@ -65,7 +59,7 @@ class Listeners:
         self.problems: list[ListenerProblem] = []
         self._vms = vms
         self._listen = listen
-        self._open: dict[ListenAddress, tuple[OpenSocket, tuple[int, int] | None]] = {}
+        self._open: dict[ListenAddress, tuple[ListeningSockets, tuple[int, int] | None]] = {}
         self._gid = settings.gid
         self._problem_log = ProblemLog()
         self._interface_file = InterfaceFile(settings.interface_file)
@@ -190,7 +184,7 @@ class Listeners:
         path = place.path
         sock = open_socket(place, self._gid)
         try:
-            self._open[place] = await self._listen(sock, place.vm), None if path is None else identify_file(path)
+            self._open[place] = await self._listen([sock], place.vm), None if path is None else identify_file(path)
         except BaseException:
             sock.close()
             raise

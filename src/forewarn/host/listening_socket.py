@@ -48,36 +48,35 @@ def open_socket(place: ListenAddress, gid: int | None) -> socket.socket:
         OSError: It cannot be opened; ENODEV if the interface is gone, or another one has its name; EADDRINUSE if a
             process is listening there; ENOTSOCK if the path is no socket.
     """
-    return _open_tcp(place) if place.path is None else _open_unix(place.path, gid)
-
-
-def _open_tcp(place: ListenAddress) -> socket.socket:
-    """Open a listening TCP socket.
-
-    Raises:
-        OSError: It cannot be opened; ENODEV if the interface is gone, or another one has its name.
-    """
-    is_v6 = ":" in place.host
-    sock = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_STREAM)
+    family = socket.AF_UNIX if place.path is not None else socket.AF_INET6 if ":" in place.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        sock.setblocking(False)  # noqa: FBT003 - the signature is the socket's
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if is_v6:
-            # Otherwise `[::]` would take the port of an IPv4 listener as well.
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if place.interface:
-            # Before `bind`, which would fail for the second VM: all of them use the same address and port.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(place.interface) + b"\0")
-            # The name may have passed to another interface since the interfaces were listed.
-            if _find_index(place.interface) != place.index:
-                raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))  # noqa: TRY301 - closed as after any other
-        # A link-local IPv6 address may exist on every interface; the index selects one of them.
-        sock.bind((place.host, place.port, 0, place.index) if is_v6 else (place.host, place.port))
-        sock.listen()
+        if place.path is None:
+            _listen_on_tcp(sock, place)
+        else:
+            _listen_on_path(sock, place.path, gid)
     except BaseException:
         sock.close()
         raise
     return sock
+
+
+def _listen_on_tcp(sock: socket.socket, place: ListenAddress) -> None:
+    """Listen on an address; the errors are those of `open_socket`."""
+    is_v6 = ":" in place.host
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if is_v6:
+        # Otherwise `[::]` would take the port of an IPv4 listener as well.
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    if place.interface:
+        # Before `bind`, which would fail for the second VM: all of them use the same address and port.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(place.interface) + b"\0")
+        # The name may have passed to another interface since the interfaces were listed.
+        if _find_index(place.interface) != place.index:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+    # A link-local IPv6 address may exist on every interface; the index selects one of them.
+    sock.bind((place.host, place.port, 0, place.index) if is_v6 else (place.host, place.port))
+    sock.listen()
 
 
 def _find_index(interface: str) -> int:
@@ -87,31 +86,20 @@ def _find_index(interface: str) -> int:
         return 0
 
 
-def _open_unix(path: Path, gid: int | None) -> socket.socket:
-    """Open a listening Unix socket; replace one left by a dead process.
-
-    Raises:
-        OSError: It cannot be opened; EADDRINUSE if a process is listening there, ENOTSOCK if the path is no socket.
-    """
+def _listen_on_path(sock: socket.socket, path: Path, gid: int | None) -> None:
+    """Listen on a path, replacing a socket left there by a dead process; the errors are those of `open_socket`."""
     # Python reports this without an errno, on which the advice depends.
     if len(os.fsencode(path)) > PATH_BYTES_MAX:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)  # noqa: FBT003 - the signature is the socket's
-        with _lock_folder(path.parent):  # else two processes could each remove the other's socket before it listens
-            _remove_stale(path)
-            # The mode is set before `listen`, until which no one can connect.
-            sock.bind(str(path))
-            path.chmod(0o600 if gid is None else 0o660)
-            if gid is not None:
-                os.chown(path, -1, gid)
-            sock.listen()
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+    with _lock_folder(path.parent):  # else two processes could each remove the other's socket before it listens
+        _remove_stale(path)
+        # The mode is set before `listen`, until which no one can connect.
+        sock.bind(str(path))
+        path.chmod(0o600 if gid is None else 0o660)
+        if gid is not None:
+            os.chown(path, -1, gid)
+        sock.listen()
 
 
 @contextmanager
@@ -132,7 +120,7 @@ def _remove_stale(path: Path) -> None:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise OSError(errno.ENOTSOCK, "not a socket")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.setblocking(False)  # noqa: FBT003 - as above
+            probe.setblocking(False)  # noqa: FBT003 - the signature is the socket's
             probe.connect(str(path))
     except FileNotFoundError:
         return

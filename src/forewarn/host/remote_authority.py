@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -20,8 +19,7 @@ from forewarn.host.control_plane_client import ControlPlaneClient
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity
 from forewarn.util.fair_share import FairSemaphore, QueueLimits
-from forewarn.util.folders import sync_folder
-from forewarn.util.secrets import open_private, restrict_to_owner
+from forewarn.util.secrets import replace_private, restrict_to_owner
 from forewarn.wire.hostfeed import BadFeedLine, HostFeedState, encode_state_line, parse_line
 from forewarn.wire.imds import Dialect
 
@@ -32,9 +30,10 @@ _log = structlog.get_logger("forewarn.host")
 _REPORT_S = 10.0
 _ENABLED_S = 5.0
 _APPROVALS_MAX = 64
+"""Maximum number of concurrent approval requests to the control plane."""
+
 _PENDING_MAX = 10_000
 """Maximum number of updates that wait for the disk."""
-"""Maximum number of concurrent approval requests to the control plane."""
 
 
 class RemoteAuthority:
@@ -101,8 +100,7 @@ class RemoteAuthority:
                     waiter = channel.add_waiter()
                     await waiter
         except TimeoutError as error:
-            msg = "the control plane did not send the document of a VM that it enabled"
-            raise ControlUnreachable(msg) from error
+            raise ControlUnreachable("the control plane did not send the document of a VM that it enabled") from error
         finally:
             channel.remove_waiter(waiter)
 
@@ -132,8 +130,7 @@ class RemoteAuthority:
                         attempt = 0
                         # Not read on while a disk hangs: what waits here has no limit but this.
                         await self._wait_for_room()
-                msg = "the stream has ended"
-                raise ControlUnreachable(msg)
+                raise ControlUnreachable("the stream has ended")
             except (ForewarnError, BadFeedLine) as error:
                 attempt += 1
                 # One line in the log per outage, however long it lasts.
@@ -148,8 +145,7 @@ class RemoteAuthority:
             _log.info("following the control plane", replica=self._control_plane.url)
         self._last_line_s = uptime_s()
         if isinstance(update, HostFeedState) and update.host != self._control_plane.host:
-            msg = f"received the state of another host, {update.host!r}"
-            raise BadFeedLine(msg)
+            raise BadFeedLine(f"received the state of another host, {update.host!r}")
         if update is not None:
             self._pending_updates.append(update)
             self._is_changed.set()
@@ -211,7 +207,7 @@ class RemoteAuthority:
             if self._file is not None:
                 try:
                     await asyncio.to_thread(
-                        _write_atomically, self._file, encode_state_line(self._merge_updates(updates))
+                        replace_private, self._file, encode_state_line(self._merge_updates(updates))
                     )
                 except OSError as error:
                     # Go on without a copy: it is better to serve new events than to be able to serve them after a
@@ -243,14 +239,7 @@ class RemoteAuthority:
     def _build_current_state(self) -> HostFeedState:
         keys = {self.identity.get_audience_key(vm.name) for vm in self.identity.vms}
         documents = (self.feed.channel(key).document for key in sorted(keys))
-        return HostFeedState(
-            host=self._state.host,
-            position=self._state.position,
-            inventory=self._state.inventory,
-            dialect=self._state.dialect,
-            first_answer_delay_s=self._state.first_answer_delay_s,
-            documents=tuple(document for document in documents if document is not None),
-        )
+        return replace(self._state, documents=tuple(document for document in documents if document is not None))
 
 
 def _get_version(document: AudienceDocument) -> tuple[int, int]:
@@ -269,31 +258,17 @@ def read_state(file: Path, host: str) -> HostFeedState | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        msg = f"cannot read {file}: {error.strerror}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
     except BadFeedLine as error:
         _log.warning("the state file is damaged, ignoring it", file=str(file), error=str(error))
         return None
     if not isinstance(state, HostFeedState):
         return None
     if state.host != host:
-        msg = f"{file} belongs to host {state.host!r}: choose another file with --state-file, or remove it"
-        raise ConfigError(msg)
+        raise ConfigError(f"{file} belongs to host {state.host!r}: choose another file with --state-file, or remove it")
     return state
 
 
 def build_empty_state(host: str) -> HostFeedState:
     """Return the state of a host before any update."""
     return HostFeedState(host=host, inventory=Inventory(), dialect=Dialect(), first_answer_delay_s=0.0, documents=())
-
-
-def _write_atomically(file: Path, content: bytes) -> None:
-    """Replace the file atomically and durably, even if the machine crashes."""
-    scratch = file.with_name(f"{file.name}.new")
-    descriptor = open_private(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    with os.fdopen(descriptor, "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    scratch.replace(file)
-    sync_folder(file.parent)

@@ -21,7 +21,6 @@ from starlette.routing import Route
 from forewarn.clock import RealClock
 from forewarn.endpoint import MetadataApp, MetadataServer
 from forewarn.endpoint.fault_registry import FaultRegistry
-from forewarn.endpoint.server import ListeningSockets
 from forewarn.endpoint.traffic import EndpointLimits, Traffic
 from forewarn.errors import ConfigError
 from forewarn.host.control_plane_client import ControlPlaneClient
@@ -71,25 +70,21 @@ class HostService:
         clock = RealClock()
         known = None if state_file is None else read_state(state_file, control_plane.host)
         self.is_from_file = known is not None
-        self.remote = RemoteAuthority(control_plane, known or build_empty_state(control_plane.host), clock, state_file)
+        state = known or build_empty_state(control_plane.host)
+        self.remote = RemoteAuthority(control_plane, state, clock, state_file)
         self.traffic = Traffic(
             EndpointLimits(host_names=host_names), len(self.remote.feed.versions), FaultRegistry(clock)
         )
-        state = known or build_empty_state(control_plane.host)
         app = MetadataApp(self.remote, clock, self.traffic, state.first_answer_delay_s)
         self.endpoint = MetadataServer(app, self.traffic, self.remote.identity, clock)
-        self.listeners = Listeners(settings, lambda: self.remote.identity.vms, self._listen_for_vm)
+        self.listeners = Listeners(settings, lambda: self.remote.identity.vms, self.endpoint.listen)
         self.remote.on_inventory = self.listeners.request_check
         self.url = ""
         if answers_dhcp and IdentificationMethod.INTERFACE not in settings.identify_by:
-            msg = "answering DHCP requires identification of VMs by interface"
-            raise ConfigError(msg)
+            raise ConfigError("answering DHCP requires identification of VMs by interface")
         self._responder: DhcpResponder | None = None
         if answers_dhcp:
             self._responder = DhcpResponder(settings.addresses[0][0], lambda: self.listeners.interfaces)
-
-    async def _listen_for_vm(self, sock: socket.socket, vm: str) -> ListeningSockets:
-        return await self.endpoint.listen([sock], vm)
 
     @property
     def metadata_urls(self) -> list[str]:
@@ -152,13 +147,21 @@ class HostService:
             ("forewarn_endpoint_age_seconds", "Time since the last message from the control plane.", age_s),
             ("forewarn_endpoint_vms", "VMs of this host.", self.remote.identity.vm_count),
             ("forewarn_endpoint_connections", "Open connections of VMs.", self.endpoint.connection_count),
-            ("forewarn_endpoint_answers", "Documents served by the hot path.", sum(self.traffic.fast_path_counts)),
+            (
+                "forewarn_endpoint_answers",
+                "GETs that were answered with a prepared document of events. Other requests are not counted.",
+                sum(self.traffic.fast_path_counts),
+            ),
             (
                 "forewarn_endpoint_over_limit",
                 "Requests and connections of VMs over a limit.",
                 self.traffic.over_limit.total(),
             ),
-            ("forewarn_endpoint_unknown_callers", "Requests from unknown callers.", self.traffic.unknown_callers),
+            (
+                "forewarn_endpoint_unknown_callers",
+                "Requests of callers that are not VMs of this host.",
+                self.traffic.unknown_callers,
+            ),
         ):
             if value is not None:
                 Gauge(name, what, registry=registry).set(value)

@@ -138,30 +138,25 @@ class GuardedProtocol(HttpToolsProtocol):
             self._header_bytes += len(name) + len(value) + 4
             if self._header_bytes > self.header_size_bytes_max:
                 self._refusal_reason = RefusalReason.TOO_LARGE
-                msg = "headers are too large"
-                raise ValueError(msg)  # the parser turns it into `send_400_response`
+                raise ValueError("headers are too large")  # the parser turns it into `send_400_response`
             super().on_header(name, value)
             return
         # A trailer: uvicorn would append it to the headers, which the app has already read.
         self._trailer_bytes += len(name) + len(value) + 4
         if self._trailer_bytes > self.header_size_bytes_max:
             self._refusal_reason = RefusalReason.TOO_LARGE
-            msg = "trailers are too large"
-            raise ValueError(msg)
+            raise ValueError("trailers are too large")
 
     def on_headers_complete(self) -> None:
         size_bytes = len(self.url) + self._header_bytes
         if size_bytes > self.header_size_bytes_max:
             self._refusal_reason = RefusalReason.TOO_LARGE
-            msg = "headers are too large"
-            raise ValueError(msg)
+            raise ValueError("headers are too large")
         if len(self.pipeline) >= self.pipeline_max:
-            msg = "too many requests at once"
-            raise ValueError(msg)
+            raise ValueError("too many requests at once")
         if self.is_throttled():
             self._refusal_reason = RefusalReason.TOO_OFTEN
-            msg = "too many requests were refused"
-            raise ValueError(msg)
+            raise ValueError("too many requests were refused")
         super().on_headers_complete()
         self._unparsed_bytes = _IN_BODY  # the reader of the body limits its size
         self._bodiless_bytes = 0

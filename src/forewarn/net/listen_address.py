@@ -69,8 +69,7 @@ def parse_host_names(text: str) -> frozenset[str]:
     names = frozenset(part.strip().lower() for part in text.split(",") if part.strip())
     for name in sorted(names):
         if not _NAME.fullmatch(name) or len(name) > _NAME_LENGTH_MAX:
-            msg = f"{name!r} is not a host name: expected names without a port, separated by commas"
-            raise ValueError(msg)
+            raise ValueError(f"{name!r} is not a host name: expected names without a port, separated by commas")
     return names
 
 

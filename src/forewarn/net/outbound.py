@@ -173,8 +173,7 @@ class OutboundClient:
         allowed = [address for address, refusal in zip(found, refusals, strict=True) if refusal is None]
         if not allowed:
             words = next((refusal for refusal in refusals if refusal), "it has no address")
-            msg = f"requests to {url.host} are not allowed: {words}"
-            raise _NoAllowedAddress(msg)
+            raise _NoAllowedAddress(f"requests to {url.host} are not allowed: {words}")
         # httpx would take the header from the URL below, which has an address in place of the name.
         own = dict(headers) | {"Host": url.netloc.decode("ascii")}
         name = url.raw_host.decode("ascii")
@@ -284,8 +283,7 @@ def check_receiver_url(url: str) -> None:
         with suppress(ValueError):
             reason = explain_refusal(ipaddress.ip_address(parsed.host), parsed.scheme, allows_private=True)
     if reason is not None:
-        msg = f"invalid URL of a subscription: {reason}"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"invalid URL of a subscription: {reason}")
 
 
 def redact_url(url: str) -> str:
@@ -334,8 +332,7 @@ async def _resolve_addresses(host: str, port: int) -> list[str]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=SOCK_STREAM)
     except (gaierror, UnicodeError) as error:
-        msg = f"cannot resolve {host}: {getattr(error, 'strerror', None) or error}"
-        raise _NoAllowedAddress(msg) from error
+        raise _NoAllowedAddress(f"cannot resolve {host}: {getattr(error, 'strerror', None) or error}") from error
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 

@@ -18,7 +18,7 @@ from forewarn.engine.subscriptions import find_subscription
 from forewarn.errors import ForewarnError
 from forewarn.notifications.delivery_worker import DeliveryPolicy, DeliveryWorker, ReceiverClient
 from forewarn.notifications.message_headers import build_headers
-from forewarn.util.ids import RandomIds
+from forewarn.util.ids import make_random_id
 from forewarn.util.tasks import cancel_tasks
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Notifier:
 
         subscription = await self.engine.read(lambda reader: find_subscription(reader, id_or_name))
         now = self.clock.now()
-        message_id = f"ping-{RandomIds()('ping')}"
+        message_id = f"ping-{make_random_id('ping')}"
         # A paused subscription has no worker, and neither has a replica that is not the leader.
         poster = self.make_client()
         try:

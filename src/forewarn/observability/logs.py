@@ -25,21 +25,16 @@ _FACTS_LENGTH_MAX = 200
 
 def configure_logging() -> None:
     """Send logs to stderr, as readable lines on a terminal and as JSON elsewhere."""
-    is_terminal = sys.stderr.isatty()
-    renderer: Any = (
-        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-        if is_terminal
-        else structlog.processors.JSONRenderer()
-    )
+    rendering: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    if sys.stderr.isatty():
+        rendering = [escape_values, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             # Before the time stamp, which would make every line a different one.
             LogRateLimit(uptime_s),
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info if not is_terminal else _pass_through,
-            *([escape_values] if is_terminal else []),
-            renderer,
+            *rendering,
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
@@ -92,7 +87,3 @@ class LogRateLimit:
 def escape_values(_logger: Any, _name: str, event: Any) -> Any:  # noqa: ANN401 - structlog's processor
     """Escape control characters in values; for terminals only, since JSON escapes them anyway."""
     return {key: escape_controls(value) if isinstance(value, str) else value for key, value in event.items()}
-
-
-def _pass_through(_logger: Any, _name: str, event: Any) -> Any:  # noqa: ANN401 - structlog's processor
-    return event

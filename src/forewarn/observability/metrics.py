@@ -104,7 +104,7 @@ class Metrics(Collector):
         self.registry = CollectorRegistry()
         self._lateness = Histogram(
             "forewarn_start_lateness_seconds",
-            "Lateness of maintenance starts that were due at NotBefore.",
+            "Seconds from the time at which a maintenance was due to start until VMs could see it as Started.",
             buckets=_LATENESS_BUCKETS_S,
             registry=self.registry,
         )
@@ -131,58 +131,88 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; called by the registry."""
         yield self._collect_requests()
-        yield _make_gauge(
-            "forewarn_documents", "Current documents, one per enabled audience.", self._feed.enabled_count
-        )
+        text = "Current documents: one for each audience (VMs that see the same events) for which events are enabled."
+        yield _make_gauge("forewarn_documents", text, self._feed.enabled_count)
         yield _make_counter("forewarn_documents_published", "Documents published.", self._feed.documents_published)
         yield _make_gauge("forewarn_connections", "Open connections of VMs.", self._connections())
         fleet = self._sources
-        yield _make_gauge("forewarn_leader", "Whether this replica is the leader.", fleet.is_leader())
-        yield _make_gauge("forewarn_clock_skew_seconds", "Lead of this clock over the database's.", fleet.skew_s())
-        text = "Size of the clock jump that holds due work until an operator confirms it; 0 without one."
+        yield _make_gauge("forewarn_leader", "1 if this replica is the leader, else 0.", fleet.is_leader())
+        text = "Seconds by which this replica's clock is ahead of the database's clock."
+        yield _make_gauge("forewarn_clock_skew_seconds", text, fleet.skew_s())
+        text = (
+            "Size of the unconfirmed clock jump; 0 if there is none. Until an operator confirms the jump, the service "
+            "starts nothing that is due."
+        )
         yield _make_gauge("forewarn_clock_jump_seconds", text, fleet.clock_jump_s())
-        yield _make_counter("forewarn_clock_jumps", "Clock steps larger than clock_jump_max.", fleet.clock_jumps())
+        yield _make_counter(
+            "forewarn_clock_jumps",
+            "Clock jumps: changes of the clock by more than the setting clock_jump_max.",
+            fleet.clock_jumps(),
+        )
         yield _make_gauge("forewarn_watches", "Host endpoints that watch this replica.", fleet.watches())
         yield _make_counter(
             "forewarn_metadata_process_restarts",
-            "Restarts of the metadata process after unexpected exits.",
+            "Restarts of the metadata process, which answers VMs, after unexpected exits.",
             fleet.endpoint_restarts(),
         )
-        yield _make_counter("forewarn_connections_refused", "Refused connections.", self._traffic.connections_refused)
         yield _make_counter(
-            "forewarn_unknown_callers", "Requests from unknown addresses.", self._traffic.unknown_callers
+            "forewarn_connections_refused", "Refused connections of VMs.", self._traffic.connections_refused
+        )
+        yield _make_counter(
+            "forewarn_unknown_callers",
+            "Requests from addresses that are not in the inventory.",
+            self._traffic.unknown_callers,
         )
         over = sorted(self._traffic.over_limit.items())
         yield _make_counters(
-            "forewarn_over_limit", "Requests and connections of VMs over a limit, by setting.", "limit", over
+            "forewarn_over_limit",
+            "Requests and connections of VMs over a limit, by the setting that defines the limit.",
+            "limit",
+            over,
         )
         limited = sorted(fleet.limited().items())
-        yield _make_counters("forewarn_limited", "Times a limit of the control address was exceeded.", "limit", limited)
+        yield _make_counters(
+            "forewarn_limited",
+            "How often a limit of the control address was exceeded, by limit.",
+            "limit",
+            limited,
+        )
         control = fleet.control_connections().items()
         yield _make_gauges(
-            "forewarn_control_connections", "Open connections to the control address, by caller.", "caller", control
+            "forewarn_control_connections",
+            "Open connections to the control address, by caller: known by a token, or unknown.",
+            "caller",
+            control,
         )
         # Exported with 0 before the first one: `rate` would not see a series that begins with 1.
         approvers = sorted({"vm", "operator", "policy"} | self._approvals.keys())
         approvals = [(who, self._approvals.get(who, 0)) for who in approvers]
-        yield _make_counters("forewarn_approvals", "Effective approvals, by kind of approver.", "by", approvals)
+        yield _make_counters("forewarn_approvals", "Approvals that took effect, by kind of approver.", "by", approvals)
         entries = [(kind.value, count) for kind, count in self._entries.items()]
         yield _make_counters("forewarn_audit_log_entries", "Audit log entries, by kind.", "kind", entries)
         yield _make_counters(
-            "forewarn_history_forgotten", "Deleted maintenances and audit log entries.", "what", self._forgotten.items()
+            "forewarn_history_forgotten",
+            "Deleted maintenances and audit log entries, by kind of object.",
+            "what",
+            self._forgotten.items(),
         )
         states = [(state.value, count) for state, count in self.counts.items()]
         yield _make_gauges("forewarn_maintenances", "Stored maintenances, by state.", "state", states)
         yield from self._collect_notifications()
 
     def _collect_notifications(self) -> Iterator[Metric]:
-        states = Counter(_classify_subscription(each) for each in self.subscriptions)
+        states = Counter("given-up" if each.is_given_up else each.state.value for each in self.subscriptions)
         by_state = [(state, states[state]) for state in ("active", "paused", "given-up")]
         yield _make_gauges("forewarn_subscriptions", "Subscriptions, by state.", "state", by_state)
         letters = [(each.name, self.deliveries.get((each.id, DeliveryState.DEAD), 0)) for each in self.subscriptions]
-        yield _make_gauges("forewarn_dead_letters", "Stored dead deliveries.", "subscription", letters)
+        yield _make_gauges(
+            "forewarn_dead_letters",
+            "Stored notifications that were given up, by subscription.",
+            "subscription",
+            letters,
+        )
         tries = CounterMetricFamily(
-            "forewarn_deliveries", "Delivery attempts, by outcome.", labels=["subscription", "outcome"]
+            "forewarn_deliveries", "Delivery attempts, by subscription and outcome.", labels=["subscription", "outcome"]
         )
         counts = dict(self._sources.deliveries())
         # Also names that only the counts have, those of subscriptions deleted a moment ago.
@@ -191,7 +221,7 @@ class Metrics(Collector):
             for outcome in ("delivered", "failed", "dead"):
                 tries.add_metric([name, outcome], counts.get((name, outcome), 0))
         yield tries
-        text = "Age of the oldest undelivered notification of each subscription; reported by the leader."
+        text = "Age of the oldest undelivered notification, by subscription. Only the leader reports this metric."
         ages = sorted(self._sources.undelivered_s().items())
         yield _make_gauges("forewarn_undelivered_age_seconds", text, "subscription", ages)
 
@@ -213,10 +243,6 @@ class Metrics(Collector):
         for (name, method, status), count in sorted(counts.items()):
             metric.add_metric([name, method, str(status)], count)
         return metric
-
-
-def _classify_subscription(subscription: Subscription) -> str:
-    return "given-up" if subscription.is_given_up else subscription.state.value
 
 
 def _make_gauge(name: str, text: str, value: float) -> Metric:

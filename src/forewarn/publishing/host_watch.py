@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property
 
 from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance.decision import AudienceDocument
@@ -26,18 +28,13 @@ Declared = tuple[tuple[VirtualMachine, ...], tuple[Scope, ...]]
 class DocumentChange:
     """A changed document and its line in the stream, encoded once for all watchers."""
 
-    __slots__ = ("_line", "document")
-
     def __init__(self, document: AudienceDocument) -> None:
         self.document = document
-        self._line = b""
 
-    @property
+    @cached_property
     def encoded_line(self) -> bytes:
         """Encoded line for the stream to hosts."""
-        if not self._line:
-            self._line = encode_document_line(self.document)
-        return self._line
+        return encode_document_line(self.document)
 
 
 class HostWatch:
@@ -49,7 +46,7 @@ class HostWatch:
         declared: VMs of the host, with their scopes.
     """
 
-    __slots__ = ("_is_woken", "_must_restart", "_waiter", "_waiting", "audiences", "declared", "host")
+    __slots__ = ("_must_restart", "_waiting", "_woken", "audiences", "declared", "host")
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -57,8 +54,8 @@ class HostWatch:
         self.declared: Declared = ((), ())
         self._waiting: dict[str, DocumentChange] = {}
         self._must_restart = True
-        self._is_woken = True
-        self._waiter: asyncio.Future[None] | None = None
+        self._woken = asyncio.Event()
+        self._woken.set()
 
     def queue_change(self, change: DocumentChange) -> None:
         """Queue a changed document, in the place of an older one of its audience."""
@@ -73,41 +70,28 @@ class HostWatch:
 
     def wake(self) -> None:
         """Wake the watcher to take its changes."""
-        self._is_woken = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._woken.set()
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait until woken or timed out; return True if woken.
 
-        Uses a future and a timer instead of a task, since thousands wait at a time.
+        Uses a timer instead of a task, since thousands wait at a time.
         """
         # A wake since the changes were last taken is remembered, so that no change is lost between two waits.
-        if not self._is_woken:
-            loop = asyncio.get_running_loop()
-            self._waiter = loop.create_future()
-            timer = loop.call_later(timeout_s, _wake_waiter, self._waiter)
-            try:
-                await self._waiter
-            finally:
-                timer.cancel()
-                self._waiter = None
-        return self._is_woken
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._woken.wait()
+        return self._woken.is_set()
 
     def take_changes(self) -> list[DocumentChange] | None:
         """Take the queued changes; None if the watcher must start over with the full state."""
-        self._is_woken = False
+        self._woken.clear()
         changes, self._waiting = list(self._waiting.values()), {}
         if self._must_restart:
             # The state is built after this, so it contains the changes that are dropped here.
             self._must_restart = False
             return None
         return changes
-
-
-def _wake_waiter(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 class HostWatches:
@@ -151,12 +135,10 @@ class HostWatches:
             LimitExceeded: There are too many watches already.
         """
         if host not in self._identity.hosts:
-            msg = f"host {host!r} does not exist: see 'forewarn host list'"
-            raise NotFound(msg, host=host)
+            raise NotFound(f"host {host!r} does not exist: see 'forewarn host list'", host=host)
         # Each watch holds a connection and a queue for as long as the host likes.
         if len(self._watches) >= self._watches_max:
-            msg = f"{len(self._watches)} endpoints watch already (watches_max)"
-            raise LimitExceeded(msg)
+            raise LimitExceeded(f"{len(self._watches)} endpoints watch already (watches_max)")
         watch = HostWatch(host)
         self._watches.add(watch)
         self._add_watch(watch, self._read_declared(host))

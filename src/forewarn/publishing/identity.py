@@ -11,13 +11,30 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
+from weakref import WeakValueDictionary
 
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Scope, VirtualMachine, audience_key
 from forewarn.errors import NotFound
 from forewarn.publishing.feed import Channel, Feed
 
-__all__ = ["Caller", "Identity", "InventoryDelta", "InventoryIndex", "InventoryRevision"]
+__all__ = ["Caller", "CallerUsage", "Identity", "InventoryDelta", "InventoryIndex", "InventoryRevision"]
+
+
+class CallerUsage:
+    """What a VM uses of its limits.
+
+    Attributes:
+        connections: Number of open connections.
+        window_s, window_requests: Current second and the requests in it, for the rate limit (R9).
+    """
+
+    __slots__ = ("__weakref__", "connections", "window_requests", "window_s")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.window_s = 0
+        self.window_requests = 0
 
 
 class Caller:
@@ -28,20 +45,17 @@ class Caller:
         scope: Its scope; None for a standalone VM.
         channel: Channel of its audience.
         is_current: False once the inventory changed; a connection that holds this object must resolve its caller again.
-        connections: Number of open connections.
-        window_s, window_requests: Current second and the requests in it, for the rate limit (R9).
+        usage: What the VM uses of its limits, also over connections that were opened before the inventory changed.
     """
 
-    __slots__ = ("channel", "connections", "is_current", "scope", "vm", "window_requests", "window_s")
+    __slots__ = ("channel", "is_current", "scope", "usage", "vm")
 
-    def __init__(self, vm: VirtualMachine, scope: Scope | None, channel: Channel) -> None:
+    def __init__(self, vm: VirtualMachine, scope: Scope | None, channel: Channel, usage: CallerUsage) -> None:
         self.vm = vm
         self.scope = scope
         self.channel = channel
+        self.usage = usage
         self.is_current = True
-        self.connections = 0
-        self.window_s = 0
-        self.window_requests = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +130,9 @@ class Identity:
         self._name_by_address: dict[str, str] = {}
         self._only_vm_name: str | None = None
         self._callers: dict[str, Caller] = {}
+        # Connections of a retired caller stay open until their next request, so they still count for their VM. They
+        # alone keep its usage alive.
+        self._retired_usages: WeakValueDictionary[str, CallerUsage] = WeakValueDictionary()
         self._vms_by_host: dict[str, list[VirtualMachine]] = {}
         self.hosts: frozenset[str] = frozenset()
         self.is_known = True
@@ -128,9 +145,8 @@ class Identity:
             inventory: Inventory; or its index, built on another thread for a large one.
         """
         index = inventory if isinstance(inventory, InventoryIndex) else InventoryIndex.of(inventory)
-        for caller in self._callers.values():
-            _retire_caller(caller)
-        self._callers = {}
+        for name in list(self._callers):
+            self._retire_caller(name)
         self._scopes, self._vms, self._name_by_address = index.scopes, index.vms, index.name_by_address
         self._vms_by_host, self.hosts = index.vms_by_host, index.hosts
         self._only_vm_name = self._find_only_vm()
@@ -170,7 +186,13 @@ class Identity:
             stale = list(names & self._callers.keys())
         self._only_vm_name = only
         for name in stale:
-            _retire_caller(self._callers.pop(name))
+            self._retire_caller(name)
+
+    def _retire_caller(self, name: str) -> None:
+        caller = self._callers.pop(name)
+        caller.is_current = False
+        caller.channel = _NOTHING
+        self._retired_usages[name] = caller.usage
 
     def replace_hosts(self, hosts: Mapping[str, Sequence[VirtualMachine]]) -> None:
         """Replace the VMs of these hosts; those of other hosts stay."""
@@ -249,8 +271,7 @@ class Identity:
         """
         vm = self._vms.get(name)
         if vm is None:
-            msg = f"vm {name!r} does not exist: see 'forewarn vm list'"
-            raise NotFound(msg, vm=name)
+            raise NotFound(f"vm {name!r} does not exist: see 'forewarn vm list'", vm=name)
         return audience_key(vm, self._scopes.get(vm.scope) if vm.scope is not None else None)
 
     def find_declared(self, name: str) -> tuple[VirtualMachine, Scope | None] | None:
@@ -284,13 +305,9 @@ class Identity:
         # Only declared VMs get an entry, so strangers cannot fill the table.
         if caller is None and vm is not None:
             scope = self._scopes.get(vm.scope) if vm.scope is not None else None
-            caller = self._callers[name] = Caller(vm, scope, self.feed.channel(audience_key(vm, scope)))
+            usage = self._retired_usages.pop(name, None) or CallerUsage()
+            caller = self._callers[name] = Caller(vm, scope, self.feed.channel(audience_key(vm, scope)), usage)
         return caller
-
-
-def _retire_caller(caller: Caller) -> None:
-    caller.is_current = False
-    caller.channel = _NOTHING
 
 
 class InventoryRevision:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import structlog
@@ -35,48 +36,35 @@ _STORE_RETRY_S = 1.0
 _STEPS_MAX = 1_000_000
 # Calls that may wait for a slot, as a multiple of `calls_max`, before no more work is read.
 _CALLS_WAITING = 10
+# Interval at which the times of the audiences' last requests are stored.
+_REMEMBER_EVERY = timedelta(minutes=1)
+# Interval between deletions of old history.
+_PRUNE_EVERY = timedelta(hours=1)
 
 
+@dataclass(slots=True, kw_only=True)
 class SchedulerSettings:
     """Limits and intervals of the scheduler.
 
-    Args:
+    Attributes:
         batch_max: Maximum number of maintenances in one transaction.
         calls_max: Maximum number of concurrent actuator calls.
         call_timeout: Time limit for one actuator call.
         retry: Retry policy for failed calls.
-        remember_every: Interval at which the times of the audiences' last requests are stored.
-        prune_every: Interval between deletions of old history.
         history: Retention of ended maintenances and of audit log entries other than audit entries.
-        audit: Retention of audit entries in the audit log; never shorter than `history`.
+        audit: Retention of audit entries in the audit log, if longer than `history`.
         entries_max: Maximum number of other entries in the audit log.
         outcomes: Retention of idempotency keys.
     """
 
-    def __init__(  # noqa: PLR0913 - settings, each with its default
-        self,
-        *,
-        batch_max: int = 500,
-        calls_max: int = 64,
-        call_timeout: timedelta = timedelta(minutes=1),
-        retry: RetryPolicy | None = None,
-        remember_every: timedelta = timedelta(minutes=1),
-        prune_every: timedelta = timedelta(hours=1),
-        history: timedelta = timedelta(days=90),
-        audit: timedelta = timedelta(days=366),
-        entries_max: int = 10_000_000,
-        outcomes: timedelta = timedelta(hours=24),
-    ) -> None:
-        self.batch_max = batch_max
-        self.calls_max = calls_max
-        self.call_timeout = call_timeout
-        self.retry = retry or RetryPolicy()
-        self.remember_every = remember_every
-        self.prune_every = prune_every
-        self.history = history
-        self.audit = max(audit, history)
-        self.entries_max = entries_max
-        self.outcomes = outcomes
+    batch_max: int = 500
+    calls_max: int = 64
+    call_timeout: timedelta = timedelta(minutes=1)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    history: timedelta = timedelta(days=90)
+    audit: timedelta = timedelta(days=366)
+    entries_max: int = 10_000_000
+    outcomes: timedelta = timedelta(hours=24)
 
 
 class Scheduler:
@@ -113,7 +101,7 @@ class Scheduler:
         # `advance_clock` runs in another task than the loop, and both carry out deadlines.
         self._lock = asyncio.Lock()
         self._housekeeping_at = clock.now()
-        self._prune_at = clock.now() + self._settings.prune_every
+        self._prune_at = clock.now() + _PRUNE_EVERY
         self._has_lead = False
         self._pruning: asyncio.Task[None] | None = None
         engine.listeners.append(self.handle_changes)
@@ -211,11 +199,9 @@ class Scheduler:
         """
         clock = self._clock
         if not isinstance(clock, VirtualClock):
-            msg = "the clock is real: start the service with --clock virtual to advance it"
-            raise InvalidRequest(msg)
+            raise InvalidRequest("the clock is real: start the service with --clock virtual to advance it")
         if by < timedelta(0):
-            msg = "the clock cannot be advanced by a negative span"
-            raise InvalidRequest(msg)
+            raise InvalidRequest("the clock cannot be advanced by a negative span")
         async with self._lock:
             target = clock.now() + by
             if self._engine.rollouts.may_be_active:
@@ -339,12 +325,12 @@ class Scheduler:
         now = self._clock.now()
         if now < self._housekeeping_at:
             return
-        self._housekeeping_at = now + self._settings.remember_every
+        self._housekeeping_at = now + _REMEMBER_EVERY
         # On every replica, since each knows only the requests that it has answered.
         await self._engine.authority.store_last_polls()
         if not self._engine.leadership.is_held or now < self._prune_at:
             return
-        self._prune_at = now + self._settings.prune_every
+        self._prune_at = now + _PRUNE_EVERY
         if self._clock.is_virtual:
             await self._prune_history()
         elif self._pruning is None or self._pruning.done():
@@ -353,8 +339,9 @@ class Scheduler:
 
     async def _prune_history(self) -> None:
         pace = self._settings
+        audit = max(pace.audit, pace.history)
         try:
-            await self._engine.retention.prune_history(pace.history, pace.outcomes, pace.entries_max, pace.audit)
+            await self._engine.retention.prune_history(pace.history, pace.outcomes, pace.entries_max, audit)
         except ForewarnError as error:
             _log.warning("cannot prune the history; retrying later", error=error.message)
         except Exception:  # noqa: BLE001 - a bug here must not go unseen; the log has the trace

@@ -23,7 +23,8 @@ from forewarn.core.subscription import DeliveryBackoff
 from forewarn.endpoint import MetadataApp, MetadataServer
 from forewarn.endpoint.authority import Authority
 from forewarn.endpoint.fault_registry import FaultRegistry
-from forewarn.endpoint.parent import MetadataProcess, ProcessSettings
+from forewarn.endpoint.messages import ProcessSettings
+from forewarn.endpoint.parent import MetadataProcess
 from forewarn.endpoint.request_journal import RequestJournal
 from forewarn.endpoint.traffic import EndpointLimits, Traffic
 from forewarn.engine.clock_guard import ClockGuard
@@ -41,7 +42,7 @@ from forewarn.scheduling.scheduler import Scheduler, SchedulerSettings
 from forewarn.server.traced_authority import TracedAuthority
 from forewarn.store.contract import Store
 from forewarn.util.fair_share import QueueLimits
-from forewarn.util.ids import RandomIds
+from forewarn.util.ids import make_random_id
 from forewarn.util.tasks import cancel_tasks
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Backend:
             feed=self.feed,
             identity=self.identity,
             rules=settings.rules,
-            new_id=new_id or RandomIds(),
+            new_id=new_id or make_random_id,
             write=write,
             read=read,
             read_long=read_long,

@@ -301,8 +301,7 @@ class Service:
                 await asyncio.sleep(0.005)
             if control_task.done():
                 await control_task
-                msg = "the control API did not start"
-                raise ServerError(msg)
+                raise ServerError("the control API did not start")
             yield self
 
     def _make_listener_limits(self) -> ListenerLimits:
@@ -358,8 +357,7 @@ class Service:
     def _check_callers(self) -> None:
         name = self.settings.any_caller_is
         if name and self.identity.find_caller(name) is None:
-            msg = f"any_caller_is: vm {name!r} is not declared in the inventory"
-            raise ConfigError(msg, setting="any_caller_is")
+            raise ConfigError(f"any_caller_is: vm {name!r} is not declared in the inventory", setting="any_caller_is")
 
     async def _check_ready(self) -> None:
         """Check that the store takes changes and that VMs are shown the newest documents.
@@ -451,8 +449,7 @@ def _make_issuer(settings: Settings) -> Issuer | None:
     if settings.oidc is None:
         return None
     if settings.clock == "virtual":
-        msg = "oidc needs a real clock: tokens expire by the issuer's time"
-        raise ConfigError(msg, setting="oidc")
+        raise ConfigError("oidc needs a real clock: tokens expire by the issuer's time", setting="oidc")
     return Issuer(settings.oidc)
 
 
@@ -484,8 +481,7 @@ def _read_inventory(path: Path | None) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError as error:
-        msg = f"cannot read the inventory {path}: {error.strerror}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"cannot read the inventory {path}: {error.strerror}") from error
 
 
 def _check_exposure(settings: Settings, host: str) -> None:
@@ -495,12 +491,10 @@ def _check_exposure(settings: Settings, host: str) -> None:
         ConfigError: TLS is missing, or only one of certificate and key is given.
     """
     if (settings.tls_certificate is None) != (settings.tls_key is None):
-        msg = "TLS needs both --tls-certificate and --tls-key"
-        raise ConfigError(msg)
+        raise ConfigError("TLS needs both --tls-certificate and --tls-key")
     if is_loopback(host) or settings.tls_certificate is not None or settings.insecure:
         return
-    msg = f"the control API on {host} needs TLS: give --tls-certificate and --tls-key, or use --insecure"
-    raise ConfigError(msg)
+    raise ConfigError(f"the control API on {host} needs TLS: give --tls-certificate and --tls-key, or use --insecure")
 
 
 # Running

@@ -19,5 +19,4 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has of 
         from forewarn.store.sql import SqlStore  # noqa: PLC0415 - see above
 
         return SqlStore
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

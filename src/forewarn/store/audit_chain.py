@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,10 +17,11 @@ from forewarn.store.rows import split_into_pieces
 
 __all__ = [
     "HEADS",
-    "ChainHeads",
+    "encode_heads",
     "find_nth_newest_event_at",
     "forget_audit",
     "forget_events",
+    "parse_heads",
     "read_link_page",
 ]
 
@@ -28,27 +29,15 @@ HEADS = "audit_log_heads"
 """Key in `meta` of the heads of both chains."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ChainHeads:
-    """Last entries of both chains.
+def parse_heads(text: str | None) -> dict[Chain, ChainHead]:
+    """Parse the stored heads of both chains; None: there are none yet."""
+    content = {} if text is None else json.loads(text)
+    return {chain: ChainHead() if text is None else ChainHead.parse(content[chain]) for chain in Chain}
 
-    Attributes:
-        by_chain: Head of each chain.
-    """
 
-    by_chain: dict[Chain, ChainHead] = field(default_factory=lambda: {chain: ChainHead() for chain in Chain})
-
-    @classmethod
-    def parse(cls, text: str | None) -> ChainHeads:
-        """Parse stored heads; None: there are none yet."""
-        if text is None:
-            return cls()
-        content = json.loads(text)
-        return cls(by_chain={chain: ChainHead.parse(content[chain]) for chain in Chain})
-
-    def encode(self) -> str:
-        """Return the text to store."""
-        return json.dumps({chain.value: str(self.by_chain[chain]) for chain in Chain})
+def encode_heads(heads: Mapping[Chain, ChainHead]) -> str:
+    """Return the heads of both chains as the text to store."""
+    return json.dumps({chain.value: str(heads[chain]) for chain in Chain})
 
 
 # Reading
@@ -59,21 +48,16 @@ def read_link_page(connection: sa.Connection, after: int | None, limit: int) -> 
     # One more of each than requested: a link left over after merging shows that there is a next page.
     links = sorted(
         [*_read_kept_links(connection, after, limit + 1), *_read_forgotten_links(connection, after, limit + 1)],
-        key=_get_sequence,
+        key=attrgetter("sequence"),
     )
     meta = sa.select(t.meta.c.value).where(t.meta.c.key == HEADS)
-    heads = ChainHeads.parse(connection.execute(meta).scalar())
     oldest = connection.execute(sa.select(sa.func.min(t.audit_log.c.sequence)).where(t.IS_AUDIT)).scalar()
     return ChainPage(
         links=tuple(links[:limit]),
-        heads=heads.by_chain,
+        heads=parse_heads(connection.execute(meta).scalar()),
         oldest={} if oldest is None else {Chain.AUDIT: oldest},
         next=links[limit - 1].sequence if len(links) > limit else None,
     )
-
-
-def _get_sequence(each: ChainLink) -> int:
-    return each.sequence
 
 
 def _read_kept_links(connection: sa.Connection, after: int | None, limit: int) -> Iterator[ChainLink]:

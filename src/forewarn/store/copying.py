@@ -160,8 +160,7 @@ def _check_different_files(source: WholeDatabase, target: WholeDatabase) -> None
     if source.path is None or target.path is None:
         return
     if source.path == target.path or (target.path.exists() and source.path.samefile(target.path)):
-        msg = f"source and target are the same database, {target.name}: choose another target"
-        raise ConfigError(msg)
+        raise ConfigError(f"source and target are the same database, {target.name}: choose another target")
 
 
 @contextmanager
@@ -181,12 +180,10 @@ def _check_empty(connection: sa.Connection, name: str) -> None:
     found = set(sa.inspect(connection).get_table_names())
     others = found - t.metadata.tables.keys() - {VERSION_TABLE.name}
     if others:
-        msg = f"database {name} is not empty: it has a table {min(others)}; copy to a new database"
-        raise Conflict(msg)
+        raise Conflict(f"database {name} is not empty: it has a table {min(others)}; copy to a new database")
     for table in t.metadata.sorted_tables:
         if table.name in found and connection.execute(_select_content(table, sa.literal(1)).limit(1)).first():
-            msg = f"database {name} is not empty: table {table.name} has rows; copy to a new database"
-            raise Conflict(msg)
+            raise Conflict(f"database {name} is not empty: table {table.name} has rows; copy to a new database")
 
 
 def _select_content(table: sa.Table, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:

@@ -8,13 +8,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from forewarn.store import tables as t
-from forewarn.store.whole_database import (
-    RecordedLease,
-    WholeDatabase,
-    parse_database_url,
-    read_leases,
-    read_schema_revision,
-)
+from forewarn.store.lease import Lease
+from forewarn.store.whole_database import WholeDatabase, parse_database_url, read_leases, read_schema_revision
 
 __all__ = ["DatabaseDescription", "describe_database"]
 
@@ -29,7 +24,8 @@ class DatabaseDescription:
         clock: ``real`` or ``virtual``; None before it is first served.
         counter: Number of the last change; 0 if there was none.
         size_bytes: Size on the disk of its server, indexes included.
-        leases: Leases of the replicas that carry out what is due; empty for SQLite, which only one process can use.
+        leases: Leases of the replicas that carry out what is due, by name; empty for SQLite, which only one process can
+            use.
         rows: Number of rows of each table; tables that an older schema lacks are left out.
     """
 
@@ -38,7 +34,7 @@ class DatabaseDescription:
     clock: str | None
     counter: int
     size_bytes: int
-    leases: tuple[RecordedLease, ...]
+    leases: dict[str, Lease]
     rows: dict[str, int]
 
 
@@ -64,7 +60,7 @@ def describe_database(url: str) -> DatabaseDescription:
             clock=meta.get("clock"),
             counter=int(meta.get("sequence") or 0),
             size_bytes=_measure_size_bytes(database, connection),
-            leases=tuple(read_leases(connection)) if database.path is None else (),
+            leases=read_leases(connection) if database.path is None else {},
             rows=rows,
         )
 

@@ -17,17 +17,18 @@ from forewarn.core.access import TENANT_ACTOR_PREFIX, Ownership, Token
 from forewarn.core.audit_chain import Chain, ChainLink, ChainPage
 from forewarn.core.maintenance.alert_schedule import AlertCheck
 from forewarn.core.model import (
+    ACTIVE_STATES,
     Audience,
     AuditEntry,
     Event,
     Host,
     Maintenance,
     MaintenanceState,
+    Scope,
     VirtualMachine,
 )
 from forewarn.core.selection import EVERYTHING, Selection, matches_entry, matches_maintenance
 from forewarn.core.subscription import Delivery, DeliveryState
-from forewarn.store.memory_ownership import is_entry_owned, is_maintenance_owned, is_vm_owned
 from forewarn.store.memory_tables import ALL, Table, Tables
 from forewarn.store.reader import IdempotencyRecord, Page, Reader, StoredRollout
 
@@ -78,14 +79,14 @@ class MemoryReader(Reader):
                 self._tables.vms_by_name.get_group(ALL) if host is None else self._tables.vms_by_host.get_group(host)
             )
             found = [rows[key] for (key,) in index]
-        return [vm for vm in found if owned is None or is_vm_owned(self._tables, owned, vm)]
+        return [vm for vm in found if owned is None or _is_vm_owned(self._tables, owned, vm)]
 
     def get_vm_page(self, after: str | None, limit: int, owned: Ownership | None = None) -> list[VirtualMachine]:
         rows, index = self._tables.vms.rows, self._tables.vms_by_name.get_group(ALL)
         if owned is None:
             return [rows[name] for (name,) in _slice_page(index, after, limit)]
         found = (rows[name] for (name,) in _slice_page(index, after, len(index)))
-        return list(islice((vm for vm in found if is_vm_owned(self._tables, owned, vm)), limit))
+        return list(islice((vm for vm in found if _is_vm_owned(self._tables, owned, vm)), limit))
 
     def get_host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
         page = _slice_page(self._tables.hosts_by_name.get_group(ALL), after, limit)
@@ -106,6 +107,17 @@ class MemoryReader(Reader):
 
     def _find_vms_on(self, hosts: Iterable[str]) -> list[VirtualMachine]:
         return [vm for host in sorted(set(hosts)) for vm in self.list_vms(host=host)]
+
+    def _find_holders(self, vms: Iterable[str], scopes: Iterable[str]) -> set[str]:
+        get_ids = self._tables.holders.get_ids
+        return {
+            i for kind, names in (("vm", vms), ("scope", scopes)) for name in set(names) for i in get_ids(kind, name)
+        }
+
+    def _list_active_hosts(self) -> dict[str, tuple[str, ...]]:
+        rows, index = self._tables.maintenances.rows, self._tables.maintenances_by_state
+        active = (rows[key] for state in ACTIVE_STATES for _, key in index.get_group(state))
+        return {m.id: m.hosts for m in active if m.hosts}
 
     def _list_enabled_audiences(self) -> list[Audience]:
         return [audience for audience in self._tables.audiences.rows.values() if audience.enabled_at is not None]
@@ -135,7 +147,7 @@ class MemoryReader(Reader):
         newest = merge(*(_iter_backwards(group, before) for group in groups), reverse=True)
         all_of_them = (self._tables.maintenances.rows[key] for _, key in newest)
         taken = (
-            m for m in all_of_them if self._is_selected(selection, m) and is_maintenance_owned(owned, selection, m)
+            m for m in all_of_them if self._is_selected(selection, m) and _is_maintenance_owned(owned, selection, m)
         )
         found = list(islice(taken, limit + 1))
         return Page(found[:limit], found[limit - 1].sequence if len(found) > limit else None)
@@ -157,7 +169,7 @@ class MemoryReader(Reader):
         found = [
             (m.ended_at, m.sequence, m)
             for m in self._tables.maintenances.rows.values()
-            if m.ended_at is not None and m.ended_at >= moment and is_maintenance_owned(owned, EVERYTHING, m)
+            if m.ended_at is not None and m.ended_at >= moment and _is_maintenance_owned(owned, EVERYTHING, m)
         ]
         return [m for _, _, m in nlargest(limit, found, key=itemgetter(0, 1))]
 
@@ -201,7 +213,7 @@ class MemoryReader(Reader):
         rows, maintenances = self._tables.audit_log.rows, self._tables.maintenances.rows
         for number in numbers:
             entry = rows[number][1]
-            if owned is not None and not is_entry_owned(self._tables, owned, entry, selection):
+            if owned is not None and not _is_entry_owned(self._tables, owned, entry, selection):
                 continue
             if selection == EVERYTHING or matches_entry(selection, entry, maintenances.get(entry.maintenance_id)):
                 yield replace(entry, sequence=number)
@@ -257,25 +269,15 @@ class MemoryReader(Reader):
 
     def list_due(self, now: datetime, limit: int, *, only_started: bool = False) -> list[Maintenance]:
         rows = self._tables.maintenances.rows
-        if only_started:
-            found = (rows[key] for at, _, key in self._tables.maintenances_by_due_at.get_group(ALL) if at <= now)
-            return list(islice(filter(_is_started, found), limit))
-        return [
-            rows[place[-1]] for place in _take_until(self._tables.maintenances_by_due_at.get_group(ALL), now, limit)
-        ]
+        due = (rows[key] for _, _, key in _take_until(self._tables.maintenances_by_due_at.get_group(ALL), now))
+        return list(islice(filter(_is_started, due) if only_started else due, limit))
 
     def list_inactive(self, before: datetime, limit: int) -> list[Audience]:
-        rows = self._tables.audiences.rows
-        return [
-            rows[place[-1]]
-            for place in _take_until(self._tables.audiences_by_active_until.get_group(ALL), before, limit)
-        ]
+        rows, silent = self._tables.audiences.rows, self._tables.audiences_by_active_until.get_group(ALL)
+        return [rows[key] for _, key in islice(_take_until(silent, before), limit)]
 
     def get_token_by_digest(self, digest: str) -> Token | None:
         return next((token for token in self._tables.tokens.rows.values() if token.digest == digest), None)
-
-    def get_token(self, token_id: str) -> Token | None:
-        return self._tables.tokens.rows.get(token_id)
 
     def list_tokens(self, host: str | None = None) -> list[Token]:
         found = [token for token in self._tables.tokens.rows.values() if token.host == host]
@@ -285,9 +287,6 @@ class MemoryReader(Reader):
         found = [each for each in self._tables.rollouts.rows.values() if is_ended in {None, each.is_ended}]
         found.sort(key=attrgetter("id"))
         return sorted(found, key=attrgetter("created_at"), reverse=True)[:limit]
-
-    def is_revoked(self, nonce: str) -> bool:
-        return nonce in self._tables.revocations.rows
 
     def get_idempotency_record(self, key: str) -> IdempotencyRecord | None:
         found = self._tables.idempotency_records.rows.get(key)
@@ -299,7 +298,7 @@ class MemoryReader(Reader):
         return next((at for at, _ in self._tables.alert_checks_by_at.get_group(ALL)), None)
 
     def list_due_alert_checks(self, now: datetime, limit: int) -> list[AlertCheck]:
-        due = takewhile(lambda place: place[0] <= now, self._tables.alert_checks_by_at.get_group(ALL))
+        due = _take_until(self._tables.alert_checks_by_at.get_group(ALL), now)
         return [self._tables.alert_checks.rows[key] for _, key in islice(due, limit)]
 
     def list_deliveries(
@@ -333,6 +332,29 @@ def _iter_backwards(index: Sequence[tuple[Any, ...]], before: int | None) -> Ite
     return (index[position] for position in range(end - 1, -1, -1))
 
 
-def _take_until(index: Sequence[tuple[Any, ...]], moment: datetime, limit: int) -> Iterator[tuple[Any, ...]]:
-    """Return at most `limit` places whose moment has come."""
-    return islice(takewhile(lambda place: place[0] <= moment, index), limit)
+def _take_until(index: Sequence[tuple[Any, ...]], moment: datetime) -> Iterator[tuple[Any, ...]]:
+    """Return the places whose moment has come."""
+    return takewhile(lambda place: place[0] <= moment, index)
+
+
+# Ownership by a tenant: the same rules as the queries in `forewarn.store.ownership`.
+
+
+def _is_vm_owned(tables: Tables, owned: Ownership, vm: VirtualMachine) -> bool:
+    """Return True if the VM belongs to the tenant."""
+    return owned.has_vm(vm, tables.scopes.rows.get(vm.scope or ""))
+
+
+def _is_maintenance_owned(owned: Ownership | None, selection: Selection, maintenance: Maintenance) -> bool:
+    """Return True if the maintenance claims a VM of the tenant at the selected place; always if `owned` is None."""
+    return owned is None or any(selection.matches_claim(claim) for claim in owned.select_claims(maintenance))
+
+
+def _is_entry_owned(tables: Tables, owned: Ownership, entry: AuditEntry, selection: Selection) -> bool:
+    """Return True if the audit log entry concerns the tenant."""
+
+    def find_vm(name: str) -> tuple[VirtualMachine, Scope | None] | None:
+        vm = tables.vms.rows.get(name)
+        return None if vm is None else (vm, tables.scopes.rows.get(vm.scope or ""))
+
+    return owned.has_entry(entry, tables.maintenances.rows.get(entry.maintenance_id or ""), find_vm, selection)

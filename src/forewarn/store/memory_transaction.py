@@ -63,12 +63,6 @@ class MemoryTransaction(MemoryReader, Transaction):
         index = self._tables.maintenances_by_state
         return [key for state in MaintenanceState if state in ACTIVE_STATES for _, key in index.get_group(state)]
 
-    def _find_holders(self, vms: Iterable[str], scopes: Iterable[str]) -> set[str]:
-        get_ids = self._tables.holders.get_ids
-        return {
-            i for kind, names in (("vm", vms), ("scope", scopes)) for name in set(names) for i in get_ids(kind, name)
-        }
-
     def _find_vms_with_policy(self, names: Iterable[str]) -> list[VirtualMachine]:
         found = find_by_key(self._tables.vms, names).values()
         return [vm for vm in found if vm.scope is not None or vm.policy != NO_POLICY]
@@ -153,7 +147,7 @@ class MemoryTransaction(MemoryReader, Transaction):
         other = self.get_token_by_digest(token.digest)
         if other is not None and other.id != token.id:
             self._tables.tokens.refuse_duplicate(token.id)
-        self._tables.tokens.put(token.id, token)
+        super().save_token(token)
 
     def save_subscription(self, subscription: Subscription) -> None:
         table = self._tables.subscriptions

@@ -46,8 +46,7 @@ def upgrade_schema(connection: sa.Connection) -> None:
     # Alembic would create our tables among those of another program.
     if foreign and ("meta" not in tables or revision is None):
         names = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")  # noqa: PLR2004 - enough to recognize it
-        msg = f"the database has tables of another program ({names}): use an empty database"
-        raise StoreCorrupt(msg)
+        raise StoreCorrupt(f"the database has tables of another program ({names}): use an empty database")
     from alembic import command  # noqa: PLC0415 - a fifth of a second to import, and needed once in a database's life
     from alembic.config import Config  # noqa: PLC0415 - see above
     from alembic.util import CommandError  # noqa: PLC0415 - see above

@@ -10,7 +10,7 @@ from forewarn.core.access import Ownership
 from forewarn.core.model import ScopeKind
 from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.store import tables as t
-from forewarn.store.selection_conditions import match_subquery
+from forewarn.store.selection_conditions import match_place, match_subquery
 
 __all__ = ["match_owned_entries", "match_owned_events", "match_owned_maintenances", "match_owned_vms"]
 
@@ -37,15 +37,10 @@ def _match_audience_of_claim(audience: sa.ColumnElement[str]) -> _Condition:
     return (audience == sa.literal("scope:") + t.claim.c.scope) | (audience == sa.literal("vm:") + t.claim.c.vm)
 
 
-def _match_place(selection: Selection) -> list[_Condition]:
-    """Return conditions on table `claim` for the selected place, which must be the tenant's as well."""
-    c, s = t.claim.c, selection
-    return [column == name for column, name in ((c.vm, s.vm), (c.scope, s.scope), (c.host, s.host)) if name is not None]
-
-
 def match_owned_maintenances(owned: Ownership, selection: Selection = EVERYTHING) -> _Condition:
     """Return the condition on table `maintenance`: it claims a VM of the tenant at the selected place."""
-    claimed = sa.select(t.claim.c.maintenance_id).where(_match_owned_claims(owned), *_match_place(selection))
+    # The same claim must be the tenant's and at that place.
+    claimed = sa.select(t.claim.c.maintenance_id).where(_match_owned_claims(owned), *match_place(selection))
     return t.maintenance.c.id.in_(claimed)
 
 
@@ -78,7 +73,7 @@ def match_owned_entries(
     c = t.audit_log.c
     is_whole = c.audience.is_(None) & c.event_id.is_(None) & (c.vm.is_(None) | (c.vm == t.claim.c.vm))
     of_claim = sa.and_(
-        _match_owned_claims(owned), _match_audience_of_claim(c.audience) | is_whole, *_match_place(selection)
+        _match_owned_claims(owned), _match_audience_of_claim(c.audience) | is_whole, *match_place(selection)
     )
     names = sa.select(t.vm.c.name).where(match_owned_vms(owned))
     keys = sa.select(sa.literal("vm:") + t.vm.c.name).where(match_owned_vms(owned))

@@ -6,10 +6,11 @@ is decided here. See `docs/adr/0036-one-decision-for-all-stores.md`.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +21,7 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance.alert_schedule import AlertCheck
 from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import (
+    ACTIVE_STATES,
     Audience,
     AuditEntry,
     Event,
@@ -31,9 +33,9 @@ from forewarn.core.model import (
 )
 from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.core.subscription import Delivery, DeliveryState, Subscription
-from forewarn.store.clock_jump import CLOCK_JUMP, decode_jump
 
 __all__ = [
+    "CLOCK_JUMP",
     "HOST_PREFIX",
     "INVENTORY",
     "INVENTORY_VERSION",
@@ -47,6 +49,8 @@ __all__ = [
 
 T = TypeVar("T")
 
+_PAGE = 10_000
+
 INVENTORY = ""
 """Key of the inventory among the audience keys in the change feed."""
 
@@ -55,6 +59,9 @@ HOST_PREFIX = "host:"
 
 INVENTORY_VERSION = "inventory_version"
 """Key in `meta` of the number that grows with each change of the inventory."""
+
+CLOCK_JUMP = "clock_jump"
+"""Key in `meta` of a jump of the clock; its row exists until an operator has confirmed the clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +126,7 @@ KEY_FIELDS: dict[type[Any], str] = {
     Scope: "name",
     StoredRollout: "id",
     Subscription: "id",
+    Token: "id",
     VirtualMachine: "name",
 }
 """Field with the key of each kind of value that is found by one key."""
@@ -149,22 +157,23 @@ class Reader(ABC):
         return self._get_meta("inventory")
 
     def get_inventory_around(
-        self, *, host: str, vms: Iterable[str], addresses: Iterable[str], scopes: Iterable[str]
+        self, hosts: Iterable[str], *, vms: Iterable[str], addresses: Iterable[str] = (), scopes: Iterable[str] = ()
     ) -> Inventory:
-        """Return what a declaration of one host can affect; the cost depends on that, not on the size of the inventory.
+        """Return a part of the inventory; the cost depends on that part, not on the size of the inventory.
 
         Args:
-            host: Name of the host; includes the host and its VMs.
+            hosts: Names of hosts; includes these hosts and their VMs.
             vms: Names of VMs on any host.
             addresses: Addresses of further VMs.
             scopes: Names of scopes, in addition to those of the VMs.
         """
+        hosts = set(hosts)
         names = {*vms, *self._find_vm_names(addresses)}
-        found = self._find_rows(VirtualMachine, names) | {vm.name: vm for vm in self.list_vms(host=host)}
+        found = self._find_rows(VirtualMachine, names) | {vm.name: vm for vm in self._find_vms_on(hosts)}
         named = {*scopes, *(vm.scope for vm in found.values() if vm.scope is not None)}
-        around = self.find_scopes(named)
+        around, declared = self.find_scopes(named), self.find_hosts(hosts)
         return Inventory(
-            hosts=tuple(self.find_hosts([host]).values()),
+            hosts=tuple(declared[name] for name in sorted(declared)),
             scopes=tuple(around[name] for name in sorted(around)),
             vms=tuple(found[name] for name in sorted(found)),
         )
@@ -257,6 +266,15 @@ class Reader(ABC):
             owned: Tenant whose maintenances to return; None: all.
         """
 
+    def list_active_maintenances(self) -> list[Maintenance]:
+        """Return all active maintenances, newest first."""
+        page = self.list_maintenances(states=tuple(ACTIVE_STATES), limit=_PAGE)
+        found = list(page.items)
+        while page.next is not None:
+            page = self.list_maintenances(states=tuple(ACTIVE_STATES), before=page.next, limit=_PAGE)
+            found += page.items
+        return found
+
     @abstractmethod
     def list_ended_since(self, moment: datetime, limit: int, owned: Ownership | None = None) -> list[Maintenance]:
         """Return the last maintenances that have ended since then, the last first."""
@@ -268,6 +286,15 @@ class Reader(ABC):
     def find_maintenances(self, ids: Iterable[str]) -> dict[str, Maintenance]:
         """Return those of the maintenances that exist, by id."""
         return self._find_rows(Maintenance, ids)
+
+    def find_active_maintenances(self, part: Inventory) -> list[Maintenance]:
+        """Return the active maintenances that hold a host, VM or scope of a part of the inventory, newest first."""
+        holders = self._find_holders([vm.name for vm in part.vms], [scope.name for scope in part.scopes])
+        # A host without VMs has no claims; so hosts are compared by what was requested.
+        names = {host.name for host in part.hosts}
+        of_hosts = {i for i, hosts in self._list_active_hosts().items() if not names.isdisjoint(hosts)}
+        found = self.find_maintenances(holders | of_hosts)
+        return sorted(found.values(), key=attrgetter("sequence"), reverse=True)
 
     @abstractmethod
     def find_events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
@@ -387,17 +414,17 @@ class Reader(ABC):
     def get_token_by_digest(self, digest: str) -> Token | None:
         """Return the token with that digest."""
 
-    @abstractmethod
     def get_token(self, token_id: str) -> Token | None:
         """Return the token with that id."""
+        return self._find_rows(Token, [token_id]).get(token_id)
 
     @abstractmethod
     def list_tokens(self, host: str | None = None) -> list[Token]:
         """Return the tokens of people, or those of a host, oldest first."""
 
-    @abstractmethod
     def is_revoked(self, nonce: str) -> bool:
         """Return True if the login link with this nonce was used, or the session with this nonce was logged out."""
+        return nonce in self._find_rows(Revocation, [nonce])
 
     def get_rollout(self, rollout_id: str) -> StoredRollout | None:
         """Return one rollout; None if there is none."""
@@ -417,7 +444,11 @@ class Reader(ABC):
 
     def get_clock_jump(self) -> ClockJump | None:
         """Return the clock jump that no operator has confirmed; None if there is none."""
-        return decode_jump(self._get_meta(CLOCK_JUMP))
+        text = self._get_meta(CLOCK_JUMP)
+        if text is None:
+            return None
+        said = json.loads(text)
+        return ClockJump(by=timedelta(seconds=said["by_s"]), at=datetime.fromisoformat(said["at"]))
 
     # Primitives
 
@@ -440,6 +471,14 @@ class Reader(ABC):
     @abstractmethod
     def _find_vms_on(self, hosts: Iterable[str]) -> list[VirtualMachine]:
         """Return the VMs on these hosts, in any order."""
+
+    @abstractmethod
+    def _find_holders(self, vms: Iterable[str], scopes: Iterable[str]) -> set[str]:
+        """Return the ids of the active maintenances that hold one of those VMs or scopes."""
+
+    @abstractmethod
+    def _list_active_hosts(self) -> dict[str, tuple[str, ...]]:
+        """Return the hosts that each active maintenance of hosts was requested for, by its id."""
 
     @abstractmethod
     def _list_enabled_audiences(self) -> list[Audience]:

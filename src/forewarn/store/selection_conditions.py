@@ -17,6 +17,7 @@ __all__ = [
     "build_entry_conditions",
     "build_maintenance_conditions",
     "find_sequence_range",
+    "match_place",
     "match_subquery",
 ]
 
@@ -119,9 +120,13 @@ def _build_maintenance_kind_conditions(selection: Selection) -> list[Term]:
 
 def _select_claiming_ids(selection: Selection) -> sa.Select[tuple[str]]:
     """Return the ids of the maintenances that claim a VM at that place."""
-    s, c = selection, t.claim.c
-    wanted = ((c.vm, s.vm), (c.scope, s.scope), (c.host, s.host))
-    return sa.select(c.maintenance_id).where(*(column == name for column, name in wanted if name is not None))
+    return sa.select(t.claim.c.maintenance_id).where(*match_place(selection))
+
+
+def match_place(selection: Selection) -> list[Term]:
+    """Return the conditions on a row of the claims for the selected place."""
+    c, s = t.claim.c, selection
+    return [column == name for column, name in ((c.vm, s.vm), (c.scope, s.scope), (c.host, s.host)) if name is not None]
 
 
 def _select_sequences_at_place(selection: Selection, within: Sequence[Term]) -> sa.SelectBase:

@@ -16,10 +16,17 @@ from forewarn.store.contract import SharedTransaction
 from forewarn.store.lease import Lease
 from forewarn.store.sql_transaction import SqlTransaction
 
-__all__ = ["PostgresSharedStore", "PostgresTransaction"]
+__all__ = ["PostgresSharedStore", "PostgresTransaction", "read_clock"]
 
 _CHANNEL = "forewarn"
 _OVER = datetime.fromtimestamp(0, UTC)
+
+
+def read_clock(connection: sa.Connection) -> datetime:
+    """Return the database's time."""
+    # Not now(), which is the beginning of the transaction, before it waited for the lock of the writers.
+    moment: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+    return moment.astimezone(UTC)
 
 
 class PostgresTransaction(SqlTransaction, SharedTransaction):
@@ -32,25 +39,20 @@ class PostgresTransaction(SqlTransaction, SharedTransaction):
     def now(self) -> datetime:
         """Return one moment per transaction, later than in earlier ones: it is read under the writers' lock."""
         if self._now is None:
-            self._now = self._read_clock()
+            self._now = read_clock(self._connection)
         return self._now
-
-    def _read_clock(self) -> datetime:
-        # Not now(), which is the beginning of the transaction, before it waited for the lock of the writers.
-        moment: datetime = self._connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
-        return moment.astimezone(UTC)
 
     def get_lease(self, name: str) -> Lease | None:
         row = self._connection.execute(sa.select(t.lease).where(t.lease.c.name == name)).first()
         if row is None:
             return None
-        return Lease(holder=row.holder, term=row.term, expires_at=row.expires_at, now=self._read_clock())
+        return Lease(holder=row.holder, term=row.term, expires_at=row.expires_at, now=read_clock(self._connection))
 
     def acquire_lease(self, name: str, holder: str, span: timedelta) -> Lease:
         held = self.get_lease(name)
         if held is not None and held.holder != holder and not held.is_over:
             return held
-        now = self._read_clock() if held is None else held.now
+        now = read_clock(self._connection) if held is None else held.now
         # A lapsed lease gets a new term even for the same holder, so that a renewal under the old term fails.
         term = 1 if held is None else held.term + (held.holder != holder or held.is_over)
         insert = postgresql.insert(t.lease).values(name=name, holder=holder, term=term, expires_at=now + span)
@@ -106,8 +108,7 @@ class PostgresSharedStore:
         """
         c = t.lease.c
         with self._wrap_errors(), self._engine.begin() as connection:
-            read: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
-            now = read.astimezone(UTC)
+            now = read_clock(connection)
             query = sa.update(t.lease).where(c.name == name, c.holder == holder, c.term == term, c.expires_at > now)
             count = connection.execute(query.values(expires_at=now + span)).rowcount
         return Lease(holder=holder, term=term, expires_at=now + span, now=now) if count else None

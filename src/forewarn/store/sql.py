@@ -330,13 +330,10 @@ def wrap_driver_errors(name: str) -> Iterator[None]:
     except sa.exc.DBAPIError as error:
         words = " ".join(str(error.orig).split())
         if _is_damage(error.orig, words):
-            msg = f"database {name} is damaged or not a Forewarn database: {words}"
-            raise StoreCorrupt(msg) from error
-        msg = f"database {name} cannot be used now: {words}"
-        raise StoreUnavailable(msg) from error
+            raise StoreCorrupt(f"database {name} is damaged or not a Forewarn database: {words}") from error
+        raise StoreUnavailable(f"database {name} cannot be used now: {words}") from error
     except sa.exc.SQLAlchemyError as error:
-        msg = f"database {name} cannot be used now: {' '.join(str(error).split())}"
-        raise StoreUnavailable(msg) from error
+        raise StoreUnavailable(f"database {name} cannot be used now: {' '.join(str(error).split())}") from error
 
 
 def _is_damage(error: object, words: str) -> bool:

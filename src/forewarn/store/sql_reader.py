@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from forewarn.core.access import TENANT_ACTOR_PREFIX, Ownership, Revocation, Tok
 from forewarn.core.audit_chain import ChainPage
 from forewarn.core.maintenance.alert_schedule import AlertCheck
 from forewarn.core.model import (
+    ACTIVE_STATES,
     Audience,
     AuditEntry,
     Event,
@@ -52,6 +54,7 @@ TABLES: dict[type[Any], sa.Table] = {
     Scope: t.scope,
     StoredRollout: t.rollout,
     Subscription: t.subscription,
+    Token: t.token,
     VirtualMachine: t.vm,
 }
 """Table of each kind of value. Columns have the names of its fields, except the content of an idempotency record."""
@@ -116,12 +119,15 @@ class SqlReader(Reader):
     def _add_paging(
         self, query: sa.Select[Any], column: sa.Column[Any], after: str | None, limit: int
     ) -> sa.Select[Any]:
-        """Add paging by name in the order of code points, as SQLite sorts; other databases would use their locale."""
-        is_sqlite = self._connection.dialect.name == "sqlite"
-        name: sa.ColumnElement[Any] = column if is_sqlite else sa.collate(column, "C")
+        """Add paging by name, in the order of code points."""
+        name = self._order_by_code_points(column)
         if after is not None:
             query = query.where(name > after)
         return query.order_by(name).limit(limit)
+
+    def _order_by_code_points(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+        """Return the column to sort by in the order of code points, as SQLite does; PostgreSQL would use its locale."""
+        return column if self._dialect == "sqlite" else sa.collate(column, "C")
 
     def list_failed_hosts(self, limit: int) -> list[Host]:
         query = sa.select(t.host).where(t.host.c.failed_at.is_not(None))
@@ -135,6 +141,18 @@ class SqlReader(Reader):
 
     def _find_vms_on(self, hosts: Iterable[str]) -> list[VirtualMachine]:
         return self._fetch_by_key(VirtualMachine, t.vm.c.host, hosts)
+
+    def _find_holders(self, vms: Iterable[str], scopes: Iterable[str]) -> set[str]:
+        c = t.claim.c
+        query = sa.select(c.maintenance_id).where(c.is_active).distinct()
+        found = chain(self._iter_rows(query, c.vm, vms), self._iter_rows(query, c.scope, scopes))
+        return {row.maintenance_id for row in found}
+
+    def _list_active_hosts(self) -> dict[str, tuple[str, ...]]:
+        c = t.maintenance.c
+        # Compared here, since databases disagree about how to compare JSON.
+        found = self._connection.execute(sa.select(c.id, c.hosts).where(c.state.in_(ACTIVE_STATES)))
+        return {row.id: row.hosts for row in found if row.hosts}
 
     def _list_enabled_audiences(self) -> list[Audience]:
         return self._fetch_all(Audience, sa.select(t.audience).where(t.audience.c.enabled_at.is_not(None)))
@@ -182,8 +200,7 @@ class SqlReader(Reader):
         query = sa.select(t.maintenance).where(t.maintenance.c.id == maintenance_id)
         if owned is not None:
             query = query.where(match_owned_maintenances(owned))
-        found = self._fetch_all(Maintenance, query)
-        return found[0] if found else None
+        return next(iter(self._fetch_all(Maintenance, query)), None)
 
     def find_events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
         found: dict[str, list[Event]] = {}
@@ -272,13 +289,7 @@ class SqlReader(Reader):
         return self._fetch_all(Audience, query.order_by(columns.active_until, columns.key).limit(limit))
 
     def get_token_by_digest(self, digest: str) -> Token | None:
-        return self._find_token(t.token.c.digest == digest)
-
-    def get_token(self, token_id: str) -> Token | None:
-        return self._find_token(t.token.c.id == token_id)
-
-    def _find_token(self, term: sa.ColumnElement[bool]) -> Token | None:
-        return next(iter(self._fetch_all(Token, sa.select(t.token).where(term))), None)
+        return next(iter(self._fetch_all(Token, sa.select(t.token).where(t.token.c.digest == digest))), None)
 
     def list_tokens(self, host: str | None = None) -> list[Token]:
         found = self._fetch_all(Token, sa.select(t.token).where(t.token.c.host == host))
@@ -289,10 +300,6 @@ class SqlReader(Reader):
         if is_ended is not None:
             query = query.where(t.rollout.c.is_ended == is_ended)
         return self._fetch_all(StoredRollout, query)
-
-    def is_revoked(self, nonce: str) -> bool:
-        query = sa.select(t.revocation.c.nonce).where(t.revocation.c.nonce == nonce)
-        return self._connection.execute(query).first() is not None
 
     def get_idempotency_record(self, key: str) -> IdempotencyRecord | None:
         row = self._connection.execute(sa.select(t.idempotency).where(t.idempotency.c.key == key)).first()
@@ -308,29 +315,25 @@ class SqlReader(Reader):
 
     def list_due_alert_checks(self, now: datetime, limit: int) -> list[AlertCheck]:
         columns = t.alert_check.c
-        query = (
-            sa.select(t.alert_check).where(columns.at <= now).order_by(columns.at, columns.maintenance_id).limit(limit)
-        )
-        return from_rows(AlertCheck, self._connection.execute(query))
+        query = sa.select(t.alert_check).where(columns.at <= now)
+        return self._fetch_all(AlertCheck, query.order_by(columns.at, columns.maintenance_id).limit(limit))
 
     def list_deliveries(
         self, subscription_id: str, state: DeliveryState, *, after: tuple[int, str] = (0, ""), limit: int = 100
     ) -> list[Delivery]:
         columns = t.delivery.c
-        is_sqlite = self._connection.dialect.name == "sqlite"
-        # In the order of code points, as SQLite sorts.
-        subject: sa.ColumnElement[Any] = columns.subject if is_sqlite else sa.collate(columns.subject, "C")
+        subject = self._order_by_code_points(columns.subject)
         is_later = sa.or_(columns.sequence > after[0], sa.and_(columns.sequence == after[0], subject > after[1]))
         query = sa.select(t.delivery).where(columns.subscription_id == subscription_id, columns.state == state)
         query = query.where(is_later).order_by(columns.sequence, subject).limit(limit)
-        return from_rows(Delivery, self._connection.execute(query))
+        return self._fetch_all(Delivery, query)
 
     def find_deliveries(self, subscription_id: str, keys: Iterable[tuple[int, str]]) -> list[Delivery]:
         columns, found = t.delivery.c, []
         for piece in split_into_pieces(sorted(set(keys))):
             is_named = sa.tuple_(columns.sequence, columns.subject).in_(piece)
             query = sa.select(t.delivery).where(columns.subscription_id == subscription_id, is_named)
-            found += from_rows(Delivery, self._connection.execute(query))
+            found += self._fetch_all(Delivery, query)
         return sorted(found, key=attrgetter("key"))
 
     def count_deliveries(self) -> Mapping[tuple[str, DeliveryState], int]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from forewarn.core.access import Token
 from forewarn.core.audit_chain import Chain, ChainHead
 from forewarn.core.model import ACTIVE_STATES, Maintenance, VirtualMachine
 from forewarn.store import tables as t
-from forewarn.store.audit_chain import HEADS, ChainHeads, forget_audit, forget_events
+from forewarn.store.audit_chain import HEADS, encode_heads, forget_audit, forget_events, parse_heads
 from forewarn.store.reader import KEY_FIELDS, IdempotencyRecord
 from forewarn.store.rows import claim_rows, split_into_pieces, to_row
 from forewarn.store.sql_reader import TABLES, SqlReader
@@ -35,7 +33,7 @@ class SqlTransaction(SqlReader, Transaction):
     def __init__(self, connection: sa.Connection) -> None:
         super().__init__(connection)
         self._counter: int | None = None
-        self._heads = ChainHeads()
+        self._heads = parse_heads(None)
 
     @property
     def has_written(self) -> bool:
@@ -56,29 +54,23 @@ class SqlTransaction(SqlReader, Transaction):
             query = sa.select(c.key, c.value).where((c.key == _COUNTER) | (c.key == HEADS)).with_for_update()
             found = {row.key: row.value for row in self._connection.execute(query)}
             self._counter = int(found.get(_COUNTER) or 0)
-            self._heads = ChainHeads.parse(found.get(HEADS))
+            self._heads = parse_heads(found.get(HEADS))
         return self._counter
 
     def flush(self) -> None:
         """Write the counter and the heads of the hash chains back; the store calls it before the commit."""
         if self._counter is not None:
-            values = {_COUNTER: str(self._counter), HEADS: self._heads.encode()}
+            values = {_COUNTER: str(self._counter), HEADS: encode_heads(self._heads)}
             self._upsert(t.meta, [{"key": key, "value": value} for key, value in values.items()])
 
     def _get_heads(self) -> dict[Chain, ChainHead]:
-        return self._heads.by_chain
+        return self._heads
 
     # Loading a working set
 
     def list_active_ids(self) -> list[str]:
         query = sa.select(t.maintenance.c.id).where(t.maintenance.c.state.in_(ACTIVE_STATES))
         return list(self._connection.execute(query).scalars())
-
-    def _find_holders(self, vms: Iterable[str], scopes: Iterable[str]) -> set[str]:
-        c = t.claim.c
-        query = sa.select(c.maintenance_id).where(c.is_active).distinct()
-        found = chain(self._iter_rows(query, c.vm, vms), self._iter_rows(query, c.scope, scopes))
-        return {row.maintenance_id for row in found}
 
     def _find_vms_with_policy(self, names: Iterable[str]) -> list[VirtualMachine]:
         is_meant = sa.or_(t.vm.c.policy.is_not(None), t.vm.c.scope.is_not(None))
@@ -173,16 +165,9 @@ class SqlTransaction(SqlReader, Transaction):
         self._upsert(t.meta, [{"key": _PROBE, "value": "x" * _PROBE_SIZE_BYTES}])
         self._connection.execute(sa.delete(t.meta).where(t.meta.c.key == _PROBE))
 
-    def save_token(self, token: Token) -> None:
-        self._upsert(t.token, [to_row(token)])
-
     def save_idempotency_record(self, outcome: IdempotencyRecord) -> None:
-        row = {
-            "key": outcome.key,
-            "fingerprint": outcome.fingerprint,
-            "outcome": outcome.content,
-            "at": outcome.at,
-        }
+        row = to_row(outcome)
+        row["outcome"] = row.pop("content")
         self._connection.execute(sa.insert(t.idempotency), [row])
 
     def _delete_surplus_revocations(self, actor: str, kept: int) -> None:

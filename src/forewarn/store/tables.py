@@ -6,6 +6,7 @@ same on every database.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -60,30 +61,54 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class MomentType(sa.types.TypeDecorator[datetime]):
-    """An aware UTC datetime."""
+# A class for each, since SQLAlchemy caches statements by the classes of their types.
+def _make_type(
+    name: str, stored: type[sa.types.TypeEngine[Any]], encode: Callable[[Any], Any], decode: Callable[[Any], Any]
+) -> type[sa.types.TypeDecorator[Any]]:
+    """Return a column type that stores a value as `encode` returns it; None is stored as NULL."""
 
-    impl = sa.BigInteger
-    cache_ok = True
+    class Converted(sa.types.TypeDecorator[Any]):
+        impl = stored
+        cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: object) -> int | None:  # noqa: ARG002
-        return None if value is None else (value - _EPOCH) // _MICROSECOND
+        def process_bind_param(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
+            return None if value is None else encode(value)
 
-    def process_result_value(self, value: int | None, dialect: object) -> datetime | None:  # noqa: ARG002
-        return None if value is None else _EPOCH + value * _MICROSECOND
+        def process_result_value(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
+            return None if value is None else decode(value)
+
+    Converted.__name__ = Converted.__qualname__ = name
+    return Converted
 
 
-class DurationType(sa.types.TypeDecorator[timedelta]):
-    """A timedelta."""
+def _decode_claims(rows: list[Any]) -> tuple[Claim, ...]:
+    return tuple(Claim(vm=vm, host=host, scope=scope, fault_domain=domain) for vm, host, scope, domain in rows)
 
-    impl = sa.BigInteger
-    cache_ok = True
 
-    def process_bind_param(self, value: timedelta | None, dialect: object) -> int | None:  # noqa: ARG002
-        return None if value is None else value // _MICROSECOND
+MomentType = _make_type(
+    "MomentType", sa.BigInteger, lambda value: (value - _EPOCH) // _MICROSECOND, lambda n: _EPOCH + n * _MICROSECOND
+)
+DurationType = _make_type(
+    "DurationType", sa.BigInteger, lambda value: value // _MICROSECOND, lambda n: n * _MICROSECOND
+)
+StringTupleType = _make_type("StringTupleType", sa.JSON, list, tuple)
+StringPairsType = _make_type(
+    "StringPairsType",
+    sa.JSON,
+    lambda pairs: [list(pair) for pair in pairs],
+    lambda rows: tuple((key, word) for key, word in rows),
+)
+ClaimsType = _make_type(
+    "ClaimsType", sa.JSON, lambda claims: [[c.vm, c.host, c.scope, c.fault_domain] for c in claims], _decode_claims
+)
+"""The claims of a maintenance; the table `claim` is their index."""
 
-    def process_result_value(self, value: int | None, dialect: object) -> timedelta | None:  # noqa: ARG002
-        return None if value is None else value * _MICROSECOND
+NotificationProfileType = _make_type(
+    "NotificationProfileType",
+    sa.JSON,
+    lambda profile: [profile.enable, profile.not_before_timeout.total_seconds()],
+    lambda row: NotificationProfile(enable=row[0], not_before_timeout=timedelta(seconds=row[1])),
+)
 
 
 class StrEnumType(sa.types.TypeDecorator[Any]):
@@ -105,62 +130,6 @@ class StrEnumType(sa.types.TypeDecorator[Any]):
         return None if value is None else self.words(value)
 
 
-class StringTupleType(sa.types.TypeDecorator[Any]):
-    """A tuple of strings, stored as JSON."""
-
-    impl = sa.JSON
-    cache_ok = True
-
-    def process_bind_param(self, value: tuple[str, ...] | None, dialect: object) -> list[str] | None:  # noqa: ARG002
-        return None if value is None else list(value)
-
-    def process_result_value(self, value: list[str] | None, dialect: object) -> tuple[str, ...] | None:  # noqa: ARG002
-        return None if value is None else tuple(value)
-
-
-class StringPairsType(sa.types.TypeDecorator[Any]):
-    """A tuple of pairs of strings, stored as JSON."""
-
-    impl = sa.JSON
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
-        return None if value is None else [list(pair) for pair in value]
-
-    def process_result_value(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
-        return None if value is None else tuple((key, word) for key, word in value)
-
-
-class ClaimsType(sa.types.TypeDecorator[Any]):
-    """The claims of a maintenance, stored as JSON; the table `claim` is their index."""
-
-    impl = sa.JSON
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
-        return None if value is None else [[c.vm, c.host, c.scope, c.fault_domain] for c in value]
-
-    def process_result_value(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
-        if value is None:
-            return None
-        return tuple(Claim(vm=vm, host=host, scope=scope, fault_domain=domain) for vm, host, scope, domain in value)
-
-
-class NotificationProfileType(sa.types.TypeDecorator[Any]):
-    """A notification profile, stored as JSON: the `enable` flag, and the time-out in seconds."""
-
-    impl = sa.JSON
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
-        return None if value is None else [value.enable, value.not_before_timeout.total_seconds()]
-
-    def process_result_value(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
-        if value is None:
-            return None
-        return NotificationProfile(enable=value[0], not_before_timeout=timedelta(seconds=value[1]))
-
-
 class PolicyType(sa.types.TypeDecorator[Any]):
     """A policy, stored in the form of the inventory; NULL if none is declared."""
 
@@ -177,8 +146,7 @@ class PolicyType(sa.types.TypeDecorator[Any]):
             return NO_POLICY if value is None else to_policy(PolicyIn.model_validate(value))
         except ValidationError as error:
             words = error.errors()[0]["msg"].removeprefix("Value error, ")
-            msg = f"cannot read a policy in the database: {words}"
-            raise StoreCorrupt(msg) from error
+            raise StoreCorrupt(f"cannot read a policy in the database: {words}") from error
 
 
 # PostgreSQL stores the comments of tables too: a changed comment needs a migration.

@@ -7,6 +7,7 @@ inventory replaces, and how much is forgotten in one step is decided here. See
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,8 +23,14 @@ from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import Audience, AuditEntry, Event, Host, Maintenance, Scope, VirtualMachine
 from forewarn.core.subscription import Delivery, Subscription
 from forewarn.errors import StoreUnavailable
-from forewarn.store.clock_jump import CLOCK_JUMP, encode_jump
-from forewarn.store.reader import HOST_PREFIX, INVENTORY, INVENTORY_VERSION, IdempotencyRecord, StoredRollout
+from forewarn.store.reader import (
+    CLOCK_JUMP,
+    HOST_PREFIX,
+    INVENTORY,
+    INVENTORY_VERSION,
+    IdempotencyRecord,
+    StoredRollout,
+)
 from forewarn.store.working_set_loader import WorkingSetLoader
 
 __all__ = ["MUTABLE_FIELDS", "ChainedEntry", "PruneResult", "Transaction"]
@@ -179,8 +186,7 @@ class Transaction(WorkingSetLoader):
         old, new = {one.name: one for one in before}, {one.name: one for one in after}
         # The dictionary would silently drop one of two with the same name.
         if len(new) < len(after):
-            msg = f"cannot store the inventory: it has a duplicate {_NOUNS[kind]}"
-            raise StoreUnavailable(msg)
+            raise StoreUnavailable(f"cannot store the inventory: it has a duplicate {_NOUNS[kind]}")
         changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
         removed = [one for name, one in old.items() if name in changed]
         added = [one for name, one in new.items() if name in changed]
@@ -199,7 +205,8 @@ class Transaction(WorkingSetLoader):
 
     def save_clock_jump(self, jump: ClockJump | None) -> None:
         """Store a clock jump until it is confirmed; None: it was confirmed."""
-        self._put_meta(CLOCK_JUMP, None if jump is None else encode_jump(jump))
+        content = None if jump is None else {"by_s": jump.by.total_seconds(), "at": jump.at.isoformat()}
+        self._put_meta(CLOCK_JUMP, None if content is None else json.dumps(content))
 
     def save_rollout(self, rollout: StoredRollout) -> None:
         """Store a new or changed rollout."""
@@ -230,9 +237,9 @@ class Transaction(WorkingSetLoader):
     def delete_deliveries(self, subscription_id: str, keys: Iterable[tuple[int, str]]) -> None:
         """Forget deliveries that got through."""
 
-    @abstractmethod
     def save_token(self, token: Token) -> None:
         """Store a new or changed token."""
+        self._upsert_rows(Token, [token])
 
     def add_revocation(self, revocation: Revocation, now: datetime, actor_max: int) -> bool:
         """Store a revocation, and forget those that have expired.

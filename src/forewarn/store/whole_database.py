@@ -9,8 +9,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -18,6 +16,8 @@ import sqlalchemy as sa
 from forewarn.errors import ConfigError, StoreCorrupt, StoreUnavailable
 from forewarn.store import tables as t
 from forewarn.store.file_lock import FileLock
+from forewarn.store.lease import Lease
+from forewarn.store.sharing import read_clock
 from forewarn.store.sql import (
     ADVISORY_LOCK,
     create_postgresql_engine,
@@ -28,7 +28,6 @@ from forewarn.store.sql import (
 
 __all__ = [
     "VERSION_TABLE",
-    "RecordedLease",
     "WholeDatabase",
     "format_url",
     "parse_database_url",
@@ -48,25 +47,6 @@ _SESSION = "forewarn database"
 """Name of our own connections to PostgreSQL; those of a service are named ``forewarn``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedLease:
-    """A lease as recorded in a database.
-
-    Attributes:
-        name: Name of the lease.
-        holder: Present or last holder.
-        term: Number of times it was taken anew.
-        expires_at: End of the lease, by the database's clock.
-        is_over: True if it has expired, by the database's clock.
-    """
-
-    name: str
-    holder: str
-    term: int
-    expires_at: datetime
-    is_over: bool
-
-
 # URLs
 
 
@@ -79,14 +59,11 @@ def parse_database_url(text: str) -> sa.URL:
     try:
         url = parse_store_url(text)
     except (StoreUnavailable, ValueError) as error:  # ValueError: the port is not a number
-        msg = "invalid database URL: expected sqlite:///FILE or postgresql://USER@HOST/NAME"
-        raise ConfigError(msg) from error
+        raise ConfigError("invalid database URL: expected sqlite:///FILE or postgresql://USER@HOST/NAME") from error
     if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
-        msg = "an in-memory database does not outlive its process: expected sqlite:///FILE"
-        raise ConfigError(msg)
+        raise ConfigError("an in-memory database does not outlive its process: expected sqlite:///FILE")
     if "@" in (url.host or ""):  # the rest of the password: an error about an unknown host would print it
-        msg = "the password in the database URL contains @: write it as %40"
-        raise ConfigError(msg)
+        raise ConfigError("the password in the database URL contains @: write it as %40")
     return url
 
 
@@ -123,8 +100,7 @@ class WholeDatabase:
             ConfigError: There is no such file.
         """
         if self.path is not None and not self.path.is_file():
-            msg = f"database {self.path} does not exist"
-            raise ConfigError(msg)
+            raise ConfigError(f"database {self.path} does not exist")
 
     @contextmanager
     def wrap_errors(self) -> Iterator[None]:
@@ -207,8 +183,7 @@ class WholeDatabase:
         with self.write() as self._lock_connection:
             # First: if source and target are one database, the checks below would find only this copy in the way.
             if not self._try_lock(mark):
-                msg = f"source and target are the same database, {self.name}: choose another target"
-                raise ConfigError(msg)
+                raise ConfigError(f"source and target are the same database, {self.name}: choose another target")
             self._check_lease()
             self._wait_until_unused()
             yield
@@ -231,7 +206,7 @@ class WholeDatabase:
     def _check_lease(self) -> None:
         assert self._lock_connection is not None  # noqa: S101 - set by `lock_exclusively`
         # A replica that was cut off has no connection here, but may come back while it holds the lease.
-        for lease in read_leases(self._lock_connection):
+        for lease in read_leases(self._lock_connection).values():
             if not lease.is_over:
                 until = f"{lease.expires_at:%Y-%m-%d %H:%M:%SZ}"
                 msg = (
@@ -244,8 +219,7 @@ class WholeDatabase:
             if self._try_lock(ADVISORY_LOCK) and not self._count_services():
                 return
             time.sleep(_LEAVING_PAUSE_S)
-        msg = f"database {self.name} is in use by another forewarn: stop it first"
-        raise StoreUnavailable(msg)
+        raise StoreUnavailable(f"database {self.name} is in use by another forewarn: stop it first")
 
     def _count_services(self) -> int:
         assert self._lock_connection is not None  # noqa: S101 - set by `lock_exclusively`
@@ -266,15 +240,14 @@ def read_schema_revision(connection: sa.Connection, name: str) -> str:
         StoreCorrupt: The database has no schema of Forewarn.
     """
     if not sa.inspect(connection).has_table(VERSION_TABLE.name):
-        msg = f"database {name} is not a Forewarn database: it has no schema revision"
-        raise StoreCorrupt(msg)
+        raise StoreCorrupt(f"database {name} is not a Forewarn database: it has no schema revision")
     return str(connection.execute(sa.select(VERSION_TABLE.c.version_num)).scalar())
 
 
-def read_leases(connection: sa.Connection) -> list[RecordedLease]:
-    """Return the leases of a PostgreSQL database that replicas share, with their present or last holders."""
+def read_leases(connection: sa.Connection) -> dict[str, Lease]:
+    """Return the leases of a PostgreSQL database that replicas share, with their present or last holders, by name."""
     if not sa.inspect(connection).has_table(t.lease.name):
-        return []
-    now = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one().astimezone(UTC)
-    rows = connection.execute(sa.select(t.lease).order_by(t.lease.c.name)).mappings()
-    return [RecordedLease(**row, is_over=row["expires_at"] <= now) for row in rows]
+        return {}
+    now = read_clock(connection)
+    rows = connection.execute(sa.select(t.lease).order_by(t.lease.c.name))
+    return {r.name: Lease(holder=r.holder, term=r.term, expires_at=r.expires_at, now=now) for r in rows}

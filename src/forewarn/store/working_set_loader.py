@@ -116,10 +116,6 @@ class WorkingSetLoader(Reader):
     # Primitives
 
     @abstractmethod
-    def _find_holders(self, vms: Iterable[str], scopes: Iterable[str]) -> set[str]:
-        """Return the ids of the active maintenances that hold one of those VMs or scopes."""
-
-    @abstractmethod
     def _find_vms_with_policy(self, names: Iterable[str]) -> list[VirtualMachine]:
         """Return those of the VMs that have a policy, or a scope that may have one: few, and so quickly read."""
 

@@ -49,8 +49,7 @@ _MODULES = {
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
     """Import the names that need the server's libraries on first use: recording and checking work without them."""
     if name not in _MODULES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         return getattr(importlib.import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:

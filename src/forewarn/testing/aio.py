@@ -35,7 +35,7 @@ def _run_in_thread(
 
 
 class AsyncScheduledEvents:
-    """`ScheduledEvents` for asyncio and trio: operations are awaited, and clients on this loop continue meanwhile.
+    """`ScheduledEvents` for asyncio and trio: while you await a method, clients on the same loop can run.
 
     ::
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["run_coroutine", "run_function", "submit_coroutine"]
+__all__ = ["run_coroutine", "run_function"]
 
 T = TypeVar("T")
 
@@ -43,8 +43,3 @@ def run_function(function: Callable[[], T]) -> T:
         return function()
 
     return run_coroutine(work())
-
-
-async def submit_coroutine(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on that loop, while the caller's loop continues."""
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _get_loop()))

@@ -13,10 +13,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from forewarn.actuators import Actuator
 from forewarn.clock import Clock, VirtualClock
 from forewarn.config import make_settings
-from forewarn.core.fault import InjectedFault
 from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance import decision
 from forewarn.core.maintenance.approval import ApprovalResult, Approver
@@ -56,10 +54,6 @@ _DOCUMENTS_MAX = 10_000
 _GRACE_S = 0.2
 
 
-ApproveEvents: TypeAlias = Callable[[Sequence[str], Approver], Awaitable[ApprovalResult]]
-"""A function like `Authority.approve`."""
-
-
 class Lab:
     """A service on one event loop; `running` starts and stops it.
 
@@ -68,7 +62,6 @@ class Lab:
         clock: Clock of the service; None for a virtual one.
         is_enabled: True if every VM has already sent a request, so events are announced to it from the start (R67).
         new_id: Source of ids; None for the same ids in every run.
-        actuator: Carries out maintenance; None for `simulate`.
         settings: Settings of `forewarn serve`; those for files and addresses are ignored.
 
     Attributes:
@@ -82,19 +75,17 @@ class Lab:
         clock: Clock | None = None,
         is_enabled: bool = True,
         new_id: IdSource | None = None,
-        actuator: Actuator | None = None,
         **settings: Any,  # noqa: ANN401 - settings are of any kind
     ) -> None:
         self.inventory = inventory
         self.clock = clock or VirtualClock()
         self._is_enabled = is_enabled
-        self.approval_hook: ApproveEvents | None = None
+        self.approval_hook: Callable[[Sequence[str], Approver], Awaitable[ApprovalResult]] | None = None
         self._store = MemoryStore()
         self.backend = Backend(
             make_settings(**_USUAL | settings),
             store=self._store,
             clock=self.clock,
-            actuator=actuator,
             new_id=new_id or SeededIds(),
             wrap_authority=lambda authority: _HookedAuthority(authority, self),
         )
@@ -163,8 +154,7 @@ class Lab:
         channel = self.backend.feed.channel(self.backend.identity.get_audience_key(vm))
         names = [row.name for row in self.backend.feed.versions]
         if version not in names:
-            msg = f"there is no api-version {version!r}: expected one of {', '.join(names)}"
-            raise NotFound(msg)
+            raise NotFound(f"there is no api-version {version!r}: expected one of {', '.join(names)}")
         return channel.replies[names.index(version)].body if channel.replies else b""
 
     def list_documents(self, vm: str | None = None) -> list[Document]:
@@ -200,13 +190,8 @@ class Lab:
 
         found = await self.backend.engine.read(read)
         if found is None:
-            msg = f"maintenance {maintenance_id!r} does not exist"
-            raise NotFound(msg, id=maintenance_id)
+            raise NotFound(f"maintenance {maintenance_id!r} does not exist", id=maintenance_id)
         return found
-
-    def is_settled(self, vm: str, event_id: str) -> bool:
-        """Return True if an approval by that VM has no effect any more: it was given, or the event has started."""
-        return event_id in self.backend.feed.channel(self.backend.identity.get_audience_key(vm)).settled
 
     async def approve_events(self, event_ids: Sequence[str]) -> None:
         """Approve events on behalf of their VMs.
@@ -216,23 +201,13 @@ class Lab:
         """
         approval = await self.backend.engine.authority.approve(event_ids, Approver(actor=ACTOR))
         if approval.unknown:
-            msg = f"no event has the id {', '.join(approval.unknown)}"
-            raise NotFound(msg)
+            raise NotFound(f"no event has the id {', '.join(approval.unknown)}")
 
     async def advance(self, by: timedelta) -> datetime:
         """Advance virtual time; everything due on the way happens at its own moment, in order."""
         if by < timedelta(0):
-            msg = "time cannot be advanced by a negative span"
-            raise InvalidRequest(msg)
+            raise InvalidRequest("time cannot be advanced by a negative span")
         return await self.backend.scheduler.advance_clock(by)
-
-    async def inject_fault(self, kind: str, *, vms: Sequence[str] = (), **how: Any) -> InjectedFault:  # noqa: ANN401 - parameters of a fault
-        """Inject a fault; see `FaultRegistry.inject`."""
-        return await self.backend.engine.faults.inject(kind, actor=ACTOR, vms=vms, **how)
-
-    async def clear_faults(self) -> int:
-        """End all faults; return their number."""
-        return await self.backend.engine.faults.clear(actor=ACTOR)
 
     # Observations
 

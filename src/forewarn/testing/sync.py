@@ -34,7 +34,7 @@ __all__ = ["ScheduledEvents"]
 
 
 class ScheduledEvents:
-    """A metadata endpoint in this process, on virtual time, with everything that can happen behind it.
+    """A metadata endpoint in this process, on virtual time, with methods to schedule maintenance and inject faults.
 
     Use it as a context manager: it answers until its block ends. ::
 
@@ -111,7 +111,7 @@ class ScheduledEvents:
         not_before: datetime | None = None,
         source: SourceName = "Platform",
         description: str | None = None,
-        turns_out_as: EventTypeName | None = None,
+        impact: EventTypeName | None = None,
     ) -> ScheduledEvent:
         """Announce maintenance for one VM, or for several at once; None for the first VM.
 
@@ -123,7 +123,7 @@ class ScheduledEvents:
             not_before: Alternative to `notice`.
             source: ``Platform`` or ``User``.
             description: Text for the event; None for the default of that type.
-            turns_out_as: ``Freeze``, for a Reboot that does not restart the VM in the end (R81).
+            impact: ``Freeze``, for a Reboot that does not restart the VM in the end (R81).
 
         Returns:
             The event as announced to the first audience.
@@ -141,7 +141,7 @@ class ScheduledEvents:
                 duration_s=duration_s,
                 notice=notice,
                 not_before=not_before,
-                turns_out_as=turns_out_as,
+                impact=impact,
             )
         )[0]
 
@@ -244,8 +244,9 @@ class ScheduledEvents:
             CallerError: There is no such fault or VM, or a number is out of range.
         """
         return background_loop.run_coroutine(
-            self._lab.inject_fault(
+            self._lab.backend.engine.faults.inject(
                 parse_fault_kind(fault),
+                actor=ACTOR,
                 vms=[] if vm is None else self._resolve_vm_names(vm),
                 method=method,
                 count=count,
@@ -257,7 +258,7 @@ class ScheduledEvents:
 
     def clear_faults(self) -> int:
         """End all faults; return the number that were in force."""
-        return background_loop.run_coroutine(self._lab.clear_faults())
+        return background_loop.run_coroutine(self._lab.backend.engine.faults.clear(actor=ACTOR))
 
     # Observations
 

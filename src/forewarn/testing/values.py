@@ -105,10 +105,8 @@ def parse_fault_kind(value: object) -> str:
         return value
     # `inject(503)` is the natural mistake, so it gets its own message instead of the list of faults.
     if isinstance(value, int) and str(int(value)) in FAULTS:
-        msg = f"fault {int(value)} must be text, not a number: write inject({str(int(value))!r})"
-        raise InvalidRequest(msg)
-    msg = f"unknown fault {value!r}: expected one of {', '.join(FAULTS)}"
-    raise InvalidRequest(msg)
+        raise InvalidRequest(f"fault {int(value)} must be text, not a number: write inject({str(int(value))!r})")
+    raise InvalidRequest(f"unknown fault {value!r}: expected one of {', '.join(FAULTS)}")
 
 
 def parse_any_inventory(value: AnyInventory) -> Inventory:
@@ -140,30 +138,27 @@ def build_request(  # noqa: PLR0913 - the parts of a maintenance
     *,
     vms: Sequence[str] = (),
     hosts: Sequence[str] = (),
-    cause: str | None = None,
-    source: str | None = None,
+    source: str = "Platform",
     description: str | None = None,
     duration_s: int | None = None,
     notice: AnySpan | None = None,
     not_before: datetime | None = None,
-    turns_out_as: str | None = None,
+    impact: str | None = None,
 ) -> MaintenanceRequest:
     """Return a request for the core; a notice or NotBefore given by a test is forced, as it may be short on purpose.
 
     Raises:
         InvalidRequest: There is no such type or source, or a span is invalid.
     """
-    kind, origin = (
-        _parse_enum_member(EventType, event_type, "type"),
-        _parse_enum_member(EventSource, source or "Platform", "source"),
-    )
+    kind = _parse_enum_member(EventType, event_type, "type")
+    origin = _parse_enum_member(EventSource, source, "source")
     return MaintenanceRequest(
-        cause=cause or DEFAULT_CAUSE[kind, origin],
+        cause=DEFAULT_CAUSE[kind, origin],
         type=kind,
         source=origin,
         description=description,
         duration_s=duration_s,
-        impact=None if turns_out_as is None else _parse_enum_member(EventType, turns_out_as, "type"),
+        impact=None if impact is None else _parse_enum_member(EventType, impact, "type"),
         notice=None if notice is None else parse_time_span(notice),
         not_before=None if not_before is None else to_utc(not_before),
         hosts=tuple(hosts),
@@ -176,5 +171,4 @@ def _parse_enum_member(enum_class: Any, value: str, label: str) -> Any:  # noqa:
     for word in enum_class:
         if word.value.lower() == value.lower():
             return word
-    msg = f"unknown {label} {value!r}: expected one of {', '.join(word.value for word in enum_class)}"
-    raise InvalidRequest(msg)
+    raise InvalidRequest(f"unknown {label} {value!r}: expected one of {', '.join(word.value for word in enum_class)}")

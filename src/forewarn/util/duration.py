@@ -24,12 +24,10 @@ def parse_duration(value: object) -> timedelta:
     text = f"{value:f}" if isinstance(value, float) else str(value).strip()
     match = _SPAN.fullmatch(text)
     if match is None:
-        msg = f"{text!r} is not a span of time: expected for example 90s, 15m, 24h or 7d"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r} is not a span of time: expected for example 90s, 15m, 24h or 7d")
     us = float(match[1]) * _UNIT_US[match[2] or "s"]
     if abs(us) > _SPAN_MAX // timedelta(microseconds=1):
-        msg = f"{text!r} is more than a hundred years"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r} is more than a hundred years")
     return timedelta(microseconds=round(us))
 
 

@@ -92,8 +92,7 @@ class FairQueue(Generic[T]):
         elif share.entries >= room.owner_entries_max or share.weight + weight > room.owner_weight_max:
             is_count = share.entries >= room.owner_entries_max
             limit = "approvals_waiting_per_caller_max" if is_count else "approval_ids_waiting_per_caller_max"
-            msg = f"{share.entries} approvals of {owner} are waiting already ({limit})"
-            raise LimitExceeded(msg, limit=limit)
+            raise LimitExceeded(f"{share.entries} approvals of {owner} are waiting already ({limit})", limit=limit)
         share.finish = max(self._served, share.finish) + weight
         share.entries += 1
         share.weight += weight

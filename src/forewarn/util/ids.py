@@ -6,21 +6,18 @@ import random
 import secrets
 import uuid
 
-__all__ = ["RandomIds", "SeededIds"]
+__all__ = ["SeededIds", "make_random_id"]
 
 # Without i, l, o and u, which are easily misread.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _LENGTH = 10
 
 
-class RandomIds:
-    """Generator of ids that cannot be guessed."""
-
-    def __call__(self, kind: str) -> str:
-        """Return an upper-case GUID for an event (R30), a short id for anything else."""
-        if kind == "event":
-            return str(uuid.uuid4()).upper()
-        return "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH))
+def make_random_id(kind: str) -> str:
+    """Return an id that cannot be guessed: an upper-case GUID for an event (R30), a short id for anything else."""
+    if kind == "event":
+        return str(uuid.uuid4()).upper()
+    return "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH))
 
 
 class SeededIds:
@@ -34,7 +31,7 @@ class SeededIds:
         self._random = random.Random(seed)  # noqa: S311 - deterministic on purpose
 
     def __call__(self, kind: str) -> str:
-        """Return an id in the format of `RandomIds`."""
+        """Return an id in the format of `make_random_id`."""
         if kind == "event":
             return str(uuid.UUID(int=self._random.getrandbits(128), version=4)).upper()
         return "".join(self._random.choice(_ALPHABET) for _ in range(_LENGTH))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from forewarn.core.access import Principal, Role, Token
+from forewarn.core.access import Role, Token
 from forewarn.core.limit_log import CallerKind
 from forewarn.core.usage_limits import UseKind
-from forewarn.wire.control import Moment, RequestModel, ResponseModel
+from forewarn.wire.json_types import Moment, RequestModel, ResponseModel
 
 __all__ = ["AccessTokenIn", "AccessTokenOut", "AccountOut", "LoginLinkOut", "PrincipalOut"]
 
 _LIFETIME_MAX_S = 100 * 366 * 86400
 _NAMES_MAX = 10_000
 _Name = Annotated[str, Field(min_length=1, max_length=128)]
+_Sorted = Annotated[list[str], BeforeValidator(sorted)]
 _PersonRole = Literal[Role.OPERATOR, Role.TENANT, Role.READ_ONLY]
 
 
@@ -26,10 +27,14 @@ class AccessTokenIn(RequestModel):
         description="Owner, as recorded in the audit log. `local` is reserved for the token in the state folder."
     )
     role: _PersonRole
-    scopes: list[_Name] = Field(default_factory=list, max_length=_NAMES_MAX, description="Scopes of a tenant.")
-    vms: list[_Name] = Field(default_factory=list, max_length=_NAMES_MAX, description="Standalone VMs of a tenant.")
+    scopes: list[_Name] = Field(default_factory=list, max_length=_NAMES_MAX, description="Scopes that a tenant owns.")
+    vms: list[_Name] = Field(
+        default_factory=list, max_length=_NAMES_MAX, description="Standalone VMs that a tenant owns."
+    )
     expires_in_s: Annotated[float, Field(gt=0, le=_LIFETIME_MAX_S, allow_inf_nan=False)] | None = Field(
-        None, description="Lifetime in seconds. Default: setting `token_lifetime`."
+        None,
+        description="Lifetime in seconds, at most the setting `token_lifetime_max`. "
+        "Default: the setting `token_lifetime`.",
     )
 
     @model_validator(mode="after")
@@ -39,13 +44,12 @@ class AccessTokenIn(RequestModel):
             msg = "only role tenant can have scopes and vms" if has_names else "role tenant needs scopes or vms"
             raise ValueError(msg)
         if self.name == "local":
-            msg = "name local is reserved for the token in the state folder: choose another name"
-            raise ValueError(msg)
+            raise ValueError("name local is reserved for the token in the state folder: choose another name")
         return self
 
 
 class AccessTokenOut(ResponseModel):
-    """A token; its secret is shown once, when it is created."""
+    """A token. Its secret, `token`, is shown only once: when the token is created."""
 
     id: str
     name: str
@@ -62,19 +66,7 @@ class AccessTokenOut(ResponseModel):
     @classmethod
     def from_model(cls, token: Token, secret: str | None = None) -> AccessTokenOut:
         """Build from the model, with the secret if it is to be shown."""
-        return cls(
-            id=token.id,
-            name=token.name,
-            role=token.role,
-            scopes=list(token.scopes),
-            vms=list(token.vms),
-            host=token.host,
-            created_at=token.created_at,
-            created_by=token.created_by,
-            expires_at=token.expires_at,
-            revoked_at=token.revoked_at,
-            token=secret,
-        )
+        return cls.model_validate(token, from_attributes=True).model_copy(update={"token": secret})
 
 
 class PrincipalOut(ResponseModel):
@@ -82,37 +74,24 @@ class PrincipalOut(ResponseModel):
 
     actor: str = Field(description="Caller, as recorded in the audit log.")
     role: Role
-    scopes: list[str]
-    vms: list[str]
+    scopes: _Sorted
+    vms: _Sorted
     host: str | None
     token_id: str | None
     expires_at: Moment | None
-
-    @classmethod
-    def from_model(cls, principal: Principal) -> PrincipalOut:
-        """Build from the model."""
-        return cls(
-            actor=principal.actor,
-            role=principal.role,
-            scopes=sorted(principal.scopes),
-            vms=sorted(principal.vms),
-            host=principal.host,
-            token_id=principal.token_id,
-            expires_at=principal.expires_at,
-        )
 
 
 class LoginLinkOut(ResponseModel):
     """A link that logs a browser in, once."""
 
     url: str = Field(
-        description="URL to open in a browser. The first person to press its button is logged in as the caller."
+        description="URL to open in a browser. The first person to press the button there is logged in as the caller."
     )
     expires_at: Moment
 
 
 class AccountOut(ResponseModel):
-    """Present use of the control API by a caller, and the limits it has met there or at the metadata endpoint."""
+    """A caller's present use of the control API, and the limits the caller met there or at the metadata endpoint."""
 
     name: str
     role: Role | CallerKind = Field(
@@ -120,10 +99,11 @@ class AccountOut(ResponseModel):
         "a VM, or a source address that belongs to no VM."
     )
     used: dict[UseKind, int] = Field(
-        description="Present use; for limits per minute, that of the last minute. Empty for `vm` and `address`."
+        description="Present use of each resource; for limits per minute, the use in the last minute. "
+        "Empty if `role` is `vm` or `address`."
     )
-    most: dict[UseKind, int] = Field(description="Limit of each resource. Empty for `vm` and `address`.")
+    most: dict[UseKind, int] = Field(description="Limit of each resource. Empty if `role` is `vm` or `address`.")
     limited: dict[str, int] = Field(
-        description="Number of times each limit was met, by resource; for `vm` and `address`, by setting."
+        description="Number of times that each limit was met, by resource. If `role` is `vm` or `address`, by setting."
     )
     limited_at: Moment | None = Field(description="Time at which a limit was last met.")

@@ -34,7 +34,7 @@ _INSTANCE = "/metadata/instance"
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One behavior that a client should avoid.
+    """Warning about a kind of behaviour that a client should avoid.
 
     Attributes:
         code: Stable code, for programs.
@@ -205,8 +205,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         "instance-version",
-        "sends no api-version that the instance metadata has: refused with 400; versions between those listed, such as "
-        "2017-07-01, do not exist",
+        "asks for the instance metadata without an api-version, or with one that the instance metadata does not have, "
+        "such as 2017-07-01: refused with 400 and a list of the newest api-versions",
         "R111",
         is_wrong=True,
         matches=_has_no_instance_version,
@@ -214,8 +214,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         "instance-format",
-        "asks for a single value of the instance metadata without format=text: refused with 400; in a shell, an & "
-        "outside quotes ends the URL",
+        "asks for a single value of the instance metadata without format=text: refused with 400; in a shell, put the "
+        "URL in quotes, because an & outside quotes cuts off the rest of the URL",
         "R111",
         is_wrong=True,
         matches=_requests_value_as_json,
@@ -231,7 +231,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         "version-old",
-        "asks for an older version: Preempt, Terminate, Description, EventSource or DurationInSeconds may be missing",
+        f"asks for a version before {_NEWEST}: Preempt, Terminate, Description, EventSource or DurationInSeconds may "
+        "be missing",
         "R16, R19",
         is_wrong=False,
         matches=lambda exchange, _: _PREVIEW < exchange.api_version < _NEWEST and exchange.status == HTTPStatus.OK,
@@ -245,7 +246,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         "proxy",
-        "asks through a proxy, perhaps that of the variable http_proxy: the endpoint answers only the VM itself",
+        "sends the request through a proxy, perhaps the one in the variable http_proxy: the endpoint answers only "
+        "requests that come directly from the VM",
         "R13, R104",
         is_wrong=True,
         matches=_came_through_proxy,
@@ -290,7 +292,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         "event-unknown",
-        "approves an event that this VM was never shown: refused with 400, and no event of the request is approved",
+        "approves an id that belongs to no current or earlier event of this VM: refused with 400, and no event of the "
+        "request is approved",
         "R55",
         is_wrong=True,
         # By the words of our own endpoint: the status alone does not tell an unknown id from a malformed body.
@@ -298,7 +301,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         "event-unseen",
-        "approves an event that no answer to this VM has shown: the id may come from elsewhere",
+        "approves an id that the endpoint accepts, but that this VM has not received in any answer: perhaps the client "
+        "got the id from another VM",
         "R51",
         is_wrong=False,
         matches=_approves_unseen_event,
@@ -312,7 +316,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         "event-over",
-        "approves an event that has left its document: answered with 200, without effect",
+        "approves an event that is over and no longer in the document: answered with 200, without effect",
         "R49, R55",
         is_wrong=False,
         matches=_approves_ended_event,
@@ -326,7 +330,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         "incarnation-sent",
-        "sends a DocumentIncarnation with its approval: only the preview's examples did, and no endpoint checks it",
+        "sends a DocumentIncarnation with its approval: only the preview's examples did so, and no endpoint checks "
+        "the value",
         "R48",
         is_wrong=False,
         matches=lambda exchange, _: exchange.method == "POST" and "DocumentIncarnation" in _parse_body(exchange),

@@ -120,20 +120,16 @@ def decode_document(body: bytes, version: str = "2020-07-01") -> Document:
     Spec: R25, R41, R105
     """
     if not body.strip():
-        msg = "the body is empty"
-        raise NoDocument(msg)
+        raise NoDocument("the body is empty")
     try:
         content = json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        msg = "the body is not JSON"
-        raise NoDocument(msg) from error
+        raise NoDocument("the body is not JSON") from error
     events = content.get("Events") if isinstance(content, dict) else None
     if not isinstance(events, list):
-        msg = "the body has no array Events"
-        raise NoDocument(msg)
+        raise NoDocument("the body has no array Events")
     if len(events) > _EVENTS_MAX:
-        msg = f"the body has {len(events)} events, at most {_EVENTS_MAX} are read"
-        raise NoDocument(msg)
+        raise NoDocument(f"the body has {len(events)} events, at most {_EVENTS_MAX} are read")
     found: dict[str, Event] = {}
     for item in events:
         event = _decode_event(item, version)
@@ -141,8 +137,7 @@ def decode_document(body: bytes, version: str = "2020-07-01") -> Document:
             # Readers tell events apart by this key, so of two events with one id only the first counts.
             found.setdefault(event.key, event)
     if events and not found:
-        msg = "none of its Events has an EventId"
-        raise NoDocument(msg)
+        raise NoDocument("none of its Events has an EventId")
     return Document(
         incarnation=_decode_whole_number(content.get("DocumentIncarnation"), None), events=tuple(found.values())
     )

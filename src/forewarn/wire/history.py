@@ -9,8 +9,8 @@ from pydantic import Field
 
 from forewarn.core.maintenance.lifecycle import get_event_status
 from forewarn.core.model import EventSource, EventStatus, EventType, MaintenanceState
-from forewarn.core.vm_history import RecordedApproval, VmHistoryItem
-from forewarn.wire.control import Moment, ResponseModel
+from forewarn.core.vm_history import VmHistoryItem
+from forewarn.wire.json_types import Moment, ResponseModel
 
 __all__ = ["EpisodeOut", "RecordedApprovalOut", "Seen"]
 
@@ -26,16 +26,6 @@ class RecordedApprovalOut(ResponseModel):
     source_address: str | None
     api_version: str | None
 
-    @classmethod
-    def from_model(cls, approved: RecordedApproval) -> RecordedApprovalOut:
-        """Build from the model."""
-        return cls(
-            at=approved.at,
-            by=approved.by,
-            source_address=approved.source_address,
-            api_version=approved.api_version,
-        )
-
 
 class EpisodeOut(ResponseModel):
     """One maintenance from the view of one VM. Values that were not recorded are null."""
@@ -45,34 +35,36 @@ class EpisodeOut(ResponseModel):
     state: MaintenanceState
     cause: str
     type: EventType
-    impact: EventType = Field(description="Actual impact. Differs from `type` if a Reboot turned out to be a Freeze.")
+    impact: EventType = Field(
+        description="Type of the actual impact: Freeze if a Reboot only froze the VMs, else `type`."
+    )
     source: EventSource
     description: str
     host: str = Field(description="Host of the VM when the maintenance was created.")
     scope: str | None
-    hosts: list[str] = Field(description="Hosts that it was requested for. Empty if it was requested for VMs.")
+    hosts: list[str] = Field(description="Hosts for which the maintenance was requested. Empty if requested for VMs.")
     vms_count: int = Field(description="Number of affected VMs.")
     requested_by: str | None
     created_at: Moment
-    announced_at: Moment | None = Field(description="Start of its notice. Later than `created_at` if it was queued.")
+    announced_at: Moment | None = Field(
+        description="Start of the notice. Later than `created_at` if the maintenance was queued."
+    )
     not_before: Moment | None
     notice_s: float | None = Field(description="Seconds from announcement to NotBefore. Null: there was no notice.")
-    event_id: str | None = Field(
-        description="Id of the event that named the VM. Null: its scope did not ask for events."
-    )
+    event_id: str | None = Field(description="Id of the event that named the VM. Null: no event named the VM.")
     event_status: EventStatus | None
     seen_at: Moment | None = Field(description="Time by which the VM had seen its event.")
     seen_by: Literal["request", "approval"] | None = Field(
-        description="Evidence for `seen_at`: a request that is still in the journal, or the VM's own approval."
+        description="Evidence for `seen_at`: a request that is still recorded, or the VM's own approval."
     )
     approved: RecordedApprovalOut | None
-    others_pending: int = Field(description="Number of other events of the maintenance without approval.")
+    others_pending: int = Field(description="Number of the maintenance's other events that have no approval.")
     force_reason: str | None
-    start_reason: str | None = Field(description="Reason given by the operator who started it without waiting.")
+    start_reason: str | None = Field(description="Reason given by the operator who forced the start.")
     started_at: Moment | None
     impacted_at: Moment | None
-    duration_s: int = Field(description="Announced impact in seconds. -1: unknown.")
-    impact_s: float | None = Field(description="Measured impact in seconds. Null: the actuator measures nothing.")
+    duration_s: int = Field(description="Announced duration of the impact in seconds. -1: unknown.")
+    impact_s: float | None = Field(description="Measured duration of the impact in seconds. Null: not measured.")
     further_impacts: int
     ended_at: Moment | None
     outcome_reason: str | None
@@ -80,7 +72,7 @@ class EpisodeOut(ResponseModel):
     @classmethod
     def from_model(cls, episode: VmHistoryItem, seen: Seen | None) -> EpisodeOut:
         """Build from the model."""
-        m, event = episode.maintenance, episode.event
+        m, event, approved = episode.maintenance, episode.event, episode.approved
         return cls(
             vm=episode.claim.vm,
             maintenance_id=m.id,
@@ -103,7 +95,7 @@ class EpisodeOut(ResponseModel):
             event_status=None if event is None else get_event_status(event, m),
             seen_at=None if seen is None else seen[0],
             seen_by=None if seen is None else seen[1],
-            approved=None if episode.approved is None else RecordedApprovalOut.from_model(episode.approved),
+            approved=None if approved is None else RecordedApprovalOut.model_validate(approved, from_attributes=True),
             others_pending=episode.others_pending,
             force_reason=m.force_reason,
             start_reason=episode.start_reason,

@@ -8,7 +8,6 @@ again and begins with the state, so the control plane need not remember how far 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
@@ -204,8 +203,7 @@ def parse_line(line: bytes) -> HostFeedState | AudienceDocument | None:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        msg = f"{where or 'the line'}: {first['msg']}"
-        raise BadFeedLine(msg) from error
+        raise BadFeedLine(f"{where or 'the line'}: {first['msg']}") from error
     if isinstance(parsed, _AliveLine):
         return None
     if isinstance(parsed, _DocumentLine):
@@ -216,12 +214,8 @@ def parse_line(line: bytes) -> HostFeedState | AudienceDocument | None:
         inventory=to_inventory(parsed.inventory),
         dialect=Dialect(**parsed.dialect.model_dump()),
         first_answer_delay_s=parsed.first_answer_delay_s,
-        documents=tuple(_to_documents(parsed.documents)),
+        documents=tuple(_to_document(document) for document in parsed.documents),
     )
-
-
-def _to_documents(lines: Iterable[_DocumentLine]) -> Iterable[AudienceDocument]:
-    return (_to_document(document) for document in lines)
 
 
 def _to_document(line: _DocumentLine) -> AudienceDocument:

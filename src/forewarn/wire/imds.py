@@ -19,7 +19,6 @@ from forewarn.core.model import Event, EventStatus, EventType, Maintenance
 __all__ = [
     "CONTENT_TYPE",
     "VERSIONS",
-    "ApprovalRequest",
     "BadPayload",
     "Dialect",
     "Version",
@@ -27,7 +26,6 @@ __all__ = [
     "encode_document",
     "encode_documents",
     "encode_error",
-    "encode_unsupported_version",
     "encode_version_error",
     "encode_versions",
     "is_not_modified",
@@ -188,11 +186,6 @@ VERSION_ERROR = (
 )
 
 
-def encode_unsupported_version(versions: Iterable[Version]) -> bytes:
-    """Encode the body for a missing or unsupported api-version: it names the three newest (R64)."""
-    return encode_version_error(version.name for version in versions)
-
-
 def encode_version_error(names: Iterable[str], text: str = VERSION_ERROR) -> bytes:
     """Encode the body of an error about the api-version, with the three newest of these names (R64, R111)."""
     return encode_error(text, **{"newest-versions": sorted(names, reverse=True)[:3]})
@@ -217,17 +210,10 @@ class BadPayload(ValueError):
     """The body of an approval is malformed; the message is the reason to give (R54)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalRequest:
-    """A decoded approval: the ids in upper case, in the order given."""
-
-    event_ids: tuple[str, ...]
-
-
 _GUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-def decode_approval(body: bytes, requests_max: int) -> ApprovalRequest:
+def decode_approval(body: bytes, requests_max: int) -> tuple[str, ...]:
     """Decode the body of a POST.
 
     Args:
@@ -248,26 +234,21 @@ def decode_approval(body: bytes, requests_max: int) -> ApprovalRequest:
         raise
     # Deep nesting raises RecursionError, which is not a ValueError.
     except (ValueError, RecursionError) as error:
-        msg = "body is empty" if not body.strip() else "body is not JSON in UTF-8"
-        raise BadPayload(msg) from error
+        raise BadPayload("body is empty" if not body.strip() else "body is not JSON in UTF-8") from error
     if not isinstance(content, dict):
-        msg = "body is not a JSON object"
-        raise BadPayload(msg)
+        raise BadPayload("body is not a JSON object")
     requests = content.get("StartRequests")
     if not isinstance(requests, list):
-        msg = "StartRequests is missing or not an array"
-        raise BadPayload(msg)
+        raise BadPayload("StartRequests is missing or not an array")
     if len(requests) > requests_max:
-        msg = f"StartRequests has {len(requests)} elements: at most {requests_max} are allowed"
-        raise BadPayload(msg)
-    return ApprovalRequest(event_ids=tuple(_decode_event_id(item) for item in requests))
+        raise BadPayload(f"StartRequests has {len(requests)} elements: at most {requests_max} are allowed")
+    return tuple(_decode_event_id(item) for item in requests)
 
 
 def _decode_event_id(item: object) -> str:
     event_id = item.get("EventId") if isinstance(item, dict) else None
     if not isinstance(event_id, str) or not _GUID.fullmatch(event_id):
-        msg = "an element of StartRequests has no EventId that is a GUID"
-        raise BadPayload(msg)
+        raise BadPayload("an element of StartRequests has no EventId that is a GUID")
     return event_id.upper()
 
 
@@ -275,14 +256,12 @@ def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Refuse duplicate keys: two readers of the body could see two different approvals in it."""
     content = dict(pairs)
     if len(content) < len(pairs):
-        msg = "an object has a duplicate member"
-        raise BadPayload(msg)
+        raise BadPayload("an object has a duplicate member")
     return content
 
 
 def _refuse_constant(name: str) -> object:
-    msg = f"{name} is not JSON"
-    raise BadPayload(msg)
+    raise BadPayload(f"{name} is not JSON")
 
 
 # Conditional requests

@@ -9,7 +9,7 @@ import hashlib
 import ipaddress
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -28,12 +28,7 @@ from forewarn.core.model import Host, NotificationProfile, Scope, ScopeKind, Vir
 from forewarn.core.policy import ALL_APPROVERS
 from forewarn.errors import Conflict, InvalidRequest
 from forewarn.wire.policy import PolicyIn, to_policy, to_policy_in
-from forewarn.wire.yaml_line import find_line
-
-try:
-    from yaml import CSafeLoader as _SafeLoader
-except ImportError:  # pragma: no cover - PyYAML without libyaml, as on some platforms
-    from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
+from forewarn.wire.yaml_line import SafeLoader, find_line
 
 __all__ = [
     "HostDeclarationIn",
@@ -57,12 +52,12 @@ _BROADCAST = ipaddress.IPv4Address("255.255.255.255")
 _ISO_MINUTES = re.compile(r"PT(\d{1,3})M")
 
 
-class _Loader(_SafeLoader):
+class _Loader(SafeLoader):
     """YAML without dates, which are names here, and without duplicate keys, of which one would be lost."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - as PyYAML declares it
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
-        for first, resolvers in _SafeLoader.yaml_implicit_resolvers.items()
+        for first, resolvers in SafeLoader.yaml_implicit_resolvers.items()
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
@@ -82,8 +77,7 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
-        msg = f"duplicate key {next(n for n in names if names.count(n) > 1)!r}"
-        raise _RepeatedKey(msg)
+        raise _RepeatedKey(f"duplicate key {next(n for n in names if names.count(n) > 1)!r}")
     return content
 
 
@@ -96,12 +90,10 @@ def _parse_address(value: object) -> str:
     try:
         address = ipaddress.ip_address(value if isinstance(value, str) else str(value))
     except ValueError:
-        msg = f"{value!r} is not an IP address"
-        raise ValueError(msg) from None
+        raise ValueError(f"{value!r} is not an IP address") from None
     if isinstance(address, ipaddress.IPv6Address):
         if address.scope_id is not None:
-            msg = f"{value!r} has a zone: expected an address without one"
-            raise ValueError(msg)
+            raise ValueError(f"{value!r} has a zone: expected an address without one")
         return str(address.ipv4_mapped or address)
     return str(address)
 
@@ -114,8 +106,7 @@ def _parse_vm_address(value: object) -> str:
         kind = (
             "the unspecified" if address.is_unspecified else "a multicast" if address.is_multicast else "the broadcast"
         )
-        msg = f"{said!r} is {kind} address, which no VM can call from"
-        raise ValueError(msg)
+        raise ValueError(f"{said!r} is {kind} address, which no VM can call from")
     return said
 
 
@@ -125,8 +116,7 @@ def _parse_timeout(value: object) -> timedelta:
         return value
     match = _ISO_MINUTES.fullmatch(str(value))
     if match is None:
-        msg = f"{value!r} is not a number of minutes in ISO 8601: expected for example PT5M"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} is not a number of minutes in ISO 8601: expected for example PT5M")
     return timedelta(minutes=int(match[1]))
 
 
@@ -154,11 +144,11 @@ class HostIn(_Strict):
 
 
 class NotificationProfileIn(_Strict):
-    """A notification profile."""
+    """Opt-in to events for deletes, or for changes of the OS image."""
 
     enable: bool = False
     not_before_timeout: _Timeout | None = Field(
-        None, description="Time in ISO 8601 minutes: PT5M to PT15M for deletes (default PT5M), PT15M for OS images."
+        None, description="Notice in ISO 8601 minutes: PT5M to PT15M for deletes (default PT5M), PT15M for OS images."
     )
 
 
@@ -214,7 +204,7 @@ class HostDeclarationIn(_Strict):
     )
     vms: list[VmIn] = Field([], description="VMs of the host. Omitted fields keep their declared values.")
     idle: list[Name] = Field(
-        [], description="VMs that are not running on this host. If another host has declared one, it stays there."
+        [], description="VMs in `vms` that do not run now. If such a VM is declared for another host, it stays there."
     )
 
 
@@ -248,7 +238,7 @@ class InventoryDifferenceOut(BaseModel):
     scopes: DifferenceOut
     vms: DifferenceOut
     refusal: str | None = Field(
-        description="Reason why it would be refused without `remove_missing`. Null: it would not."
+        description="Reason why the file would be refused without `remove_missing`. Null: it would be accepted."
     )
 
 
@@ -266,8 +256,7 @@ def parse_inventory(text: bytes) -> Inventory:
     """
     content = _load_text(text)
     if not isinstance(content, dict):
-        msg = "inventory: expected a mapping with hosts, scopes and vms"
-        raise InvalidRequest(msg)
+        raise InvalidRequest("inventory: expected a mapping with hosts, scopes and vms")
     try:
         return to_inventory(_validate_inventory(content))
     except InvalidRequest as error:
@@ -296,16 +285,14 @@ def _load_text(text: bytes) -> Any:  # noqa: ANN401 - whatever YAML or JSON hold
         mark = error.problem_mark
         words = error.problem or "not YAML"
         if mark is None:
-            msg = f"inventory: {words}"
-            raise InvalidRequest(msg) from error
+            raise InvalidRequest(f"inventory: {words}") from error
         msg = f"inventory: line {mark.line + 1}, column {mark.column + 1}: {words}"
         raise InvalidRequest(msg, line=mark.line + 1, column=mark.column + 1) from error
     except json.JSONDecodeError as error:
         msg = f"inventory: line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
         raise InvalidRequest(msg, line=error.lineno, column=error.colno) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        msg = f"inventory: neither YAML nor JSON in UTF-8: {' '.join(str(error).split())}"
-        raise InvalidRequest(msg) from error
+        raise InvalidRequest(f"inventory: neither YAML nor JSON in UTF-8: {' '.join(str(error).split())}") from error
 
 
 def _load_json(text: bytes) -> Any:  # noqa: ANN401 - whatever JSON holds
@@ -369,12 +356,9 @@ def to_inventory(declared: InventoryIn) -> Inventory:
     Raises:
         InvalidRequest: A name or address is repeated, a name is not declared, or a profile is not allowed (R91, R93).
     """
-    for noun, names in (
-        ("hosts", [h.name for h in declared.hosts]),
-        ("scopes", [s.name for s in declared.scopes]),
-        ("vms", [v.name for v in declared.vms]),
-    ):
-        _refuse_repeated(noun, names)
+    _refuse_repeated("hosts", declared.hosts)
+    _refuse_repeated("scopes", declared.scopes)
+    _refuse_repeated("vms", declared.vms)
     _refuse_repeated_addresses(declared.vms)
     hosts = {h.name for h in declared.hosts}
     scopes: dict[str, Scope] = {}
@@ -406,8 +390,7 @@ def to_host_declaration(host: str, declared: HostDeclarationIn) -> HostDeclarati
             raise InvalidRequest(msg)
     unknown = sorted(set(declared.idle) - {vm.name for vm in declared.vms})
     if unknown:
-        msg = f"inventory: idle: {unknown[0]!r} is not one of the VMs"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"inventory: idle: {unknown[0]!r} is not one of the VMs")
     made = to_inventory(InventoryIn(hosts=[HostIn(name=host)], scopes=declared.scopes, vms=declared.vms))
     return HostDeclaration(
         host=host,
@@ -419,13 +402,13 @@ def to_host_declaration(host: str, declared: HostDeclarationIn) -> HostDeclarati
     )
 
 
-def _refuse_repeated(noun: str, names: list[str]) -> None:
+def _refuse_repeated(noun: str, items: Sequence[HostIn | ScopeIn | VmIn]) -> None:
     seen: set[str] = set()
-    for index, name in enumerate(names):
-        if name in seen:
-            msg = f"inventory: duplicate {noun.removesuffix('s')} name {name!r}"
+    for index, item in enumerate(items):
+        if item.name in seen:
+            msg = f"inventory: duplicate {noun.removesuffix('s')} name {item.name!r}"
             raise InvalidRequest(msg, path=[noun, index, "name"])
-        seen.add(name)
+        seen.add(item.name)
 
 
 def _refuse_repeated_addresses(vms: list[VmIn]) -> None:
@@ -445,8 +428,7 @@ def _to_scope(scope: ScopeIn) -> Scope:
         msg = f"inventory: scope {scope.name}: terminate_notification.not_before_timeout must be PT5M to PT15M"
         raise InvalidRequest(msg)
     if os_image.not_before_timeout not in (None, OS_IMAGE_NOTICE):
-        msg = f"inventory: scope {scope.name}: os_image_notification.not_before_timeout must be PT15M"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"inventory: scope {scope.name}: os_image_notification.not_before_timeout must be PT15M")
     if (terminate.enable or os_image.enable) and scope.kind is not ScopeKind.SCALE_SET:
         msg = f"inventory: scope {scope.name} is a {scope.kind}: only a scale-set can have notification profiles"
         raise InvalidRequest(msg)
@@ -463,11 +445,9 @@ def _to_scope(scope: ScopeIn) -> Scope:
 
 def _to_vm(vm: VmIn, hosts: set[str], scopes: dict[str, Scope]) -> VirtualMachine:
     if vm.host not in hosts:
-        msg = f"inventory: vm {vm.name}: host {vm.host!r} is not declared"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"inventory: vm {vm.name}: host {vm.host!r} is not declared")
     if vm.scope is not None and vm.scope not in scopes:
-        msg = f"inventory: vm {vm.name}: scope {vm.scope!r} is not declared"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"inventory: vm {vm.name}: scope {vm.scope!r} is not declared")
     count = scopes[vm.scope].fault_domain_count if vm.scope is not None else None
     if count is not None and vm.fault_domain >= count:
         msg = f"inventory: vm {vm.name}: fault domain {vm.fault_domain} does not exist, scope {vm.scope} has {count}"
@@ -479,8 +459,7 @@ def _to_vm(vm: VmIn, hosts: set[str], scopes: dict[str, Scope]) -> VirtualMachin
     policy = to_policy(vm.policy)
     foreign = next((each for each in policy.approvers if each not in {*ALL_APPROVERS, f"vm:{vm.name}"}), None)
     if foreign is not None:
-        msg = f"inventory: vm {vm.name}: approver {foreign} is another VM, which never sees its events"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"inventory: vm {vm.name}: approver {foreign} is another VM, which never sees its events")
     made = VirtualMachine(addresses=tuple(vm.addresses), tags=tuple(vm.tags.items()), policy=policy, **fields)
     is_opted_in = vm.scope is not None and scopes[vm.scope].os_image_notification.enable
     if is_opted_in and made.size_series.startswith(OS_IMAGE_SERIES_EXCLUDED):

@@ -7,7 +7,7 @@ sent. Only NotBefore is the one at the time of sending: it may have been deferre
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
@@ -20,7 +20,8 @@ from forewarn.core.access import Principal
 from forewarn.core.model import AuditEntry, EntryKind, Event, EventSource, EventType, Maintenance, MaintenanceState
 from forewarn.core.rollout.rollout import Rollout
 from forewarn.core.subscription import NotificationKind, Subscription, make_delivery_id
-from forewarn.wire.control import EventOut, Moment, ResponseModel
+from forewarn.wire.control_response import EventOut
+from forewarn.wire.json_types import Moment, ResponseModel
 
 __all__ = [
     "CONTENT_TYPE",
@@ -72,7 +73,7 @@ _ROLLOUT_WORDS = {"paused": NotificationKind.ROLLOUT_PAUSED, "failed": Notificat
 
 
 class MaintenanceFacts(ResponseModel):
-    """The maintenance behind an event, as far as every tenant may know it."""
+    """The part of a maintenance that every tenant may know."""
 
     id: str
     state: MaintenanceState
@@ -87,25 +88,28 @@ class MaintenanceFacts(ResponseModel):
     impacted_at: Moment | None
     ended_at: Moment | None
     hosts: list[str] = Field(
-        description="Hosts for which it was requested. Empty if the subscription is to some scopes or VMs."
+        description="Hosts for which the maintenance was requested. Empty if the subscription is limited to some "
+        "scopes or VMs."
     )
 
 
 class EventData(ResponseModel):
-    """``dev.forewarn.event.*.v1``: a change of an event, as ``GET /v1/events`` shows it."""
+    """``dev.forewarn.event.*.v1``: a change of an event. The member ``event`` is like an item of ``GET /v1/events``."""
 
     event: EventOut
     maintenance: MaintenanceFacts
     actor: str = Field(
-        description="Caller who made the change. A subscription to some scopes or VMs sees other callers by role only."
+        description="Caller who made the change. If the subscription is limited to some scopes or VMs, callers outside "
+        "these appear by role only."
     )
     reason: str | None = Field(
-        description="Reason in words. A subscription to some scopes or VMs gets no reasons that others gave."
+        description="Reason in words. If the subscription is limited to some scopes or VMs, reasons that callers gave "
+        "are left out."
     )
 
 
 class MaintenanceData(ResponseModel):
-    """``dev.forewarn.maintenance.*.v1``: a change of a maintenance for which no VM sees an event."""
+    """``dev.forewarn.maintenance.*.v1``: a change of a maintenance that has no events."""
 
     maintenance: MaintenanceFacts
     vms: list[str]
@@ -259,27 +263,18 @@ def encode_notification(notification: Notification, source: str) -> bytes:
     """Encode the body to post."""
     noun, data = _build_data(notification)
     word = notification.kind.value.removeprefix("rollout-")
-    about: dict[str, str | datetime] = {
-        "id": notification.id,
-        "type": f"{PREFIX}.{noun}.{word}.v1",
-        "subject": notification.subject,
-        "time": notification.entry.at,
-    }
-    return _encode_event(about, noun, source, data)
+    kind = f"{PREFIX}.{noun}.{word}.v1"
+    at = notification.entry.at
+    return _encode_event(noun, source, data, id=notification.id, type=kind, subject=notification.subject, time=at)
 
 
 def encode_ping(message_id: str, subscription: Subscription, source: str, now: datetime) -> bytes:
     """Encode a ping for that subscription."""
-    about: dict[str, str | datetime] = {
-        "id": message_id,
-        "type": f"{PREFIX}.ping.v1",
-        "subject": subscription.name,
-        "time": now,
-    }
-    return _encode_event(about, "ping", source, PingData(subscription=subscription.name))
+    name, kind = subscription.name, f"{PREFIX}.ping.v1"
+    return _encode_event("ping", source, PingData(subscription=name), id=message_id, type=kind, subject=name, time=now)
 
 
-def _encode_event(about: Mapping[str, str | datetime], noun: str, source: str, data: ResponseModel) -> bytes:
+def _encode_event(noun: str, source: str, data: ResponseModel, **about: str | datetime) -> bytes:
     attributes = {
         **about,
         "source": source,
@@ -298,28 +293,9 @@ def _build_data(notification: Notification) -> tuple[str, ResponseModel]:
         )
         return "rollout", RolloutData(id=id, name=name, state=state, actor=entry.actor, reason=reason)
     assert maintenance is not None  # noqa: S101 - what is not about a rollout is about one
-    facts = _build_facts(maintenance)
+    facts = MaintenanceFacts.model_validate(maintenance, from_attributes=True)
     if notification.event is None:
         vms = list(maintenance.vms)
         return "maintenance", MaintenanceData(maintenance=facts, vms=vms, actor=entry.actor, reason=reason)
     shown = EventOut.from_model(notification.event, maintenance)
     return "event", EventData(event=shown, maintenance=facts, actor=entry.actor, reason=reason)
-
-
-def _build_facts(maintenance: Maintenance) -> MaintenanceFacts:
-    m = maintenance
-    return MaintenanceFacts(
-        id=m.id,
-        state=m.state,
-        cause=m.cause,
-        type=m.type,
-        source=m.source,
-        description=m.description,
-        duration_s=m.duration_s,
-        not_before=m.not_before,
-        created_at=m.created_at,
-        started_at=m.started_at,
-        impacted_at=m.impacted_at,
-        ended_at=m.ended_at,
-        hosts=list(m.hosts),
-    )

@@ -42,8 +42,7 @@ def _parse_time_of_day(value: object) -> time:
         return value
     match = _CLOCK.fullmatch("00:00" if value == "24:00" else str(value))
     if match is None:
-        msg = f'{value!r} is not a time of day: expected for example "08:00", in quotes'
-        raise ValueError(msg)
+        raise ValueError(f'{value!r} is not a time of day: expected for example "08:00", in quotes')
     return time(int(match[1]), int(match[2]))
 
 
@@ -74,8 +73,7 @@ def _check_zone_name(value: str) -> str:
 
 def _check_approver(value: str) -> str:
     if value not in ALL_APPROVERS and _VM.fullmatch(value) is None:
-        msg = f"{value!r} is not an approver: expected one of {', '.join(ALL_APPROVERS)}, or vm:NAME"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} is not an approver: expected one of {', '.join(ALL_APPROVERS)}, or vm:NAME")
     return value
 
 
@@ -114,7 +112,7 @@ class QuietHoursIn(_Strict):
 
     days: Annotated[list[_Day], Field(min_length=1, max_length=len(DAYS))] = Field(
         ["mon", "tue", "wed", "thu", "fri", "sat", "sun"],
-        description="Days on which the hours begin. Default: every day.",
+        description="Days on which the hours begin.",
     )
     begin: _Clock = Field(alias="from", description="Start in local time, such as 08:00.")
     end: _Clock = Field(alias="to", description="End in local time; on the next day if it is not later than `from`.")
@@ -126,7 +124,7 @@ class QuietHoursIn(_Strict):
 class ExtensionIn(_Strict):
     """Additional time to prepare, granted on request."""
 
-    max: _Span = Field(description="Maximum total for one maintenance, such as 10m.")
+    max: _Span = Field(description="Maximum total of additional time for one maintenance, such as 10m.")
     times: Annotated[int, Field(ge=1, le=100)] = 1
 
 
@@ -134,10 +132,11 @@ class PolicyIn(_Strict):
     """Policy of a scope, or of a standalone VM."""
 
     approve_user_operations: bool = Field(
-        default=False, description="Move user restarts and redeployments straight to Started."
+        default=False,
+        description="Approve restarts and redeployments by users immediately: their events go straight to Started.",
     )
     approve_freezes_up_to: _Span | None = Field(
-        None, description="Maximum announced duration of a platform Freeze that is approved immediately."
+        None, description="Approve a Freeze by the platform immediately if its announced duration is at most this."
     )
     quiet_hours: Annotated[list[QuietHoursIn], Field(max_length=_QUIET_HOURS_MAX)] = []
     user_operations_max: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
@@ -145,7 +144,7 @@ class PolicyIn(_Strict):
     )
     approvers: Annotated[
         list[Annotated[str, AfterValidator(_check_approver)]], Field(min_length=1, max_length=_APPROVERS_MAX)
-    ] = Field(list(ALL_APPROVERS), description="Callers whose approvals count: vm, operator, tenant, or vm:NAME.")
+    ] = Field(list(ALL_APPROVERS), description="Callers that may approve: vm, operator, tenant, or vm:NAME.")
     extension: ExtensionIn | None = Field(None, description="Additional time to prepare, granted on request.")
 
     @model_validator(mode="after")

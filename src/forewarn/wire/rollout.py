@@ -22,11 +22,11 @@ from forewarn.core.rollout.rollout import (
     RolloutSpec,
     RolloutState,
 )
-from forewarn.core.rollout.rollout_plan import QuietHoursDelay, RolloutBatch, RolloutPlan, check_spec
+from forewarn.core.rollout.rollout_plan import RolloutBatch, RolloutPlan, check_spec
 from forewarn.core.rollout.rollout_step_types import WaitForChange
 from forewarn.errors import CallerError, InvalidRequest, StoreCorrupt
 from forewarn.util.duration import format_duration, parse_duration
-from forewarn.wire.control import NO_NUL, Moment, RequestModel, ResponseModel, Seconds, to_timedelta
+from forewarn.wire.json_types import NO_NUL, Moment, RequestModel, ResponseModel, Seconds, to_timedelta
 from forewarn.wire.yaml_source import YamlSource
 
 __all__ = [
@@ -79,8 +79,7 @@ class _RolloutFields(RequestModel):
     @model_validator(mode="after")
     def _check_type_or_cause(self) -> Self:
         if self.type is None and self.cause is None:
-            msg = "name a type or a cause"
-            raise ValueError(msg)
+            raise ValueError("name a type or a cause")
         return self
 
     def _build_spec(self, **rest: Any) -> RolloutSpec:  # noqa: ANN401 - fields of `RolloutSpec`
@@ -112,8 +111,7 @@ def _parse_bounded_span(value: object) -> timedelta:
         raise ValueError(msg)  # noqa: TRY004 - pydantic takes a TypeError for a bug
     span = parse_duration(value)
     if not timedelta(0) <= span <= _SPAN_MAX:
-        msg = f"{value!r} is out of range: expected at least 0s and at most {format_duration(_SPAN_MAX)}"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} is out of range: expected at least 0s and at most {format_duration(_SPAN_MAX)}")
     return span
 
 
@@ -130,8 +128,7 @@ def _parse_duration(value: object) -> int:
         return -1
     span = _parse_bounded_span(value)
     if span.microseconds:
-        msg = f"{value!r} is not a duration: expected whole seconds, for example 5s or 10m, or unknown"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} is not a duration: expected whole seconds, for example 5s or 10m, or unknown")
     return int(span.total_seconds())
 
 
@@ -139,8 +136,7 @@ def _parse_hosts(value: object) -> object:
     if value == "all":
         return None
     if not isinstance(value, list):
-        msg = "expected a list of hosts, or all"
-        raise ValueError(msg)  # noqa: TRY004 - as above
+        raise ValueError("expected a list of hosts, or all")  # noqa: TRY004 - as above
     return value
 
 
@@ -204,8 +200,7 @@ def parse_rollout(content: bytes, where: str = "rollout") -> RolloutSpec:
     except CallerError as error:
         # The core names the place in the specification; in the file it has the same keys.
         line = source.find_line(tuple(error.details.get("at", ())))
-        msg = f"{where}:{line}: {error.message}"
-        raise type(error)(msg, **error.details | {"line": line}) from error
+        raise type(error)(f"{where}:{line}: {error.message}", **error.details | {"line": line}) from error
     return spec
 
 
@@ -213,11 +208,11 @@ def parse_rollout(content: bytes, where: str = "rollout") -> RolloutSpec:
 
 
 class CanaryIn(RequestModel):
-    """Hosts that go first."""
+    """Hosts that go first, each alone."""
 
     hosts: Hosts
     pause_s: Seconds | None = Field(
-        None, description="Seconds to pause after the last of them. Default: `pause_s` of the rollout."
+        None, description="Seconds to pause after the last of these hosts. Default: `pause_s` of the rollout."
     )
 
 
@@ -231,15 +226,19 @@ class HealthCheckIn(RequestModel):
 class RolloutIn(_RolloutFields):
     """A rollout to plan or to start; in responses, the specification of a rollout."""
 
-    hosts: Hosts | Literal["all"] = Field(description="Names, or `all` for every host that is now in the inventory.")
+    hosts: Hosts | Literal["all"] = Field(description="Names of hosts, or `all` for every host in the inventory now.")
     duration_s: Annotated[int, Field(ge=-1, le=_SPAN_MAX_S)] | None = Field(
-        None, description="Expected impact in seconds. 0: no interruption; -1: unknown. Default: that of the cause."
+        None,
+        description="Expected duration of the impact in seconds. 0: no interruption; -1: unknown. "
+        "Default: the duration of the cause.",
     )
     notice_s: Seconds | None = Field(None, description="Seconds from announcement to NotBefore. Default: the minimum.")
     canary: CanaryIn | None = None
     pause_s: Seconds = Field(0.0, description="Seconds to pause between two batches.")
     health: HealthCheckIn | None = None
-    deadline_s: Seconds | None = Field(None, description="Maximum seconds from the announcement for a host to its end.")
+    deadline_s: Seconds | None = Field(
+        None, description="Maximum seconds from the announcement for a host until its maintenance has ended."
+    )
 
     @classmethod
     def from_spec(cls, spec: RolloutSpec) -> RolloutIn:
@@ -293,21 +292,18 @@ class QuietHoursMoveOut(ResponseModel):
     moved_from: Moment = Field(description="NotBefore without quiet hours.")
     moved_by: list[str] = Field(description="Scopes or standalone VMs whose quiet hours move NotBefore.")
 
-    @classmethod
-    def from_model(cls, move: QuietHoursDelay) -> QuietHoursMoveOut:
-        """Build from the model."""
-        return cls(host=move.host, not_before=move.not_before, moved_from=move.moved_from, moved_by=list(move.moved_by))
-
 
 class PlannedBatchOut(ResponseModel):
     """A batch of a plan."""
 
     number: int = Field(description="Number of the batch, from 1.")
     is_canary: bool
-    rounds: list[list[str]] = Field(description="Hosts of the batch, in rounds that are in flight together.")
-    vms: int = Field(description="Number of VMs on these hosts.")
-    unwarned: int = Field(description="Number of these VMs that no event would warn now.")
-    unwarned_vms: list[str] = Field(description=f"Names of these VMs; the first {UNWARNED_NAMES_MAX}.")
+    rounds: list[list[str]] = Field(description="Hosts of the batch, in groups that will be in progress together.")
+    vms: int = Field(description="Number of VMs on the hosts of the batch.")
+    unwarned: int = Field(description="Number of VMs of the batch that no event would warn now.")
+    unwarned_vms: list[str] = Field(
+        description=f"Names of the unwarned VMs of the batch, at most {UNWARNED_NAMES_MAX}."
+    )
     begins_at: Moment
     ends_at: Moment
     moves: list[QuietHoursMoveOut] = Field(description="Hosts that quiet hours postpone.")
@@ -324,7 +320,7 @@ class PlannedBatchOut(ResponseModel):
             unwarned_vms=list(batch.unwarned_vms[:UNWARNED_NAMES_MAX]),
             begins_at=batch.begins_at,
             ends_at=batch.ends_at,
-            moves=[QuietHoursMoveOut.from_model(move) for move in batch.moves],
+            moves=[QuietHoursMoveOut.model_validate(move, from_attributes=True) for move in batch.moves],
         )
 
 
@@ -337,7 +333,7 @@ class RolloutPlanOut(ResponseModel):
     begins_at: Moment
     ends_at: Moment
     is_at_least: bool = Field(
-        description="True if it takes longer: the duration is unknown, or VMs wait for each other."
+        description="True if it takes longer than estimated: the duration is unknown, or VMs wait for each other."
     )
     batches: list[PlannedBatchOut]
 
@@ -358,7 +354,7 @@ class RolloutHostOut(ResponseModel):
     """A host of a rollout."""
 
     name: str
-    batch: int = Field(description="Number of its batch, from 1.")
+    batch: int = Field(description="Number of the host's batch, from 1.")
     state: RolloutHostState
     maintenance_ids: list[str]
     scheduled_at: Moment | None
@@ -385,14 +381,16 @@ class RolloutOut(ResponseModel):
     id: str
     name: str
     state: RolloutState
-    reason: str | None = Field(description="Reason why it is paused, is being aborted, or was aborted.")
+    reason: str | None = Field(description="Reason why the rollout is paused, is being aborted, or was aborted.")
     created_at: Moment
     started_at: Moment | None
     ended_at: Moment | None
-    batch: int | None = Field(description="Number of the current batch, from 1. Null: every host has had its turn.")
+    batch: int | None = Field(
+        description="Number of the current batch, from 1. Null: every host is done, failed or skipped."
+    )
     batches: int
     counts: dict[RolloutHostState, int] = Field(description="Number of hosts in each state.")
-    in_flight: list[str] = Field(description="Hosts with a maintenance that may still change.")
+    in_flight: list[str] = Field(description="Hosts with a maintenance that has not ended.")
     waits_for: str | None
     waits_until: Moment | None
     spec: RolloutIn
@@ -439,8 +437,7 @@ def decode_rollout(text: str) -> Rollout:
         return _STORED.validate_json(text)
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors(include_url=False)[0]["loc"])
-        msg = f"cannot read a stored rollout: invalid {place or 'text'}"
-        raise StoreCorrupt(msg) from error
+        raise StoreCorrupt(f"cannot read a stored rollout: invalid {place or 'text'}") from error
 
 
 def _to_seconds(span: timedelta | None) -> float | None:

@@ -7,13 +7,12 @@ from typing import Annotated
 from pydantic import Field
 
 from forewarn.core.subscription import (
-    Delivery,
     DeliveryState,
     NotificationKind,
     Subscription,
     SubscriptionState,
 )
-from forewarn.wire.control import Moment, Name, Reason, RequestModel, ResponseModel
+from forewarn.wire.json_types import Moment, Name, Reason, RequestModel, ResponseModel
 
 __all__ = [
     "DeliveryOut",
@@ -41,12 +40,12 @@ class SubscriptionIn(RequestModel):
     scopes: list[Name] = Field(
         default_factory=list,
         max_length=_NAMES_MAX,
-        description="Send only notifications for events of these scopes, and of `vms`.",
+        description="Send only notifications about these scopes or `vms`. Both lists empty: all.",
     )
     vms: list[Name] = Field(
         default_factory=list,
         max_length=_NAMES_MAX,
-        description="Send only notifications for events of these standalone VMs, and of `scopes`.",
+        description="Send only notifications about these standalone VMs or `scopes`. Both lists empty: all.",
     )
     kinds: list[NotificationKind] = Field(
         default_factory=list, max_length=len(NotificationKind), description="Send only these kinds. Empty: all."
@@ -69,7 +68,7 @@ class SecretRotationIn(RequestModel):
     """Options for replacing the secret of a subscription."""
 
     at_once: bool = Field(
-        default=False, description="Stop signing with the former secret immediately, as after a leak."
+        default=False, description="Stop signing with the former secret immediately, for example after a leak."
     )
 
 
@@ -77,7 +76,7 @@ class RedeliveryIn(RequestModel):
     """Selection of dead deliveries to retry."""
 
     ids: Annotated[list[_DeliveryId], Field(max_length=1000)] | None = Field(
-        None, description="Ids of deliveries. Null: all dead ones, at most 1,000."
+        None, description="Ids of deliveries. Null: all dead deliveries, at most 1,000 in one call."
     )
 
     def to_keys(self) -> list[tuple[int, str]] | None:
@@ -89,7 +88,7 @@ class RedeliveryIn(RequestModel):
 
 
 class SubscriptionOut(ResponseModel):
-    """A subscription. Its secret is shown once, when it is created."""
+    """A subscription. Its secret is shown only when the secret is created or replaced."""
 
     id: str
     name: str
@@ -98,11 +97,13 @@ class SubscriptionOut(ResponseModel):
     vms: list[str]
     kinds: list[str]
     state: SubscriptionState
-    reason: str | None = Field(description="Reason why it is paused.")
+    reason: str | None = Field(description="Reason why the subscription is paused.")
     given_up: bool = Field(
-        description="True if it was paused because its receiver refuses or no longer accepts notifications."
+        description="True if Forewarn paused it because the receiver answered 410, or too many deliveries are dead."
     )
-    cursor: int = Field(description="Audit log sequence up to which all was delivered, is waiting, or is dead.")
+    cursor: int = Field(
+        description="Sequence number up to which all audit log entries were delivered, wait for a retry, or are dead."
+    )
     waiting: int = Field(description="Number of deliveries that are being retried.")
     dead: int = Field(description="Number of deliveries that were given up.")
     failing_since: Moment | None
@@ -145,16 +146,11 @@ class DeliveryOut(ResponseModel):
     sequence: int
     subject: str
     kind: NotificationKind
-    at: Moment = Field(description="Time of the change that it reports.")
+    at: Moment = Field(description="Time of the change that the notification reports.")
     state: DeliveryState
     attempts: int
     next_at: Moment | None
     last_error: str
-
-    @classmethod
-    def from_model(cls, delivery: Delivery) -> DeliveryOut:
-        """Build from the model."""
-        return cls.model_validate(delivery, from_attributes=True)
 
 
 class RedeliveryOut(ResponseModel):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from forewarn.core.audit_chain import Chain, ChainFault, ChainHead, ChainVerifier
 from forewarn.errors import InvalidRequest
-from forewarn.wire.control import ResponseModel
+from forewarn.wire.json_types import ResponseModel
 
 __all__ = ["ChainFindingOut", "ChainOut", "HeadsOut", "VerificationOut", "format_head", "parse_noted_heads"]
 

@@ -12,11 +12,7 @@ from pydantic.fields import FieldInfo
 
 from forewarn.errors import ForewarnError
 from forewarn.wire.suggestion import suggest_name
-
-try:
-    from yaml import CSafeLoader as _SafeLoader
-except ImportError:  # pragma: no cover - PyYAML without libyaml, as on some platforms
-    from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
+from forewarn.wire.yaml_line import SafeLoader
 
 __all__ = ["DEPTH_MAX", "Place", "YamlSource"]
 
@@ -57,17 +53,15 @@ class YamlSource:
         """
         if len(content) > self._size_bytes_max:
             most = self._size_bytes_max
-            msg = f"{self.name}: {len(content)} bytes exceed the limit of {most} for a {self._kind}"
-            raise self._error_class(msg)
+            raise self._error_class(f"{self.name}: {len(content)} bytes exceed the limit of {most} for a {self._kind}")
         try:
             self._refuse_bombs(content)
-            node = yaml.compose(content, _SafeLoader)
+            node = yaml.compose(content, SafeLoader)
         except yaml.MarkedYAMLError as error:
             words = " ".join((error.problem or "unknown error").split())
             raise self._build_error_at(error.problem_mark, f"not valid YAML: {words}") from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            msg = f"{self.name}: not valid YAML: {' '.join(str(error).split())}"
-            raise self._error_class(msg) from error
+            raise self._error_class(f"{self.name}: not valid YAML: {' '.join(str(error).split())}") from error
         return None if node is None else self._build_value(node, ())
 
     def validate(self, model: type[M], content: Any, place: Place = ()) -> M:  # noqa: ANN401 - whatever `read` gave
@@ -89,11 +83,8 @@ class YamlSource:
         made = []
         for fault in found:
             below = tuple(part for part in fault["loc"] if not _is_pydantic_label(part))
-            made.append(
-                self.build_error(
-                    (*place, *below), _describe_fault(fault, (*place, *below), _list_keys(model, below[:-1]))
-                )
-            )
+            at = (*place, *below)
+            made.append(self.build_error(at, _describe_fault(fault, at, _list_keys(model, below[:-1]))))
         return made
 
     def build_error(self, place: Place, words: str) -> ForewarnError:
@@ -117,7 +108,7 @@ class YamlSource:
         The parser yields its events one by one, so nothing after the first fault is read.
         """
         depth = 0
-        for event in yaml.parse(content, _SafeLoader):
+        for event in yaml.parse(content, SafeLoader):
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
                 raise self._build_error_at(
                     event.start_mark, f"anchors and aliases are not allowed in a {self._kind}: write the value out"
@@ -141,7 +132,7 @@ class YamlSource:
             return node.value
         try:
             # An empty loader: only its conversion of scalars is needed, such as 1.5 to a float.
-            return _SafeLoader("").construct_object(node)
+            return SafeLoader("").construct_object(node)
         except (yaml.YAMLError, ValueError, LookupError) as error:
             raise self._build_error_at(node.start_mark, f"{node.value!r} cannot be read as {node.tag}") from error
 

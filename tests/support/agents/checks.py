@@ -248,7 +248,7 @@ def _take_reports(state: AgentState, stories: dict[str, Story], at_s: float) -> 
         story.has_other_rule = is_other and state.vm == story.vm
         story.is_misnamed = is_other and state.vm != story.vm
         story.has_acted_by_it |= is_other and bool(record.runs)
-        run = record.get_run(EventStep.PREPARE)
+        run = record.runs.get(EventStep.PREPARE)
         story.is_begun_on_disk = run is not None and run.state is StepRunState.RUNNING
         if run is not None and run.state is StepRunState.FAILED:
             story.note_failed(at_s, run)

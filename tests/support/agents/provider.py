@@ -61,8 +61,7 @@ class Hypervisor(Observed):
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
         """Tell how far it would be by now, or fail."""
         if self._rng.random() < self.weather.actuator:
-            msg = "the hypervisor is busy"
-            raise ActuatorError(msg)
+            raise ActuatorError("the hypervisor is busy")
         if maintenance.id not in self._simulates:
             impact_s = self._rng.choice([0.5, 7, 7, 40])
             span_s = impact_s + self._rng.choice([1, 15, 60, 300, 600])
@@ -244,7 +243,7 @@ class Provider:
     async def _approve(self, caller: Caller, body: bytes) -> Answered:
         wanted = imds.decode_approval(body, _REQUESTS_MAX)
         channel = caller.channel
-        if not channel.settled.issuperset(wanted.event_ids):
+        if not channel.settled.issuperset(wanted):
             approver = Approver(
                 actor=f"vm:{caller.vm.name}",
                 audience=channel.key,
@@ -252,7 +251,7 @@ class Provider:
                 source_address=caller.vm.addresses[0],
                 api_version=LATEST,
             )
-            approval = await self.made.engine.authority.approve(wanted.event_ids, approver)
+            approval = await self.made.engine.authority.approve(wanted, approver)
             if approval.unknown:
                 return Answered(400, {}, imds.encode_error("Bad request: . EventId is not known"))
             channel.mark_settled((*approval.approved, *approval.unchanged))

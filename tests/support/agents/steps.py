@@ -59,11 +59,9 @@ class FakeSteps:
         else:
             await asyncio.sleep(span_s)
         if fate < 0.7:
-            msg = "it did not work"
-            raise HookFailed(msg)
+            raise HookFailed("it did not work")
         if fate < 0.8 and step is not EventStep.ALERT:
-            msg = "a handler is broken"
-            raise RuntimeError(msg)
+            raise RuntimeError("a handler is broken")
 
     async def _take_out(self, record: EventRecord, remember: Remember) -> None:
         """As the handler `FileHandler` does: look, remember what was found, and then act."""
@@ -93,7 +91,7 @@ class FakeSteps:
         if not machine.is_alive(self._process):
             return
         saved = next((each for each in machine.disk.read().records if each.event.id == event_id), None)
-        run = saved.get_run(step) if saved is not None else None
+        run = saved.runs.get(step) if saved is not None else None
         machine.history.append(
             StepBegan(
                 at_s=self._loop.time(),

@@ -64,8 +64,7 @@ class Wire:
         """Carry out one request, as well as the weather lets it."""
         began_s = self._loop.time()
         if not self._machine.is_alive(self._process):
-            msg = "the process is dead"
-            raise self._unreachable(msg, began_s)
+            raise self._unreachable("the process is dead", began_s)
         is_document = request.method == "GET" and "scheduledevents" in request.path
         event_ids = _approved(request)
         for event_id in event_ids:
@@ -83,12 +82,10 @@ class Wire:
                     self._machine.health.begin_fault(began_s)
                 left_s = began_s + request.timeout_s - self._loop.time()
                 await asyncio.sleep(left_s)
-                msg = "no answer"
-                raise self._unreachable(msg, began_s, timed_out=True) from None
+                raise self._unreachable("no answer", began_s, timed_out=True) from None
             except Reset:
                 self._machine.health.strike(self._loop.time())
-                msg = "connection reset"
-                raise self._unreachable(msg, began_s) from None
+                raise self._unreachable("connection reset", began_s) from None
         finally:
             if fault is not None:
                 self._machine.health.end_fault()
@@ -115,13 +112,11 @@ class Wire:
         machine, rng = self._machine, self._machine.rng
         if fault is Fault.REFUSED:
             await asyncio.sleep(rng.random() * 0.01)
-            msg = "connection refused"
-            raise self._unreachable(msg, began_s)
+            raise self._unreachable("connection refused", began_s)
         if fault is Fault.LOST or machine.is_cut:
             if rng.random() < 0.5:
                 await asyncio.sleep(min(_CONNECT_TIMEOUT_S, request.timeout_s))
-                msg = "no connection"
-                raise self._unreachable(msg, began_s, timed_out=True)
+                raise self._unreachable("no connection", began_s, timed_out=True)
             raise _Silence
         if fault in _STATUS:
             await asyncio.sleep(rng.random() * 0.01)

@@ -107,7 +107,7 @@ class Shared(RuleBasedStateMachine):
         self.book.load(NOW)
         self.removed.clear()
         for record in self.book.records:
-            run = record.get_run(EventStep.PREPARE)
+            run = record.runs.get(EventStep.PREPARE)
             if run is not None and run.state is StepRunState.INTERRUPTED and record.gone_at is None:
                 self.book.begin_run(record.event.id, EventStep.PREPARE, NOW)
         self.book.save()

@@ -16,7 +16,6 @@ from forewarn.agent.configuration import (
     default_state_file,
     find_time_zone,
     parse_configuration,
-    to_local,
 )
 from forewarn.agent.handlers import FileHandler
 from forewarn.agent.rule import Hook, Rule
@@ -192,12 +191,12 @@ def test_the_state_is_in_the_system_s_place_unless_told_otherwise() -> None:
 
 def test_windows_of_rules_are_in_the_time_zone_that_is_set() -> None:
     moment = datetime(2030, 1, 1, 12, tzinfo=UTC)
-    assert to_local(moment, find_time_zone("Europe/Oslo")).hour == 13
-    assert to_local(moment, find_time_zone("UTC")).hour == 12
-    assert to_local(moment, find_time_zone("local")) == moment
+    assert moment.astimezone(find_time_zone("Europe/Oslo")).hour == 13
+    assert moment.astimezone(find_time_zone("UTC")).hour == 12
+    assert moment.astimezone(find_time_zone("local")) == moment
     assert find_time_zone("Europe/Oslo") == ZoneInfo("Europe/Oslo")
     east = timezone(timedelta(hours=5))
-    assert to_local(moment, east).utcoffset() == timedelta(hours=5)
+    assert moment.astimezone(east).utcoffset() == timedelta(hours=5)
 
 
 # What is refused

@@ -92,7 +92,7 @@ def test_who_is_to_take_out_of_service_waits_for_who_puts_back(undoing: EventSte
     """Otherwise it would find the VM out of service, and have nothing to do, just before it is put back."""
     other = a_record(HANDLED, event=OTHER, gone_at=NOW, runs={PREPARE: S.DONE, undoing: state})
     record = a_record(HANDLED)
-    waits = Judgement(None, CUTOFF, f"step {undoing} of event {B} uses the same handler")
+    waits = Judgement(f"step {undoing} of event {B} uses the same handler", None, CUTOFF)
     assert judged(record, others=(other, record)) == waits
     assert judged(record, CUTOFF, others=(other, record)).action == GiveUpStep(PREPARE, "NotBefore is near")
 
@@ -101,9 +101,7 @@ def test_who_is_to_put_back_waits_for_who_takes_out_of_service() -> None:
     """Meanwhile, however long, it is not judged over and over again."""
     other = a_record(HANDLED, event=OTHER, runs={PREPARE: S.RUNNING})
     gone = a_record(HANDLED, gone_at=NOW, runs={PREPARE: S.DONE})
-    assert judged(gone, others=(gone, other)) == Judgement(
-        None, None, f"step prepare of event {B} uses the same handler"
-    )
+    assert judged(gone, others=(gone, other)) == Judgement(f"step prepare of event {B} uses the same handler")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +210,7 @@ def test_the_peers_have_a_say() -> None:
     judgement = judged(
         a_record(AT_ONCE), verdict=ApprovalVerdict(may_approve=False, ask_again_at=soon, reason="after you")
     )
-    assert judgement == Judgement(None, soon, "after you")
+    assert judgement == Judgement("after you", None, soon)
     by_hand = judged(a_record(AT_ONCE, by_hand_at=NOW), verdict=ApprovalVerdict(may_approve=False, reason="after you"))
     assert by_hand.action == SendApproval()
 
@@ -321,7 +319,7 @@ def test_who_prepares_late_waits_for_who_puts_back_and_is_not_judged_over_and_ov
     """Its NotBefore, where the endpoint still shows one, is over."""
     other = a_record(HANDLED, event=OTHER, gone_at=NOW, runs={PREPARE: S.DONE, RECOVER: S.RUNNING})
     record = a_record(HANDLED, started_at=NOW, is_reported_unprepared=True)
-    waits = Judgement(None, None, f"step recover of event {B} uses the same handler")
+    waits = Judgement(f"step recover of event {B} uses the same handler")
     assert judged(record, after(days=1), others=(other, record)) == waits
 
 

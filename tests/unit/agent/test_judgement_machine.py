@@ -277,8 +277,7 @@ class Lives(RuleBasedStateMachine):
             self._decide(record, judgement.action, effects)
             if isinstance(judgement.action, ForgetEvent):
                 return  # an event that is still there begins another life, when this one is buried
-        msg = f"{self.book[event_id]} does not come to rest"
-        raise AssertionError(msg)
+        raise AssertionError(f"{self.book[event_id]} does not come to rest")
 
     def _agreement(self, now: datetime) -> Agreement:
         return lambda record, cutoff: may_approve(
@@ -394,7 +393,7 @@ class Lives(RuleBasedStateMachine):
             assert later.action is None, f"{later.action} although nothing but time has passed"
 
     def _has_broken_off(self, record: EventRecord, step: EventStep) -> bool:
-        run = record.get_run(step)
+        run = record.runs.get(step)
         return run is not None and run.state is StepRunState.INTERRUPTED
 
     @invariant()

@@ -82,8 +82,7 @@ def test_elsewhere_than_on_a_terminal_a_line_is_a_json_object(stderr: Stderr) ->
 
 
 def break_down() -> None:
-    msg = "first\nsecond"
-    raise ValueError(msg)
+    raise ValueError("first\nsecond")
 
 
 def test_lines_and_traces_stay_on_one_line(stderr: Stderr) -> None:

@@ -61,16 +61,17 @@ def test_before_anything_has_happened_there_is_something_to_see() -> None:
 
 def test_what_happens_is_counted() -> None:
     metrics = of()
-    metrics.count_answer(NOW)
-    metrics.count_failed_poll()
-    metrics.count_failed_poll()
-    metrics.count_step(EventStep.PREPARE, 0.7, has_succeeded=True)
-    metrics.count_step(EventStep.RECOVER, 70, has_succeeded=False)
-    metrics.count_approval(3)
-    metrics.count_failed_approval()
-    metrics.count_unprepared_event("Reboot")
-    metrics.count_ended_event("Freeze", "canceled")
-    metrics.count_failed_save()
+    metrics.polls["ok"] += 1
+    metrics.last_poll_at = NOW
+    metrics.polls["failed"] += 1
+    metrics.polls["failed"] += 1
+    metrics.steps["prepare", "done"].add(0.7)
+    metrics.steps["recover", "failed"].add(70)
+    metrics.approvals.add(3)
+    metrics.approval_failures += 1
+    metrics.unprepared_events["Reboot"] += 1
+    metrics.ended_events["Freeze", "canceled"] += 1
+    metrics.save_failures += 1
     samples = read(metrics)
     expected = {
         "forewarn_agent_polls_total ok": 1,

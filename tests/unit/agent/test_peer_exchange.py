@@ -87,8 +87,7 @@ class Wire:
     async def send(self, request: HttpRequest) -> HttpAnswer:
         if self.to is None:
             url = "http://b"
-            msg = f"the metadata endpoint {url} does not answer: connection refused"
-            raise EndpointUnreachable(msg)
+            raise EndpointUnreachable(f"the metadata endpoint {url} does not answer: connection refused")
         assert request.path == PATH
         answer = self.bend(request, await put(self.to, request.body, request.headers, request.method))
         self.seen.append((request, answer))

@@ -15,7 +15,7 @@ PREPARING = Rule(prepare=(DRAIN,))
 
 def test_nothing_has_become_of_a_step_that_was_not_begun() -> None:
     record = a_record(PREPARING)
-    assert record.get_run(EventStep.PREPARE) is None
+    assert record.runs.get(EventStep.PREPARE) is None
     assert not record.is_done(EventStep.PREPARE)
     assert not record.has_failed(EventStep.PREPARE)
     assert record.running_step is None
@@ -38,7 +38,7 @@ def test_a_step_has_come_so_far(
 ) -> None:
     run = a_run(state)
     record = a_record(PREPARING, runs={EventStep.PREPARE: run})
-    assert record.get_run(EventStep.PREPARE) is run
+    assert record.runs.get(EventStep.PREPARE) is run
     assert (record.running_step is EventStep.PREPARE) is is_running
     assert record.is_stopping is is_stopping
     assert record.is_done(EventStep.PREPARE) is is_done

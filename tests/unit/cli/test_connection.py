@@ -11,19 +11,21 @@ import httpx
 import pytest
 
 from forewarn import errors
-from forewarn.cli.connection import ControlConnection, Pacing, parse_events, quote_segment
+from forewarn.cli.connection import ControlConnection, parse_events, quote_segment
 from forewarn.errors import ConfigError, ForewarnError, InvalidRequest, OtherSideError, ServerUnreachable, Unauthorized
 
 URL = "http://127.0.0.1:8170"
 Answer = Callable[[httpx.Request], httpx.Response]
 
 
-class Pauses(Pacing):
+class Pauses:
     """Waits for nothing, and notes how long it should have."""
 
     def __init__(self) -> None:
         self.pauses_s: list[float] = []
-        super().__init__(self.pauses_s.append)
+
+    def __call__(self, pause_s: float) -> None:
+        self.pauses_s.append(pause_s)
 
 
 class Asked:
@@ -41,11 +43,9 @@ class Asked:
         return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
 
 
-def connect(answer: Answer, pacing: Pacing | None = None, url: str = URL, **environment: str) -> ControlConnection:
+def connect(answer: Answer, sleep: Pauses | None = None, url: str = URL, **environment: str) -> ControlConnection:
     variables = {"FOREWARN_TOKEN": "secret"} | environment
-    return ControlConnection(
-        url, environment=variables, transport=httpx.MockTransport(answer), pacing=pacing or Pauses()
-    )
+    return ControlConnection(url, environment=variables, transport=httpx.MockTransport(answer), sleep=sleep or Pauses())
 
 
 def refused(code: str, message: str, status: int = 409) -> httpx.Response:

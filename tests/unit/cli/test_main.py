@@ -95,6 +95,12 @@ def test_a_command_has_a_summary_and_an_example_that_begins_with_it(name: str) -
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_paragraph_of_help_is_wrapped_by_the_terminal_alone(name: str) -> None:
+    paragraphs = COMMANDS[name].help.split("\n\n")
+    assert [text for text in paragraphs for line in text.split("\n")[1:] if not line.startswith((" ", "- "))] == []
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_every_option_of_a_command_says_what_it_is(name: str) -> None:
     assert [p.name for p in COMMANDS[name].params if not p.help] == []
 

@@ -10,8 +10,10 @@ import typer
 
 from forewarn.cli.audit_log import format_entry
 from forewarn.cli.config import describe_settings, mask_password
+from forewarn.cli.connection import ControlConnection
 from forewarn.cli.inventory_defaults import drop_defaults
 from forewarn.cli.maintenance import build_force_body, build_schedule_body
+from forewarn.cli.maintenance_options import ScheduleOptions
 from forewarn.cli.maintenance_text import (
     describe_created,
     describe_planned,
@@ -22,7 +24,7 @@ from forewarn.cli.openapi import openapi_document
 from forewarn.cli.serve import format_ready_line, parse_assignments
 from forewarn.config import Settings, load_settings
 from forewarn.core.model import EventType
-from forewarn.wire.control import AuditEntryOut
+from forewarn.wire.control_response import AuditEntryOut
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -33,8 +35,8 @@ def entry(**members: Any) -> dict[str, Any]:  # noqa: ANN401 - members of any ki
 
 
 def body(**said: Any) -> dict[str, Any]:  # noqa: ANN401 - members of any kind
-    nothing: dict[str, Any] = {"hosts": [], "vms": ["db"], "event_type": EventType.FREEZE}
-    return build_schedule_body(**(nothing | {"cause": None, "notice": None, "not_before": None} | said))
+    least: dict[str, Any] = {"vms": ["db"], "event_type": EventType.FREEZE}
+    return build_schedule_body(ScheduleOptions(**(least | said)), ControlConnection())
 
 
 # maintenance

@@ -12,7 +12,7 @@ from forewarn.cli.connection import ControlConnection
 from forewarn.cli.list_options import CSV_COLUMNS, HistoryFilter, escape_cell, print_csv, print_items
 from forewarn.cli.output import Output
 from forewarn.cli.vm_history import format_episode
-from forewarn.wire.control import AuditEntryOut, EventOut, MaintenanceOut
+from forewarn.wire.control_response import AuditEntryOut, EventOut, MaintenanceOut
 from forewarn.wire.history import EpisodeOut
 
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from forewarn.core.maintenance.decision import ChangeSet, DecisionRules, Draft, WorkingSet
 from forewarn.core.maintenance.enablement import disable_audience, enable_audience
-from forewarn.core.maintenance.ending import cancel_maintenance
+from forewarn.core.maintenance.lifecycle import Trigger
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.maintenance.planning import plan_maintenance
 from forewarn.core.maintenance.settlement import settle_maintenances
@@ -88,7 +88,7 @@ def test_events_made_and_dropped_in_one_decision_were_never_there() -> None:
     world = World(vm("a"))
     draft = world.draft()
     (made,) = plan_maintenance(draft, RESTART)
-    cancel_maintenance(draft, made)
+    draft.apply_trigger(made, Trigger.CANCEL)
     changes = world.commit(draft)
     assert (world.incarnation("vm:a"), changes.documents) == (1, [])
 
@@ -98,7 +98,7 @@ def test_one_added_and_one_removed_is_one_change() -> None:
     world = World(vm("a"))
     first = world.plan_one(RESTART)
     draft = world.draft()
-    cancel_maintenance(draft, draft.maintenances[first.id])
+    draft.apply_trigger(draft.maintenances[first.id], Trigger.CANCEL)
     plan_maintenance(draft, RESTART)
     world.commit(draft)
     assert (world.incarnation("vm:a"), len(world.lines("vm:a"))) == (3, 1)

@@ -124,12 +124,12 @@ def test_autoscale_deletes_as_the_platform() -> None:
         (
             MaintenanceRequest(cause="user-redeploy", impact=EventType.FREEZE, vms=("a",)),
             InvalidRequest,
-            "a Redeploy cannot turn out as a Freeze",
+            "a Redeploy cannot have the impact Freeze",
         ),
         (
             MaintenanceRequest(cause="live-migration", impact=EventType.REBOOT, vms=("a",)),
             InvalidRequest,
-            "a Freeze cannot turn out as a Reboot",
+            "a Freeze cannot have the impact Reboot",
         ),
         (
             MaintenanceRequest(cause="live-migration", duration_s=-2, vms=("a",)),

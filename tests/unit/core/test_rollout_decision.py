@@ -194,7 +194,6 @@ def test_hosts_of_the_first_batch_are_begun_in_order_with_the_request_of_the_spe
     first, second = decide_next_steps(rollout, fleet(), RolloutFacts(), NOW)
     assert first == ScheduleHost(
         host="h-0",
-        key="rollout:r-1:h-0",
         request=MaintenanceRequest(
             cause="host-maintenance",
             type=EventType.REBOOT,

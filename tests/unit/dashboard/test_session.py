@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 from starlette.requests import Request
@@ -13,6 +14,7 @@ from starlette.responses import Response
 
 from forewarn.core.access import FILE_OPERATOR, Principal, Revocation, Role, Token
 from forewarn.dashboard.session import DashboardSession, Sessions
+from forewarn.engine.tokens import TokenCommands
 from forewarn.errors import Forbidden
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -43,7 +45,7 @@ class Kept(dict[str, Token]):
 
 
 def sessions(word: str = "operator", tokens: Kept | None = None) -> Sessions:
-    return Sessions(word, HOURS, Kept() if tokens is None else tokens)
+    return Sessions(word, HOURS, cast("TokenCommands", Kept() if tokens is None else tokens))
 
 
 def request(word: str | None = None) -> Request:

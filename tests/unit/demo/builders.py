@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
-from forewarn.demo.act_record import ActRecord, SeenEvent, SentApproval, Sighting, WatchedEntry
+from forewarn.demo.act_record import ActRecord, SentApproval, Sighting, WatchedEntry
 from forewarn.demo.vms import CAST, DemoVm
+from forewarn.wire.document import Event
 
 __all__ = ["DB", "NOT_BEFORE", "T0", "WEST_0", "WEST_1", "after", "event", "id_of", "migration", "sighting"]
 
 WEST_0, WEST_1, DB = CAST
 T0 = datetime(2030, 1, 1, 12, tzinfo=UTC)
-NOT_BEFORE = "Tue, 01 Jan 2030 12:15:01 GMT"
+NOT_BEFORE = T0 + timedelta(minutes=15, seconds=1)
 
 
 def after(seconds: float) -> datetime:
@@ -23,9 +24,9 @@ def id_of(vm: DemoVm) -> str:
     return f"ID-{CAST.index(vm)}"
 
 
-def event(vm: DemoVm, status: str = "Scheduled", kind: str = "Freeze") -> SeenEvent:
-    not_before = NOT_BEFORE if status == "Scheduled" else ""
-    return SeenEvent(id=id_of(vm), type=kind, status=status, resources=(vm.name,), not_before=not_before)
+def event(vm: DemoVm, status: str = "Scheduled", kind: str = "Freeze") -> Event:
+    not_before = NOT_BEFORE if status == "Scheduled" else None
+    return Event(id=id_of(vm), type=kind, status=status, resources=(vm.name,), not_before=not_before)
 
 
 def sighting(vm: DemoVm, seconds: float, incarnation: int, status: str | None = None, kind: str = "Freeze") -> Sighting:

@@ -69,4 +69,4 @@ def test_names_are_enumerated_as_people_do(names: list[str], said: str) -> None:
 
 def test_notbefore_is_shown_as_time_of_day() -> None:
     assert format_not_before(NOT_BEFORE) == "12:15:01"
-    assert format_not_before("") == '""'
+    assert format_not_before(None) == '""'

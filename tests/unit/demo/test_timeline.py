@@ -53,7 +53,7 @@ def test_what_is_too_fresh_is_held_back() -> None:
     page = Page()
     page.timeline.queue_line(line(2, "fresh"))
     page.timeline.queue_line(line(1, "ripe"))
-    page.timeline.print_until(after(1.5))
+    page.timeline.flush(after(1.5))
     assert [row.split()[-1] for row in page.rows] == ["ripe"]
 
 

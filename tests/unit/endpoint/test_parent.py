@@ -14,8 +14,8 @@ from forewarn.core.maintenance.approval import ApprovalResult, Approver
 from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience
 from forewarn.endpoint.fault_registry import FaultRegistry
-from forewarn.endpoint.messages import ApproveCall, CallResult, SyncReply, SyncRequest, encode
-from forewarn.endpoint.parent import MetadataProcess, ProcessSettings
+from forewarn.endpoint.messages import ApproveCall, CallResult, ProcessSettings, SyncReply, SyncRequest, encode
+from forewarn.endpoint.parent import MetadataProcess
 from forewarn.endpoint.pipe import Pipe
 from forewarn.endpoint.request_journal import RequestJournal
 from forewarn.endpoint.traffic import EndpointLimits, Traffic

@@ -77,6 +77,28 @@ def test_after_a_new_inventory_nothing_is_answered_from_what_was_known_before(id
     assert key(identity, "10.9.0.1") is None
 
 
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_connections_opened_before_a_new_inventory_still_count_for_their_vm(
+    identity: Identity, is_declared: bool
+) -> None:
+    """So that no VM may hold its limit of connections once for each inventory."""
+    before = identity.resolve_caller("10.9.0.0", HERE)
+    assert before is not None
+    before.usage.connections = 7
+    for size in ("small", "large"):
+        vms = (replace(WEB[0], size=size),) if is_declared or size == "large" else ()
+        identity.replace_part(Inventory(vms=(WEB[0],)), Inventory(vms=vms))
+    again = identity.resolve_caller("10.9.0.0", HERE)
+    assert again is not None
+    assert again is not before
+    assert again.usage.connections == 7
+    identity.load_inventory(INVENTORY)
+    del before, again  # its last connections end without another request
+    last = identity.resolve_caller("10.9.0.0", HERE)
+    assert last is not None
+    assert last.usage.connections == 0
+
+
 @pytest.mark.parametrize(
     ("peer", "local"),
     [

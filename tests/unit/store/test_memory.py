@@ -257,8 +257,7 @@ def carry_out(store: Store, works: Sequence[Operation], *, fails: bool) -> list[
         with store.write() as tx:
             answers += [work(tx) for work in works]
             if fails:
-                msg = "it shall not be"
-                raise Conflict(msg)
+                raise Conflict("it shall not be")
     except ForewarnError as error:
         answers.append(type(error))
     return answers

@@ -106,8 +106,7 @@ class Work:
         self.goes.append(list(wishes))
         await self.may.acquire()
         if 13 in wishes:
-            msg = "away"
-            raise StoreUnavailable(msg)
+            raise StoreUnavailable("away")
         return [wish * 2 for wish in wishes]
 
 
@@ -251,8 +250,7 @@ async def test_a_slot_is_passed_on_by_those_that_fail_or_go_away() -> None:
     async def work() -> None:
         async with slots.hold_slot("a"):
             await may.wait()
-            msg = "fails"
-            raise ValueError(msg)
+            raise ValueError("fails")
 
     tasks = [asyncio.create_task(work()) for _ in range(4)]
     await settle()

@@ -20,8 +20,7 @@ async def test_cancelled_tasks_have_ended_whatever_they_raise() -> None:
             cleaned.append(True)
 
     async def fail() -> None:
-        msg = "it failed before"
-        raise ValueError(msg)
+        raise ValueError("it failed before")
 
     tasks = [asyncio.create_task(clean_up()), asyncio.create_task(fail())]
     await asyncio.sleep(0)

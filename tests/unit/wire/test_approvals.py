@@ -16,7 +16,7 @@ SECOND = "8A506C35-679A-4F78-9D76-C16DBE65EE6F"
 
 
 def decode(body: bytes | str, requests_max: int = 100) -> tuple[str, ...]:
-    return decode_approval(body.encode() if isinstance(body, str) else body, requests_max).event_ids
+    return decode_approval(body.encode() if isinstance(body, str) else body, requests_max)
 
 
 def requests(*event_ids: str) -> str:

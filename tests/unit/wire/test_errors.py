@@ -14,7 +14,7 @@ from forewarn.wire.imds import (
     VERSIONS,
     Dialect,
     encode_error,
-    encode_unsupported_version,
+    encode_version_error,
 )
 
 VERSION_ERROR = (
@@ -30,17 +30,17 @@ def test_a_missing_metadata_header_is_answered_with_the_captured_bytes() -> None
 
 def test_a_missing_or_unsupported_version_is_told_the_three_newest() -> None:
     """R15, R64."""
-    assert encode_unsupported_version(VERSIONS) == VERSION_ERROR
+    assert encode_version_error(v.name for v in VERSIONS) == VERSION_ERROR
 
 
 def test_the_newest_versions_do_not_depend_on_the_order_of_the_table() -> None:
     """R64: newest first."""
-    assert encode_unsupported_version(reversed(VERSIONS)) == VERSION_ERROR
+    assert encode_version_error(v.name for v in reversed(VERSIONS)) == VERSION_ERROR
 
 
 def test_the_china_cloud_names_the_same_three_versions() -> None:
     """R64, A2."""
-    assert encode_unsupported_version(Dialect(cloud="china").list_versions()) == VERSION_ERROR
+    assert encode_version_error(v.name for v in Dialect(cloud="china").list_versions()) == VERSION_ERROR
 
 
 def test_a_forwarded_request_is_refused_with_a_reason() -> None:

@@ -16,11 +16,13 @@ __all__ = ["FileHandler"]
 
 
 class FileHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="file"):
-    """A file that exists while the VM should get no work, or one that exists while it should.
+    """Creates or removes a file, for health checks that test if the file exists.
 
     Attributes:
-        touch: Path of a file that `prepare` creates and `undo` removes, unless it existed before.
-        remove: Path of a file that `prepare` removes; `undo` restores its content and mode if it existed.
+        touch: Path of a file that the handler creates. After the event, the handler removes the file, unless the file
+            existed before.
+        remove: Path of a file that the handler removes. If the file existed, the handler restores its content and mode
+            after the event.
     """
 
     touch: str = ""
@@ -33,8 +35,7 @@ class FileHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fiel
             ValueError: No file is named, or two are.
         """
         if bool(self.touch) == bool(self.remove):
-            msg = "the handler file needs exactly one of touch and remove"
-            raise ValueError(msg)
+            raise ValueError("the handler file needs exactly one of touch and remove")
 
     async def prepare(self, context: HandlerContext) -> None:
         # Read only once: on a repeated run, the file is in the state that `prepare` gave it.
@@ -72,11 +73,9 @@ def _read_for_restore(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        msg = f"cannot read {path}: {error.strerror}"
-        raise HookFailed(msg) from error
+        raise HookFailed(f"cannot read {path}: {error.strerror}") from error
     if len(content) > _SIZE_BYTES_MAX:
-        msg = f"{path} is larger than {_SIZE_BYTES_MAX} bytes, the most that can be restored"
-        raise HookFailed(msg)
+        raise HookFailed(f"{path} is larger than {_SIZE_BYTES_MAX} bytes, the most that can be restored")
     # Latin-1 maps each byte to one character, so any content can be stored as JSON.
     return {"content": content.decode("latin-1"), "mode": mode}
 
@@ -92,13 +91,11 @@ def _write_file(path: Path, content: str | None = None, mode: int | None = None)
             if mode is not None:
                 path.chmod(mode)
     except OSError as error:
-        msg = f"cannot write {path}: {error.strerror}"
-        raise HookFailed(msg) from error
+        raise HookFailed(f"cannot write {path}: {error.strerror}") from error
 
 
 def _remove_file(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        msg = f"cannot remove {path}: {error.strerror}"
-        raise HookFailed(msg) from error
+        raise HookFailed(f"cannot remove {path}: {error.strerror}") from error

@@ -31,17 +31,20 @@ _State = Literal["ready", "drain", "maint"]
 
 
 class HAProxyHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="haproxy"):
-    """Servers that get no new work, and are left alone once their last session is over.
+    """Takes servers out of service: they get no new work, and their sessions get time to end.
 
     Attributes:
-        socket: Path of HAProxy's runtime socket, or ``host:port``; it must have level admin.
-        servers: Servers, each as ``backend/server``.
-        state: Final state: ``drain`` still accepts clients bound to the server by a cookie or a table, ``maint``
-            accepts none.
-        drain_timeout: Maximum time to wait for their sessions to end.
-        on_timeout: Response to that timeout: ``maint`` forces them into maintenance, ``keep`` leaves them draining.
-        others_up: Number of other servers of a backend that must be up before one is drained, as far as it has so many.
-            A VM that comes back at the same moment is waited for; for `drain_timeout`, or half of the notice.
+        socket: Path of HAProxy's runtime socket, or ``host:port``; the socket must have the level admin.
+        servers: Servers to take out of service, each as ``backend/server``.
+        state: Final state of the servers: ``drain`` still accepts clients bound to the server by a cookie or a table,
+            ``maint`` accepts no clients.
+        drain_timeout: Maximum time to wait until the sessions of the servers end.
+        on_timeout: What happens to servers with sessions after `drain_timeout`: ``maint`` forces them into maintenance,
+            ``keep`` leaves them draining.
+        others_up: Number of the backend's servers, not counting those in `servers`, that must be up before a server is
+            drained. If the backend has fewer other servers than this number, all of these other servers must be up. The
+            handler waits until they are up, for at most `drain_timeout` or half of the notice, whichever is shorter. If
+            they are not up by then, the handler drains the server anyway.
     """
 
     socket: str
@@ -59,24 +62,19 @@ class HAProxyHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_f
         """
         _check_socket(self.socket)
         if not self.servers:
-            msg = "the handler haproxy needs at least one server"
-            raise ValueError(msg)
+            raise ValueError("the handler haproxy needs at least one server")
         for server in self.servers:
             if not _SERVER.fullmatch(server):
-                msg = f"{server!r} is not a valid server: expected backend/server"
-                raise ValueError(msg)
+                raise ValueError(f"{server!r} is not a valid server: expected backend/server")
         if len(set(self.servers)) != len(self.servers):
-            msg = "the handler haproxy lists a server twice"
-            raise ValueError(msg)
+            raise ValueError("the handler haproxy lists a server twice")
         if self.others_up < 0:
-            msg = "others_up must be 0 or more"
-            raise ValueError(msg)
+            raise ValueError("others_up must be 0 or more")
         if self.drain_timeout >= self.timeout:
-            msg = "timeout of the handler haproxy must be longer than drain_timeout, which it includes"
-            raise ValueError(msg)
+            raise ValueError("timeout of the handler haproxy must be longer than drain_timeout, which it includes")
 
     async def prepare(self, context: HandlerContext) -> None:
-        now = await self._read_states()
+        now = {server: await self._read_state(server) for server in self.servers}
         remembered: dict[str, _State] = context.memory.get("states", {})
         # We never make a server ready before `undo`, so the state ready is never our own work.
         before = {s: now[s] if now[s] == "ready" else remembered.get(s, now[s]) for s in self.servers}
@@ -118,11 +116,8 @@ class HAProxyHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_f
         where = f"in the HAProxy at {self.socket}"
         return [f"{what} {', '.join(self.servers)} {where}, waiting {_format_seconds(self.drain_timeout)} at most"]
 
-    async def _read_states(self) -> dict[str, _State]:
-        """Return the state of each server as set by an operator, or by us."""
-        return {server: await self._read_state(server) for server in self.servers}
-
     async def _read_state(self, server: str) -> _State:
+        """Return the state of a server as set by an operator, or by us."""
         backend, _, name = server.partition("/")
         said = await _send_command(self.socket, f"show servers state {backend}")
         lines = [line for line in said.splitlines() if line]
@@ -217,11 +212,9 @@ def _check_socket(socket: str) -> None:
     """
     if "/" in socket:
         if sys.platform == "win32":
-            msg = f"{socket} is a path: expected host:port on Windows"
-            raise ValueError(msg)
+            raise ValueError(f"{socket} is a path: expected host:port on Windows")
     elif not ((match := _ADDRESS.fullmatch(socket)) and 0 < int(match[2]) <= _PORT_MAX):
-        msg = f"{socket!r} is not a valid HAProxy socket: expected a path with a /, or host:port"
-        raise ValueError(msg)
+        raise ValueError(f"{socket!r} is not a valid HAProxy socket: expected a path with a /, or host:port")
 
 
 # One command for each connection: HAProxy answers, ends the answer with an empty line, and closes
@@ -244,16 +237,13 @@ async def _send_command(socket: str, command: str) -> str:
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
     except TimeoutError as error:
-        msg = f"HAProxy at {socket} did not answer {command!r} in {_ANSWER_WITHIN_S:g} s"
-        raise HookFailed(msg) from error
+        raise HookFailed(f"HAProxy at {socket} did not answer {command!r} in {_ANSWER_WITHIN_S:g} s") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        msg = f"cannot talk to HAProxy at {socket}: {reason}"
-        raise HookFailed(msg) from error
+        raise HookFailed(f"cannot talk to HAProxy at {socket}: {reason}") from error
     # An empty answer is not success, and half a table is not a table.
     if answer != b"\n" and not answer.endswith(b"\n\n"):
-        msg = f"HAProxy at {socket} aborted its answer to {command!r}"
-        raise HookFailed(msg)
+        raise HookFailed(f"HAProxy at {socket} aborted its answer to {command!r}")
     return answer.decode("utf-8", "replace")
 
 
@@ -274,6 +264,5 @@ async def _read_answer(reader: asyncio.StreamReader) -> bytes:
     while chunk := await reader.read(1 << 16):
         answer += chunk
         if len(answer) > _ANSWER_SIZE_BYTES_MAX:
-            msg = f"it answered more than {_ANSWER_SIZE_BYTES_MAX} bytes"
-            raise ValueError(msg)
+            raise ValueError(f"it answered more than {_ANSWER_SIZE_BYTES_MAX} bytes")
     return bytes(answer)

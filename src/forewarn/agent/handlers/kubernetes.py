@@ -76,8 +76,7 @@ class NodeConditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """
         for name in filter(None, self.names):
             if not _CONDITION.fullmatch(name):
-                msg = f"{name!r} is not a valid condition type: expected for example 'MaintenancePlanned'"
-                raise ValueError(msg)
+                raise ValueError(f"{name!r} is not a valid condition type: expected for example 'MaintenancePlanned'")
         if not _REASON.fullmatch(self.reason):
             msg = f"{self.reason!r} is not a valid condition reason: expected for example 'MaintenanceWindow'"
             raise ValueError(msg)
@@ -100,21 +99,24 @@ class _Node:
 
 
 class KubernetesHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="kubernetes"):
-    """A node that is cordoned and drained; uncordoned again, unless it was cordoned before.
+    """Cordons and drains a node. After the event, uncordons the node unless it was cordoned before.
 
     Attributes:
-        node: The node's name; if empty, this VM's name in lower case.
-        kubectl: Program to run.
-        kubeconfig: Path of the kubeconfig file; if empty, kubectl chooses it.
-        context: Context in that file; if empty, its current one.
+        node: The node's name; if not set, this VM's name in lower case.
+        kubectl: Program to run as kubectl.
+        kubeconfig: Path of the kubeconfig file; if not set, kubectl chooses the file.
+        context: Context in the kubeconfig file; if not set, the current context of the file.
         drain: True to evict pods; otherwise the node is only cordoned.
-        drain_timeout: Time limit for the eviction; shorter than `timeout`.
+        drain_timeout: Time limit for the eviction of pods; must be shorter than `timeout`.
         drain_args: Further options of ``kubectl drain``, each of the form ``--name=value``.
-        grace: Time that pods get to end; if None, each pod's own grace period.
-        taint: Taint to set as well, as ``key=value:effect``; empty for none.
-        condition: True to set the node's conditions; needs kubectl 1.24 or newer.
-        conditions: Names of the conditions.
-        patience: Maximum time to keep asking an API server that does not answer.
+        grace: Time that pods get to end; if not set, the grace period of each pod.
+        taint: Taint to set on the node as well, as ``key=value:effect``; if not set, no taint.
+        condition: True to report the progress of the event in conditions of the node, such as ``MaintenancePlanned``
+            and ``Drained``; needs kubectl 1.24 or newer.
+        conditions: Table of names for the conditions that `condition` sets, with the keys `planned`, `draining`,
+            `drained` and `in_progress`. The key `reason` replaces ``MaintenanceWindow`` as the reason of these
+            conditions. A condition whose name is empty is not set.
+        patience: Maximum time to retry while the API server does not answer.
     """
 
     node: str = ""
@@ -140,20 +142,17 @@ class KubernetesHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknow
             msg = f"{self.node!r} is not a valid node name: expected lower-case letters, digits, '-' and '.'"
             raise ValueError(msg)
         if not self.kubectl or self.kubectl.startswith("-"):
-            msg = f"{self.kubectl!r} is not a valid program name"
-            raise ValueError(msg)
+            raise ValueError(f"{self.kubectl!r} is not a valid program name")
         if self.taint and not _TAINT.fullmatch(self.taint):
             effects = "NoSchedule, PreferNoSchedule or NoExecute"
             msg = f"{self.taint!r} is not a valid taint: expected key=value:effect with the effect {effects}"
             raise ValueError(msg)
         for option in self.drain_args:
             if not re.match(r"--?[A-Za-z]", option):
-                msg = f"{option!r} in drain_args is not an option: expected the form --name=value"
-                raise ValueError(msg)
+                raise ValueError(f"{option!r} in drain_args is not an option: expected the form --name=value")
         # kubectl takes whole seconds, and reads 0 as no limit.
         if self.drain and not timedelta(seconds=1) <= self.drain_timeout < self.timeout:
-            msg = "drain_timeout must be at least 1s, and shorter than timeout"
-            raise ValueError(msg)
+            raise ValueError("drain_timeout must be at least 1s, and shorter than timeout")
 
     async def prepare(self, context: HandlerContext) -> None:
         name = self._choose_node_name(context)
@@ -163,8 +162,7 @@ class KubernetesHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknow
                 await self._check_subresource(context)
             node = await self._read_node(context, name)
             if node is None:
-                msg = f"the cluster has no node {name}: set `node` to the name of this VM's node"
-                raise HookFailed(msg)
+                raise HookFailed(f"the cluster has no node {name}: set `node` to the name of this VM's node")
             # A missing taint is stored as None, a taint without a value as an empty string.
             await context.remember(
                 node=name, cordoned=node.is_cordoned, taint=node.taints.get(self._taint_key_and_effect)
@@ -248,8 +246,7 @@ class KubernetesHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknow
         ran = await self._run_kubectl(context, verb, name)
         node = await self._read_node(context, name)
         if node is not None and node.is_cordoned != (verb == "cordon"):
-            msg = f"kubectl {verb} changed nothing{_format_last_error(ran)}"
-            raise HookFailed(msg)
+            raise HookFailed(f"kubectl {verb} changed nothing{_format_last_error(ran)}")
 
     async def _drain_node(self, context: HandlerContext, name: str) -> None:
         names = self.conditions
@@ -304,8 +301,7 @@ class KubernetesHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknow
             options.append(f"--context={self.context}")
         ran = await context.run(self.kubectl, verb, *arguments, *options, is_checked=False)
         if ran.status:
-            msg = f"kubectl {verb} ended with status {ran.status}{_format_last_error(ran)}"
-            raise HookFailed(msg)
+            raise HookFailed(f"kubectl {verb} ended with status {ran.status}{_format_last_error(ran)}")
         return ran
 
     def _choose_node_name(self, context: HandlerContext) -> str:
@@ -344,8 +340,7 @@ def _decode_node(output: str) -> _Node:
         taints = {(each["key"], each["effect"]): each.get("value", "") for each in spec.get("taints") or ()}
         conditions = {each["type"]: each for each in status.get("conditions") or ()}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        msg = "kubectl get did not print a node"
-        raise HookFailed(msg) from error
+        raise HookFailed("kubectl get did not print a node") from error
     return _Node(is_cordoned=bool(spec.get("unschedulable")), taints=taints, conditions=conditions)
 
 

@@ -42,15 +42,17 @@ _Line: TypeAlias = Sequence[str]
 
 
 class NginxHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="nginx"):
-    """A server of an upstream that gets no new requests.
+    """Marks a server of an upstream as down, so that it gets no new requests.
 
     Attributes:
-        file: File with the ``server`` lines of the upstream; nginx includes it, or it is the configuration itself.
-        server: Address of the line to mark, as it is written there.
-        vm: The VM that serves there: only events that name it count; if empty, all events of the rule.
+        file: File with the ``server`` lines of the upstream: a file that nginx includes, or nginx's main
+            configuration file.
+        server: Address in the line to mark, exactly as the file has it.
+        vm: The VM behind this server. The handler acts only on events with this VM in `Resources`; if not set, on all
+            events of the rule.
         test: Command that tests the configuration.
         reload: Command that makes nginx load the configuration.
-        settle: Time to wait after the reload for the old processes to finish.
+        settle: Time to wait after the reload, in which nginx's old processes finish their requests.
     """
 
     file: str
@@ -67,18 +69,14 @@ class NginxHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fie
             ValueError: Something is missing, the address is invalid, or the time is too short.
         """
         if not self.file:
-            msg = "the handler nginx needs a file"
-            raise ValueError(msg)
+            raise ValueError("the handler nginx needs a file")
         if not _ADDRESS.fullmatch(self.server) or _SPECIAL & set(self.server):
-            msg = f"{self.server!r} is not a valid server address: expected for example 10.0.0.5:8080"
-            raise ValueError(msg)
+            raise ValueError(f"{self.server!r} is not a valid server address: expected for example 10.0.0.5:8080")
         for command in (self.test, self.reload):
             if not command or not command[0]:
-                msg = "test and reload of the handler nginx must begin with the name of a program"
-                raise ValueError(msg)
+                raise ValueError("test and reload of the handler nginx must begin with the name of a program")
         if self.settle >= self.timeout:
-            msg = "timeout of the handler nginx must be longer than settle, which it includes"
-            raise ValueError(msg)
+            raise ValueError("timeout of the handler nginx must be longer than settle, which it includes")
 
     async def prepare(self, context: HandlerContext) -> None:
         if self.vm and not context.event.affects(self.vm):
@@ -89,8 +87,7 @@ class NginxHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fie
             original = self._remove_marks(content, context.memory.get("lines", []))
             marked, lines = self._mark_down(original)
             if not lines:
-                msg = f"{self.file} has no line for the server {self.server}"
-                raise HookFailed(msg)
+                raise HookFailed(f"{self.file} has no line for the server {self.server}")
             # A run that was interrupted while it waited for `settle` repeats the wait, but not the reload.
             is_loaded = content == marked and context.memory.get("is_loaded", False)
             # Remember before the change, so that a crash in between can still be undone.
@@ -199,8 +196,7 @@ async def _run_command(context: HandlerContext, command: Sequence[str]) -> None:
     ran = await context.run(*command, is_checked=False)
     if ran.status:
         said = "; ".join(line.strip() for line in (ran.errors.strip() or ran.output.strip()).splitlines())
-        msg = f"{' '.join(command)} ended with status {ran.status}{': ' if said else ''}{said[:1000]}"
-        raise HookFailed(msg)
+        raise HookFailed(f"{' '.join(command)} ended with status {ran.status}{': ' if said else ''}{said[:1000]}")
 
 
 def _read_file(path: Path) -> str:
@@ -209,11 +205,9 @@ def _read_file(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(_SIZE_BYTES_MAX + 1)
     except OSError as error:
-        msg = f"cannot read {path}: {error.strerror}"
-        raise HookFailed(msg) from error
+        raise HookFailed(f"cannot read {path}: {error.strerror}") from error
     if len(content) > _SIZE_BYTES_MAX:
-        msg = f"{path} is larger than {_SIZE_BYTES_MAX} bytes"
-        raise HookFailed(msg)
+        raise HookFailed(f"{path} is larger than {_SIZE_BYTES_MAX} bytes")
     return content.decode("latin-1")
 
 
@@ -250,8 +244,7 @@ def _replace_file(path: Path, content: str) -> None:
             raise
         sync_folder(target.parent)
     except OSError as error:
-        msg = f"cannot write {path}: {error.strerror}"
-        raise HookFailed(msg) from error
+        raise HookFailed(f"cannot write {path}: {error.strerror}") from error
 
 
 def _write_with_owner(path: Path, content: bytes, like: os.stat_result) -> None:

@@ -54,15 +54,19 @@ class _ClusterNode:
 
 
 class PacemakerHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="pacemaker"):
-    """A node in standby, and out of it again, unless it was in standby before.
+    """Puts a node into standby. After the event, ends the standby unless the node was in standby before.
 
     Attributes:
-        node: The node's name in the cluster; if empty, Pacemaker's name for this machine.
-        tool: Tool that changes the cluster.
-        lifetime: ``forever``: in standby until undone, also after a reboot; ``reboot``: until Pacemaker ends here.
-        wait: Maximum time to wait until no resource runs here; shorter than `timeout`. 0s does not wait.
-        alone: Response when no other node can run resources: ``refuse``, or ``proceed`` and stop them.
-        patience: Maximum time to keep asking a cluster that does not answer or has not yet formed.
+        node: The node's name in the cluster; if not set, Pacemaker's name for this machine.
+        tool: Tool that changes the cluster: ``crm_standby``, ``crm`` or ``pcs``; ``auto`` takes the first that is
+            installed.
+        lifetime: How long the standby lasts. ``forever``: until the handler ends it, also after a reboot. ``reboot``:
+            until Pacemaker stops on this machine.
+        wait: Maximum time to wait until no resource runs on the node; must be shorter than `timeout`. With ``0s``, the
+            handler does not wait.
+        alone: What the handler does if no other node can run resources. ``refuse``: the handler leaves the node in
+            service, and fails. ``proceed``: the handler lets the resources stop.
+        patience: Maximum time to retry while the cluster does not answer or has not yet formed.
     """
 
     node: str = ""
@@ -79,14 +83,11 @@ class PacemakerHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown
             ValueError: The name or a combination cannot be used.
         """
         if self.node and not _NODE.fullmatch(self.node):
-            msg = f"{self.node!r} is not a valid node name: expected letters, digits, '_', '-' and '.'"
-            raise ValueError(msg)
+            raise ValueError(f"{self.node!r} is not a valid node name: expected letters, digits, '_', '-' and '.'")
         if self.tool == "pcs" and self.lifetime == "reboot":
-            msg = "pcs does not support lifetime 'reboot': use another tool, or lifetime = 'forever'"
-            raise ValueError(msg)
+            raise ValueError("pcs does not support lifetime 'reboot': use another tool, or lifetime = 'forever'")
         if self.wait >= self.timeout:
-            msg = "wait must be shorter than timeout"
-            raise ValueError(msg)
+            raise ValueError("wait must be shorter than timeout")
 
     async def prepare(self, context: HandlerContext) -> None:
         until = context.now + self.wait
@@ -115,8 +116,7 @@ class PacemakerHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown
         until = context.now + _ONLINE_WITHIN
         while _find_node(await self._read_nodes(context), name).is_standby:
             if context.now >= until:
-                msg = f"node {name} is still in standby"
-                raise HookFailed(msg)
+                raise HookFailed(f"node {name} is still in standby")
             await context.pause(_POLL_INTERVAL_S)
 
     def describe_actions(self) -> Sequence[str]:
@@ -147,8 +147,7 @@ class PacemakerHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown
             if is_standby:
                 await self._return_to_service(context, name)
             if context.now >= until:
-                msg = f"no other node of the cluster can run the resources of {name}"
-                raise HookFailed(msg)
+                raise HookFailed(f"no other node of the cluster can run the resources of {name}")
             await context.pause(_POLL_INTERVAL_S)
         if not is_standby:
             await self._set_standby(context, name, is_standby=True)
@@ -185,8 +184,7 @@ class PacemakerHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown
             if coordinator is not None and coordinator.get("present") == "true":
                 return _parse_nodes(content)
             if context.now >= until:
-                msg = "the cluster has not formed: it has no designated coordinator"
-                raise HookFailed(msg)
+                raise HookFailed("the cluster has not formed: it has no designated coordinator")
             await context.pause(_RETRY_DELAY_S)
 
     async def _read_local_name(self, context: HandlerContext) -> str:
@@ -231,8 +229,7 @@ def _parse_xml(output: str) -> Element:
     try:
         return ET.fromstring(output)  # noqa: S314 - Pacemaker on this machine has written it
     except ET.ParseError as error:
-        msg = "crm_mon did not print XML: expected Pacemaker 2.0.3 or newer"
-        raise HookFailed(msg) from error
+        raise HookFailed("crm_mon did not print XML: expected Pacemaker 2.0.3 or newer") from error
 
 
 def _parse_nodes(content: Element) -> Mapping[str, _ClusterNode]:

@@ -38,13 +38,13 @@ _PROPERTIES = ("Id", "LoadState", "ActiveState", "CanStart", "TriggeredBy", *_ST
 
 
 class SystemdHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="systemd"):
-    """Units that do not run during the event.
+    """Stops units during the event.
 
     Units that systemd stops along with these, because they require one of them, are started again as well.
 
     Attributes:
-        units: Units, stopped in this order and started in reverse; a name without a suffix is a service.
-        is_user: True if they are units of the user that the agent runs as, not of the system.
+        units: Units to stop, in this order; they are started in reverse order. A name without a suffix is a service.
+        is_user: True if the units belong to the user that the agent runs as; false if they belong to the system.
     """
 
     units: tuple[str, ...]
@@ -57,16 +57,14 @@ class SystemdHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_f
             ValueError: There is no unit, an invalid name, or a unit named twice.
         """
         if not self.units:
-            msg = "the handler systemd needs at least one unit"
-            raise ValueError(msg)
+            raise ValueError("the handler systemd needs at least one unit")
         for unit in self.units:
             # A template without an instance, such as worker@.service, can be neither stopped nor started.
             if not _UNIT.fullmatch(unit) or "@." in _add_suffix(unit):
                 msg = f"{unit!r} is not a valid unit name: expected for example web.service or worker@1.service"
                 raise ValueError(msg)
         if len({_add_suffix(unit) for unit in self.units}) != len(self.units):
-            msg = "the handler systemd lists a unit twice"
-            raise ValueError(msg)
+            raise ValueError("the handler systemd lists a unit twice")
 
     async def prepare(self, context: HandlerContext) -> None:
         units = await self._read_units(context, self.units)
@@ -89,8 +87,7 @@ class SystemdHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_f
         for unit in await self._read_units(context, names):
             if unit.is_running:
                 reason = f": {' or '.join(unit.triggered_by)} starts it" if unit.triggered_by else ""
-                msg = f"{unit.name} was stopped and is {unit.state} again{reason}"
-                raise HookFailed(msg)
+                raise HookFailed(f"{unit.name} was stopped and is {unit.state} again{reason}")
 
     async def undo(self, context: HandlerContext) -> None:
         running, along = context.memory.get("running", []), context.memory.get("along", [])
@@ -115,8 +112,7 @@ class SystemdHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_f
         shown = await self._run_systemctl(context, "show", f"--property={','.join(_PROPERTIES)}", "--", *names)
         units = [_UnitState.parse(block) for block in shown.strip().split("\n\n")]
         if len(units) != len(names):
-            msg = f"systemctl reported {len(units)} units, expected {len(names)}"
-            raise HookFailed(msg)
+            raise HookFailed(f"systemctl reported {len(units)} units, expected {len(names)}")
         return units
 
     async def _find_dependents(self, context: HandlerContext, units: Sequence[_UnitState]) -> list[str]:
@@ -193,8 +189,6 @@ class _UnitState:
             HookFailed: It cannot.
         """
         if self.load == "not-found":
-            msg = f"there is no unit {self.name}"
-            raise HookFailed(msg)
+            raise HookFailed(f"there is no unit {self.name}")
         if self.is_running and not self.can_start:
-            msg = f"{self.name} runs but could not be started again: it is {self.load}"
-            raise HookFailed(msg)
+            raise HookFailed(f"{self.name} runs but could not be started again: it is {self.load}")

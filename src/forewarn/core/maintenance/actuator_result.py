@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 
 from forewarn.core.fast_replace import replace
 from forewarn.core.maintenance.decision import Draft
-from forewarn.core.maintenance.ending import complete_maintenance, fail_maintenance, record_impact
+from forewarn.core.maintenance.ending import complete_maintenance, record_impact
+from forewarn.core.maintenance.lifecycle import Trigger
 from forewarn.core.model import EntryKind, Maintenance
 
 __all__ = ["PAUSE_MIN", "RETRY_MAX", "ActuatorFailure", "Progress", "RetryPolicy", "apply_result", "mark_begun"]
@@ -107,7 +108,8 @@ def _apply_failure(
         maintenance = replace(maintenance, begun_at=None)
     if failure.is_final or attempts >= retry_policy.attempts_max:
         often = "" if failure.is_final else f"the actuator failed {attempts} times; last error: "
-        return fail_maintenance(draft, replace(maintenance, attempts=attempts), reason=f"{often}{failure.reason}")
+        maintenance = replace(maintenance, attempts=attempts)
+        return draft.apply_trigger(maintenance, Trigger.FAIL, reason=f"{often}{failure.reason}")
     # The exponent is capped, because a large number of attempts would overflow the timedelta.
     pause = min(retry_policy.pause * 2 ** min(attempts - 1, 20), RETRY_MAX)
     draft.record(EntryKind.ATTEMPT_FAILED, maintenance_id=maintenance.id, reason=failure.reason)

@@ -31,7 +31,7 @@ class AlertThresholds:
     """Thresholds of the conditions; with None there is no such condition.
 
     Attributes:
-        unseen_before: Time before NotBefore by which a VM must have asked since the announcement, but never in the
+        unseen_before: Time before NotBefore by which a VM of each audience must have polled, but never in the
             first half of the notice.
         late_start_after: Time after NotBefore by which it must have started.
         late_end_after: Time after the announced duration by which it must be over.

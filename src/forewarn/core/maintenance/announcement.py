@@ -78,18 +78,14 @@ def announce_maintenance(draft: Draft, maintenance: Maintenance, *, is_new: bool
     Raises:
         QuietHoursConflict: No moment within the limits of its notice is outside of all quiet hours; nothing was made.
     """
-    cause = CAUSES[maintenance.cause]
+    is_immediate = CAUSES[maintenance.cause].is_immediate
     events = _make_events(draft, maintenance)
     # Found before anything is stored in the draft: it may raise, and then nothing may have been made.
-    start = (
-        AllowedStart(at=draft.now)
-        if cause.is_immediate
-        else _choose_not_before(draft, maintenance, has_events=bool(events))
-    )
+    start = None if is_immediate else _choose_not_before(draft, maintenance, has_events=bool(events))
     for event in events:
         draft.put(event)
     maintenance = replace(maintenance, announced_at=draft.now)
-    if cause.is_immediate:
+    if start is None:
         announced = draft.apply_trigger(maintenance, Trigger.STRIKE, is_new=is_new, reason=maintenance.force_reason)
     else:
         announced = replace(
@@ -113,16 +109,12 @@ def announce_to_new_audience(draft: Draft, audience: Audience) -> None:
         if maintenance.state is not MaintenanceState.SCHEDULED:
             continue
         events = [event for event in draft.get_events(maintenance.id) if event.audience == audience.key]
-        for event in events:
-            # An event stays withdrawn if all its VMs are gone.
-            if not event.is_listed and any(_is_running(draft, name) for name in event.resources):
-                draft.put(replace(event, is_listed=True))
-                about = {"maintenance_id": maintenance.id, "event_id": event.id, "audience": audience.key}
-                draft.record(EntryKind.ANNOUNCED, **about)
+        # An event stays withdrawn if all its VMs are gone.
+        back = [e for e in events if not e.is_listed and any(_is_running(draft, name) for name in e.resources)]
         # Events that stay withdrawn count as well; otherwise their VMs would get a second event.
         known = {name for event in events for name in event.resources}
         late = _make_events(draft, maintenance, only_audience=audience.key, excluded_vms=known)
-        for event in late:
+        for event in (*(replace(each, is_listed=True) for each in back), *late):
             draft.put(event)
             about = {"maintenance_id": maintenance.id, "event_id": event.id, "audience": audience.key}
             draft.record(EntryKind.ANNOUNCED, **about)

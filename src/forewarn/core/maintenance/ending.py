@@ -9,24 +9,10 @@ from forewarn.core.maintenance.lifecycle import Trigger
 from forewarn.core.model import EntryKind, EventType, Maintenance, MaintenanceState, PowerState
 from forewarn.errors import Conflict, InvalidRequest
 
-__all__ = ["cancel_maintenance", "complete_maintenance", "fail_maintenance", "record_extra_impact", "record_impact"]
+__all__ = ["complete_maintenance", "record_extra_impact", "record_impact"]
 
 _POWER_STATE_AFTER = {EventType.PREEMPT: PowerState.DEALLOCATED, EventType.TERMINATE: PowerState.DELETED}
 _MOVES_AWAY = frozenset({"user-redeploy", "platform-redeploy"})
-
-
-def cancel_maintenance(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:
-    """Cancel a maintenance before it starts; the impact does not happen (R77).
-
-    Raises:
-        Conflict: It has started or ended.
-    """
-    return draft.apply_trigger(maintenance, Trigger.CANCEL, reason=reason)
-
-
-def fail_maintenance(draft: Draft, maintenance: Maintenance, *, reason: str) -> Maintenance:
-    """Fail a maintenance after the actuator gave up; its events are removed, because nothing more will happen (R79)."""
-    return draft.apply_trigger(maintenance, Trigger.FAIL, reason=reason)
 
 
 def record_impact(draft: Draft, maintenance: Maintenance, *, reason: str | None = None) -> Maintenance:

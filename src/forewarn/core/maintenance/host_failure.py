@@ -27,11 +27,9 @@ def mark_host_recovered(draft: Draft, name: str, reason: str | None) -> Host:
     """
     host = draft.hosts.get(name)
     if host is None:
-        msg = f"host {name!r} does not exist: see 'forewarn host list'"
-        raise NotFound(msg, host=name)
+        raise NotFound(f"host {name!r} does not exist: see 'forewarn host list'", host=name)
     if host.failed_at is None:
-        msg = f"host {name!r} has not failed"
-        raise Conflict(msg, host=name)
+        raise Conflict(f"host {name!r} has not failed", host=name)
     recovered = replace(host, failed_at=None, failure_reason=None)
     draft.put(recovered)
     draft.record(EntryKind.HOST_RECOVERED, reason=_describe_host(name, reason))

@@ -175,5 +175,4 @@ def check_invariants(maintenance: Maintenance) -> None:
         or (state in ACTIVE_STATES) != (maintenance.ended_at is None)
     )
     if is_wrong:
-        msg = f"maintenance {maintenance.id} has times that do not fit its state {state}"
-        raise IllegalTransition(msg)
+        raise IllegalTransition(f"maintenance {maintenance.id} has times that do not fit its state {state}")

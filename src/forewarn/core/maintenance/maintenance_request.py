@@ -18,7 +18,7 @@ class MaintenanceRequest:
         cause: Name of a row of `CAUSES`.
         notice: Time from announcement to NotBefore; not together with `not_before`.
         not_before: Requested NotBefore.
-        impact: Actual impact, if a Reboot turns out as a Freeze (R81).
+        impact: Actual impact, if a Reboot only freezes its VMs (R81).
         hosts: Hosts whose running VMs are affected.
         vms: Affected VMs.
         force_reason: Reason for undercutting the minimum notice and disregarding quiet hours; None to respect both.

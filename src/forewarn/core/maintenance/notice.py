@@ -82,11 +82,9 @@ def is_at_once_unwarned(draft: Draft, request: MaintenanceRequest, cause: Cause,
 
 def _get_requested_notice(request: MaintenanceRequest, now: datetime) -> timedelta | None:
     if request.is_now and request.has_time:
-        msg = "an immediate start cannot be combined with a notice or a NotBefore"
-        raise InvalidRequest(msg)
+        raise InvalidRequest("an immediate start cannot be combined with a notice or a NotBefore")
     if request.notice is not None and request.not_before is not None:
-        msg = "give either a notice or a NotBefore, not both"
-        raise InvalidRequest(msg)
+        raise InvalidRequest("give either a notice or a NotBefore, not both")
     if request.not_before is not None:
         return request.not_before - now
     return request.notice
@@ -98,8 +96,7 @@ def _refuse_too_long(notice: timedelta, cause: Cause, notice_max: timedelta, *, 
         raise InvalidRequest(msg)
     if cause.profile == OptInProfile.TERMINATE and is_announced and notice > TERMINATE_NOTICE_MAX:
         most = _format_notice(TERMINATE_NOTICE_MAX)
-        msg = f"notice of {_format_notice(notice)} exceeds the maximum of {most} for a Terminate"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"notice of {_format_notice(notice)} exceeds the maximum of {most} for a Terminate")
 
 
 def _format_notice(span: timedelta) -> str:

@@ -93,19 +93,15 @@ def plan_maintenance(draft: Draft, request: MaintenanceRequest) -> list[Maintena
 
 def _find_affected_vms(draft: Draft, request: MaintenanceRequest) -> list[VirtualMachine]:
     if bool(request.hosts) == bool(request.vms):
-        msg = "name either hosts or VMs, not both"
-        raise InvalidRequest(msg)
+        raise InvalidRequest("name either hosts or VMs, not both")
     for host in request.hosts:
         if host not in draft.hosts:
-            msg = f"host {host!r} does not exist: see 'forewarn host list'"
-            raise NotFound(msg, host=host)
+            raise NotFound(f"host {host!r} does not exist: see 'forewarn host list'", host=host)
     for name in request.vms:
         if name not in draft.vms:
-            msg = f"vm {name!r} does not exist: see 'forewarn vm list'"
-            raise NotFound(msg, vm=name)
+            raise NotFound(f"vm {name!r} does not exist: see 'forewarn vm list'", vm=name)
         if draft.vms[name].power_state is not PowerState.RUNNING:
-            msg = f"vm {name!r} is {draft.vms[name].power_state}: only a running VM can be affected"
-            raise Conflict(msg, vm=name)
+            raise Conflict(f"vm {name!r} is {draft.vms[name].power_state}: only a running VM can be affected", vm=name)
     if request.vms:
         affected = [draft.vms[name] for name in dict.fromkeys(request.vms)]
     else:
@@ -129,12 +125,12 @@ def _check_type(request: MaintenanceRequest, cause: Cause) -> EventType:
         raise InvalidRequest(msg, cause=cause.name, type=event_type.value)
     impact = request.impact or event_type
     if impact is not event_type and (event_type, impact) != (EventType.REBOOT, EventType.FREEZE):
-        msg = f"a {event_type} cannot turn out as a {impact}: only a Reboot can, as a Freeze"
+        msg = f"a {event_type} cannot have the impact {impact}: only a Reboot can have another one, Freeze"
         raise InvalidRequest(msg, type=event_type.value, impact=impact.value)
     if request.duration_s is not None and request.duration_s < -1:
         msg = f"invalid duration of {request.duration_s} s: expected 0 or more, or -1 if unknown"
         raise InvalidRequest(msg, duration_s=request.duration_s)
-    if cause.is_immediate and (request.notice is not None or request.not_before is not None):
+    if cause.is_immediate and request.has_time:
         msg = f"a {cause.name} has already happened: it can have neither a notice nor a NotBefore"
         raise InvalidRequest(msg, cause=cause.name)
     return event_type
@@ -260,11 +256,9 @@ def _check_latest_start(draft: Draft, request: MaintenanceRequest, cause: Cause)
     if request.latest_start is None:
         return
     if cause.is_fixed:
-        msg = f"a {cause.name} cannot be postponed: leave out the latest start"
-        raise InvalidRequest(msg, cause=cause.name)
+        raise InvalidRequest(f"a {cause.name} cannot be postponed: leave out the latest start", cause=cause.name)
     if request.latest_start - draft.now > draft.rules.notice_max:
-        msg = f"the latest start is more than {draft.rules.notice_max.days} days away (notice_max)"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"the latest start is more than {draft.rules.notice_max.days} days away (notice_max)")
 
 
 def _refuse_early_latest_start(draft: Draft, maintenance: Maintenance) -> None:

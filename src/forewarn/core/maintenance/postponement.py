@@ -63,8 +63,7 @@ def defer_maintenance(
     """
     before = _check_movable(draft, maintenance, "deferred")
     if (not_before is None) == (by is None):
-        msg = "give either the new NotBefore or a delay, not both"
-        raise InvalidRequest(msg)
+        raise InvalidRequest("give either the new NotBefore or a delay, not both")
     if maintenance.latest_start is None:
         msg = f"maintenance {maintenance.id} cannot be deferred: it was scheduled without a latest start"
         raise Conflict(msg, id=maintenance.id)
@@ -180,8 +179,7 @@ def _get_remaining_extension(draft: Draft, maintenance: Maintenance, key: str) -
     name = get_tenant_name(key)
     extension = get_tenant_policies(draft, maintenance)[key].extension
     if extension is None:
-        msg = f"the policy of {name} grants no extension"
-        raise Conflict(msg, id=maintenance.id)
+        raise Conflict(f"the policy of {name} grants no extension", id=maintenance.id)
     # Counted for the maintenance, because tenants could otherwise take turns in delaying it.
     if maintenance.extensions >= extension.times:
         msg = f"maintenance {maintenance.id} was extended {maintenance.extensions} times, the maximum for {name}"

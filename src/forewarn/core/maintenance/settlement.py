@@ -35,8 +35,7 @@ def is_approved_by_all(events: list[Event]) -> bool:
 def get_ready_time(draft: Draft, maintenance: Maintenance) -> datetime:
     """Return the time from which a scheduled maintenance may start, by its notice and votes alone."""
     if maintenance.not_before is None:
-        msg = f"maintenance {maintenance.id} is {maintenance.state} and has no NotBefore"
-        raise IllegalTransition(msg)
+        raise IllegalTransition(f"maintenance {maintenance.id} is {maintenance.state} and has no NotBefore")
     events = draft.get_events(maintenance.id)
     if not is_approved_by_all(events):
         return maintenance.not_before

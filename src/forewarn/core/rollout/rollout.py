@@ -51,7 +51,10 @@ class HostOrder(StrEnum):
 
 
 class RolloutState(StrEnum):
-    """State of a rollout. `core.rollout.rollout_lifecycle` holds the transitions."""
+    """State of a rollout.
+
+    `core.rollout.rollout_lifecycle` holds the transitions.
+    """
 
     PLANNED = "planned"
     RUNNING = "running"

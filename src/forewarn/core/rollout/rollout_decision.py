@@ -31,7 +31,7 @@ Invariants, whatever happens outside:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 
 from forewarn.core.fast_replace import replace
@@ -61,7 +61,14 @@ from forewarn.core.rollout.rollout_step_types import (
 )
 from forewarn.util.duration import format_duration
 
-__all__ = ["apply_own_step", "decide_next_steps", "observe_rollout", "record_refused", "record_scheduled"]
+__all__ = [
+    "apply_own_step",
+    "decide_next_steps",
+    "list_candidates",
+    "observe_rollout",
+    "record_refused",
+    "record_scheduled",
+]
 
 _HAS_FAILED = "it has failed and is not marked as recovered"
 _NOT_STARTED = frozenset({MaintenanceState.QUEUED, MaintenanceState.SCHEDULED})
@@ -148,8 +155,21 @@ def _finish_host(host: RolloutHost, maintenances: list[Maintenance], now: dateti
 # Deciding what to do
 
 
-def decide_next_steps(rollout: Rollout, inventory: Inventory, facts: RolloutFacts, now: datetime) -> list[Step]:
+def decide_next_steps(
+    rollout: Rollout,
+    inventory: Inventory,
+    facts: RolloutFacts,
+    now: datetime,
+    candidates: Collection[str] | None = None,
+) -> list[Step]:
     """Return the steps to take now, in order.
+
+    Args:
+        rollout: The rollout.
+        inventory: What the hosts are compared by; see `list_candidates`.
+        facts: Current facts outside of the rollout.
+        now: Current time.
+        candidates: Hosts that may begin; the others of `list_candidates` are left for another decision. None: all.
 
     Returns:
         No steps while the rollout is planned or when it has ended. Otherwise the last one is a `WaitForChange` exactly
@@ -168,7 +188,31 @@ def decide_next_steps(rollout: Rollout, inventory: Inventory, facts: RolloutFact
     # When every host is over, a pause would only keep the rollout from ending.
     if reason is not None and rollout.current_batch is not None:
         return [*steps, PauseRollout(reason=reason)]
-    return [*steps, *_begin_hosts(rollout, inventory, facts, now)]
+    return [*steps, *_begin_hosts(rollout, inventory, facts, now, candidates)]
+
+
+def list_candidates(rollout: Rollout, facts: RolloutFacts, now: datetime) -> list[str]:
+    """Return the hosts of which `decide_next_steps` may begin some now, in order; empty if none may begin.
+
+    A decision about some of them needs, of the inventory, these and the open hosts with their VMs and scopes, and the
+    VMs of the maintenances that hold any of them; of `facts.others`, these maintenances. Nothing else matters.
+    """
+    rollout = observe_rollout(rollout, facts, now)
+    if rollout.state is not RolloutState.RUNNING or _find_pause_reason(rollout) is not None:
+        return []
+    pending = _list_pending(rollout)
+    if not pending or _count_free_slots(rollout) <= 0 or _check_batch_gate(rollout, facts, now) is not None:
+        return []
+    return pending
+
+
+def _list_pending(rollout: Rollout) -> list[str]:
+    """Return the hosts of the current batch that have not begun, in order."""
+    return [
+        host.name
+        for host in rollout.hosts
+        if host.batch == rollout.current_batch and host.state is RolloutHostState.PENDING
+    ]
 
 
 def _make_cancellations(rollout: Rollout, facts: RolloutFacts) -> Iterator[CancelMaintenance]:
@@ -209,12 +253,12 @@ def _find_pause_reason(rollout: Rollout) -> str | None:
     return None
 
 
-def _begin_hosts(rollout: Rollout, inventory: Inventory, facts: RolloutFacts, now: datetime) -> list[Step]:
-    pending = [
-        host.name
-        for host in rollout.hosts
-        if host.batch == rollout.current_batch and host.state is RolloutHostState.PENDING
-    ]
+def _begin_hosts(
+    rollout: Rollout, inventory: Inventory, facts: RolloutFacts, now: datetime, candidates: Collection[str] | None
+) -> list[Step]:
+    pending = _list_pending(rollout)
+    if candidates is not None:
+        pending = [host for host in pending if host in candidates]
     gate = _check_batch_gate(rollout, facts, now) if pending else None
     if gate is not None:
         return gate
@@ -334,7 +378,7 @@ def _make_schedule_step(rollout: Rollout, host: str) -> ScheduleHost:
         notice=spec.notice,
         hosts=(host,),
     )
-    return ScheduleHost(host=host, request=request, key=f"rollout:{rollout.id}:{host}")
+    return ScheduleHost(host=host, request=request)
 
 
 def _make_wait(rollout: Rollout, facts: RolloutFacts, reason: str, *, until: datetime | None = None) -> WaitForChange:

@@ -181,8 +181,7 @@ def apply_host_trigger(
     """
     target = HOST_TRANSITIONS.get((host.state, trigger))
     if target is None:
-        msg = f"host {host.name} of a rollout is {host.state}: {trigger} is not possible"
-        raise IllegalTransition(msg)
+        raise IllegalTransition(f"host {host.name} of a rollout is {host.state}: {trigger} is not possible")
     changed = replace(
         host,
         state=target,
@@ -205,8 +204,7 @@ def check_rollout(rollout: Rollout) -> None:
         or (rollout.state is _R.COMPLETED and rollout.failure_count > 0)
     )
     if is_wrong:
-        msg = f"rollout {rollout.id} has hosts or times that do not fit its state {rollout.state}"
-        raise IllegalTransition(msg)
+        raise IllegalTransition(f"rollout {rollout.id} has hosts or times that do not fit its state {rollout.state}")
 
 
 _OPEN = {_H.PENDING: False, _H.WAITING: True, _H.STARTED: True, _H.DONE: False, _H.SKIPPED: False}
@@ -221,5 +219,4 @@ def check_host(host: RolloutHost) -> None:
         or (host.is_open and host.scheduled_at is None)
     )
     if is_wrong:
-        msg = f"host {host.name} of a rollout has values that do not fit its state {host.state}"
-        raise IllegalTransition(msg)
+        raise IllegalTransition(f"host {host.name} of a rollout has values that do not fit its state {host.state}")

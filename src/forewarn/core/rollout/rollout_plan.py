@@ -177,8 +177,7 @@ def check_spec(spec: RolloutSpec) -> None:
         raise InvalidRequest(msg, at=["type"])
     cause = CAUSES.get(spec.cause)
     if cause is None:
-        msg = f"unknown cause {spec.cause!r}: expected one of {', '.join(_CAUSES)}"
-        raise InvalidRequest(msg, at=["cause"])
+        raise InvalidRequest(f"unknown cause {spec.cause!r}: expected one of {', '.join(_CAUSES)}", at=["cause"])
     _check_operation(spec, cause)
     _refuse_repeated("hosts", spec.hosts or (), ["hosts"])
     _refuse_repeated("canary", spec.canary, ["canary", "hosts"])
@@ -191,19 +190,16 @@ def check_spec(spec: RolloutSpec) -> None:
     # Equal is too short as well, because the host would reach its deadline in the moment in which it ends.
     if spec.deadline is not None and spec.deadline <= takes:
         given, needed = format_duration(spec.deadline), format_duration(takes)
-        msg = f"deadline of {given} is too short: notice and duration take {needed}"
-        raise InvalidRequest(msg, at=["deadline"])
+        raise InvalidRequest(f"deadline of {given} is too short: notice and duration take {needed}", at=["deadline"])
 
 
 def _check_operation(spec: RolloutSpec, cause: Cause) -> None:
     if cause.name not in _CAUSES:
-        msg = f"a rollout cannot be a {cause.name}: expected one of {', '.join(_CAUSES)}"
-        raise InvalidRequest(msg, at=["cause"])
+        raise InvalidRequest(f"a rollout cannot be a {cause.name}: expected one of {', '.join(_CAUSES)}", at=["cause"])
     event_type = spec.type or cause.type
     allowed = {cause.type, *cause.types}
     if event_type not in allowed:
-        msg = f"cause {cause.name} means {' or '.join(sorted(allowed))}, not {event_type}"
-        raise InvalidRequest(msg, at=["type"])
+        raise InvalidRequest(f"cause {cause.name} means {' or '.join(sorted(allowed))}, not {event_type}", at=["type"])
     least = MINIMUM_NOTICE[event_type]
     if spec.notice is not None and spec.notice < least:
         msg = f"notice of {format_duration(spec.notice)}: a {event_type} needs at least {format_duration(least)}"
@@ -222,15 +218,13 @@ def _refuse_repeated(label: str, names: Iterable[str], place: list[str]) -> None
     seen: set[str] = set()
     for number, name in enumerate(names):
         if name in seen:
-            msg = f"{label}: host {name!r} is listed twice"
-            raise InvalidRequest(msg, at=[*place, number], host=name)
+            raise InvalidRequest(f"{label}: host {name!r} is listed twice", at=[*place, number], host=name)
         seen.add(name)
 
 
 def _check_hosts(hosts: tuple[str, ...], canary: tuple[str, ...]) -> None:
     if not hosts:
-        msg = "hosts is empty: list some, or use 'all'"
-        raise InvalidRequest(msg, at=["hosts"])
+        raise InvalidRequest("hosts is empty: list some, or use 'all'", at=["hosts"])
     if len(hosts) > HOSTS_MAX:
         msg = f"{len(hosts)} hosts exceed the maximum of {HOSTS_MAX} for a rollout"
         raise LimitExceeded(msg, at=["hosts"], limit=HOSTS_MAX)
@@ -276,8 +270,7 @@ def _select_hosts(spec: RolloutSpec, inventory: Inventory) -> list[str]:
     # Failed hosts are left out of "all", but refused below if they are listed.
     names = [name for name in existing if name not in failed] if spec.hosts is None else list(spec.hosts)
     if not names:
-        msg = "the inventory has no working host: see 'forewarn inventory apply'"
-        raise InvalidRequest(msg, at=["hosts"])
+        raise InvalidRequest("the inventory has no working host: see 'forewarn inventory apply'", at=["hosts"])
     if len(names) > HOSTS_MAX:
         msg = f"the inventory has {len(names)} hosts, more than the maximum of {HOSTS_MAX} for a rollout: list some"
         raise LimitExceeded(msg, at=["hosts"], limit=HOSTS_MAX)
@@ -288,8 +281,7 @@ def _select_hosts(spec: RolloutSpec, inventory: Inventory) -> list[str]:
     missing = [name for name in (*names, *spec.canary) if name not in existing]
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        msg = f"host {missing[0]!r} does not exist{more}: see 'forewarn host list'"
-        raise NotFound(msg, host=missing[0])
+        raise NotFound(f"host {missing[0]!r} does not exist{more}: see 'forewarn host list'", host=missing[0])
     return names
 
 

@@ -33,8 +33,8 @@ class RolloutFacts:
     Attributes:
         maintenances: Maintenances that `Rollout.watched_maintenance_ids` names; None if the store no longer has one.
             A missing key counts as unchanged.
-        others: Active maintenances that are not of this rollout. Those that share no VM, scope or host with it may be
-            left out.
+        others: Active maintenances that are not of this rollout, newest first. Those that hold no VM, scope or host of
+            `list_candidates` may be left out.
         health: Result of the last health check; None if there is none.
     """
 
@@ -45,16 +45,10 @@ class RolloutFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleHost:
-    """Request the maintenance of a host, and store the result in the same transaction.
-
-    Attributes:
-        key: Idempotency key, always the same for the same host of the same rollout: identifies a repetition if
-            requesting and storing cannot be one transaction.
-    """
+    """Request the maintenance of a host, and store the result in the same transaction."""
 
     host: str
     request: MaintenanceRequest
-    key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,8 +67,7 @@ def check_selection(given: Mapping[str, str], caller: Principal) -> None:
     """
     asked = [name for name in HIDDEN if given[name]]
     if asked and caller.ownership is not None:
-        msg = f"{caller.actor} cannot search by {', '.join(asked)}"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"{caller.actor} cannot search by {', '.join(asked)}")
 
 
 def read_selection(given: Mapping[str, str], now: datetime) -> Selection:
@@ -79,11 +78,9 @@ def read_selection(given: Mapping[str, str], now: datetime) -> Selection:
     """
     for name, value in given.items():
         if len(value) > _LENGTH_MAX or "\x00" in value:
-            msg = f"{name} is longer than {_LENGTH_MAX} characters or contains a NUL character"
-            raise InvalidRequest(msg)
+            raise InvalidRequest(f"{name} is longer than {_LENGTH_MAX} characters or contains a NUL character")
     if given["kind"] and given["kind"] not in set(EntryKind):
-        msg = f"kind {given['kind']!r} is not a kind of audit log entry"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"kind {given['kind']!r} is not a kind of audit log entry")
     return Selection(
         since=_parse_time("since", given["since"], now),
         until=_parse_time("until", given["until"], now),

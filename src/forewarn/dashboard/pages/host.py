@@ -36,12 +36,7 @@ def make_host_page(reader: Reader, view: PageView) -> PageModel:
     vms = reader.list_vms(host=name)
     mark = reader.find_hosts([name]).get(name)
     if mark is None:
-        msg = f"host {name!r} does not exist"
-        raise NotFound(msg, host=name)
-    items = [
-        i
-        for i in (*view.visible_board.items, *view.visible_board.ended)
-        if any(c.host == name for c in i.maintenance.claims)
-    ]
+        raise NotFound(f"host {name!r} does not exist", host=name)
+    items = [i for i in view.visible_board.all_items if any(c.host == name for c in i.maintenance.claims)]
     values = {"name": name, "mark": mark, "vms": vms[:_ROWS], "vm_count": len(vms), "items": items}
     return PageModel(template="host.html", title=f"Host {name}", values=values)

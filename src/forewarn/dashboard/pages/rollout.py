@@ -27,8 +27,7 @@ def make_rollout_page(reader: Reader, view: PageView) -> PageModel:
     """
     stored = reader.get_rollout(view.path_params["id"])
     if stored is None:
-        msg = f"rollout {view.path_params['id']!r} does not exist"
-        raise NotFound(msg, id=view.path_params["id"])
+        raise NotFound(f"rollout {view.path_params['id']!r} does not exist", id=view.path_params["id"])
     found = decode_rollout(stored.content)
     over = sum(host.is_over for host in found.hosts)
     values = {"r": found, "over": over, "hosts": found.hosts[:_HOSTS], "more": max(len(found.hosts) - _HOSTS, 0)}

@@ -14,7 +14,7 @@ from forewarn.errors import InvalidRequest, LimitExceeded
 from forewarn.store.contract import Reader
 from forewarn.util.duration import parse_duration
 from forewarn.util.secrets import new_token
-from forewarn.wire.control import MaintenanceIn
+from forewarn.wire.control_request import MaintenanceIn
 
 __all__ = ["make_schedule_page", "make_schedule_preview", "read_request"]
 
@@ -114,10 +114,8 @@ def _parse_duration(form: Mapping[str, str], name: str) -> float | None:
     if text == "unknown":
         return -1.0
     if len(text) > _SPAN_LENGTH_MAX:
-        msg = f"{name}: a duration is expected, for example 90s, 15m, 24h or 7d"
-        raise InvalidRequest(msg)
+        raise InvalidRequest(f"{name}: a duration is expected, for example 90s, 15m, 24h or 7d")
     try:
         return parse_duration(text).total_seconds()
     except ValueError as error:
-        msg = f"{name}: {error}"
-        raise InvalidRequest(msg) from error
+        raise InvalidRequest(f"{name}: {error}") from error

@@ -22,15 +22,10 @@ def make_scope_page(reader: Reader, view: PageView) -> PageModel:
     found = reader.find_scopes([name]).get(name)
     owned = view.caller.ownership
     if found is None or (owned is not None and name not in owned.scopes):
-        msg = f"scope {name!r} does not exist"
-        raise NotFound(msg, scope=name)
+        raise NotFound(f"scope {name!r} does not exist", scope=name)
     vms = sorted((vm for vm in view.context.engine.identity.vms if vm.scope == name), key=lambda vm: vm.name)
     keys = sorted({audience_key(vm, found) for vm in vms})
-    items = [
-        i
-        for i in (*view.visible_board.items, *view.visible_board.ended)
-        if any(c.scope == name for c in i.maintenance.claims)
-    ]
+    items = [i for i in view.visible_board.all_items if any(c.scope == name for c in i.maintenance.claims)]
     values = {
         "scope": found,
         "vms": vms[:_VMS_MAX],

@@ -19,9 +19,7 @@ def make_search_page(reader: Reader, view: PageView) -> PageModel:
     items = []
     if wanted:
         found = _find_names(reader, view, wanted)
-        items = [item for item in (*view.visible_board.items, *view.visible_board.ended) if matches_text(item, wanted)][
-            :_MOST
-        ]
+        items = [item for item in view.visible_board.all_items if matches_text(item, wanted)][:_MOST]
     values = {"q": view.query_params.get("q", ""), "found": found, "items": items, "most": _MOST}
     return PageModel(template="search.html", title="Search", values=values, is_live=False)
 

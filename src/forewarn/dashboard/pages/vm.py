@@ -33,8 +33,7 @@ def make_vm_page(reader: Reader, view: PageView) -> PageModel:
     name = view.path_params["name"]
     found = reader.list_vms(name=name, owned=view.caller.ownership)
     if not found:
-        msg = f"vm {name!r} does not exist"
-        raise NotFound(msg, vm=name)
+        raise NotFound(f"vm {name!r} does not exist", vm=name)
     one = found[0]
     declared = reader.find_scopes([one.scope]).get(one.scope) if one.scope else None
     feed = view.context.engine.feed
@@ -53,6 +52,6 @@ def make_vm_page(reader: Reader, view: PageView) -> PageModel:
         "asked_at": channel.last_polled_at,
         "documents": documents[::-1],
         "requests": advised[::-1],
-        "items": [i for i in (*view.visible_board.items, *view.visible_board.ended) if name in i.maintenance.vms],
+        "items": [i for i in view.visible_board.all_items if name in i.maintenance.vms],
     }
     return PageModel(template="vm.html", title=f"VM {name}", values=values)

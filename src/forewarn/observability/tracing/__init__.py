@@ -160,5 +160,4 @@ def make_tracing(
             spans_max=spans_max,
         )
     except ValueError as error:
-        msg = f"invalid OpenTelemetry variables (OTEL_...): {error}"
-        raise ConfigError(msg, setting="tracing_endpoint") from error
+        raise ConfigError(f"invalid OpenTelemetry variables (OTEL_...): {error}", setting="tracing_endpoint") from error

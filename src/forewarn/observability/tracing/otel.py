@@ -67,8 +67,7 @@ class OpenTelemetry(Tracing):
         spans_max: int,
     ) -> None:
         if not self.propagation_headers:  # without any, the API fails to read a request's headers
-            msg = "OTEL_PROPAGATORS must not be none; only operators' traces are joined anyway"
-            raise ValueError(msg)
+            raise ValueError("OTEL_PROPAGATORS must not be none; only operators' traces are joined anyway")
         self._clock = clock
         self._spans_max = spans_max
         self._provider = TracerProvider(

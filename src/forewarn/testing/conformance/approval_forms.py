@@ -15,7 +15,7 @@ from forewarn.testing.conformance.outcome import CheckOutcome, judge
 from forewarn.testing.conformance.probe import EndpointProbe
 from forewarn.testing.conformance.raw_request import RawRequest, build_post
 
-__all__ = ["Form", "body_forms", "judge_approvals", "judge_harmless_approvals", "plain_form"]
+__all__ = ["Form", "body_forms", "header_form", "judge_approvals", "judge_harmless_approvals", "plain_form"]
 
 Form: TypeAlias = Callable[[dict[str, Any]], RawRequest]
 """Function that returns the request for a body, given as a value."""
@@ -26,6 +26,14 @@ _NONSENSE = {"StartRequests": "none"}
 def plain_form(version: str | None, **other_members: object) -> Form:
     """Return the plain form: compact JSON with these members before those of the body."""
     return lambda content: build_post(json.dumps({**other_members, **content}).encode(), version)
+
+
+def header_form(version: str, name: str, value: str | None) -> Form:
+    """Return the plain form with a header of this value; None for without the header."""
+    plain = plain_form(version)
+    if value is None:
+        return lambda content: plain(content).without_header(name)
+    return lambda content: plain(content).with_headers((name, value))
 
 
 def body_forms(version: str) -> dict[str, Form]:

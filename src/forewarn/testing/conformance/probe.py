@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any
 
@@ -121,19 +123,14 @@ class EndpointProbe:
         self.approved_ids: list[str] = []
         self.target_not_before = ""
         self.has_waited_for_start = False
-        self._versioned_documents: VersionedDocuments | None = None
-        self._harmless_approval: HarmlessApproval | Inconclusive | None = None
-        self._refused_approval: dict[str, Any] | None = None
-        self._has_tried_refusal = False
-        self._target_event_id: str | None = None
         self._unanswered_in_row = 0
         self._pace_s = 0.0
 
     # Requests
 
-    def open_connection(self) -> RawConnection:
-        """Open a new connection."""
-        return RawConnection(self.address, self.timeout_s)
+    def open_connection(self) -> closing[RawConnection]:
+        """Open a new connection for one block."""
+        return closing(RawConnection(self.address, self.timeout_s))
 
     def send_request(self, request: RawRequest, *, timeout_s: float | None = None) -> RawReply:
         """Return the answer to a request on a new connection; retry after 410, 429 and 503.
@@ -142,26 +139,22 @@ class EndpointProbe:
             EndpointUnreachable: There was no answer.
             Inconclusive: Too many requests in a row were unanswered, so nothing was sent.
         """
-        reply = self._send_once(request, timeout_s)
+        reply = self.send_once(request, timeout_s)
         for _ in range(_TRIES_MAX - 1):
             if reply.status not in _RETRIED:
                 break
             self.failures.retried_statuses[reply.status] = self.failures.retried_statuses.get(reply.status, 0) + 1
             self._pace_s = _PACE_S if reply.status == HTTPStatus.TOO_MANY_REQUESTS else self._pace_s
             time.sleep(_parse_retry_after(reply))
-            reply = self._send_once(request, timeout_s)
+            reply = self.send_once(request, timeout_s)
         if reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             self.failures.unexcused.append(f"{request.method} {request.target} returns {reply.status}")
         return reply
 
-    def send_once(self, request: RawRequest) -> RawReply:
+    def send_once(self, request: RawRequest, timeout_s: float | None = None) -> RawReply:
         """Return the answer to a request, without retries."""
-        return self._send_once(request, None)
-
-    def _send_once(self, request: RawRequest, timeout_s: float | None) -> RawReply:
         if self._unanswered_in_row >= _SILENCES_MAX:
-            msg = f"not sent: the endpoint did not answer {_SILENCES_MAX} requests in a row"
-            raise Inconclusive(msg)
+            raise Inconclusive(f"not sent: the endpoint did not answer {_SILENCES_MAX} requests in a row")
         time.sleep(self._pace_s)
         try:
             with self.open_connection() as line:
@@ -187,8 +180,7 @@ class EndpointProbe:
         reply = self.send_request(build_get(version))
         shown = self.remember_document(version, reply)
         if shown is None:
-            msg = f"api-version {version} returns {reply.status} with {excerpt_body(reply.body)}"
-            raise Inconclusive(msg)
+            raise Inconclusive(f"api-version {version} returns {reply.status} with {excerpt_body(reply.body)}")
         return shown
 
     def remember_document(self, version: str, reply: RawReply) -> RawDocument | None:
@@ -201,16 +193,15 @@ class EndpointProbe:
             self.failures.unexcused.append(f"GET in {version} returns 200 with an empty body")
         return shown
 
-    @property
+    @cached_property
     def versioned_documents(self) -> VersionedDocuments:
         """First document in every version; fetched once, or up to three times if it changes meanwhile."""
-        if self._versioned_documents is None:
-            self._versioned_documents = self._fetch_all_versions()
-            for _ in range(_STEADY_TRIES - 1):
-                if self._versioned_documents.is_steady:
-                    break
-                self._versioned_documents = self._fetch_all_versions()
-        return self._versioned_documents
+        found = self._fetch_all_versions()
+        for _ in range(_STEADY_TRIES - 1):
+            if found.is_steady:
+                break
+            found = self._fetch_all_versions()
+        return found
 
     def _fetch_all_versions(self) -> VersionedDocuments:
         replies: dict[str, RawReply] = {}
@@ -257,8 +248,7 @@ class EndpointProbe:
             Inconclusive: There is none.
         """
         if not self.versioned_documents.documents:
-            msg = "no api-version returns a document"
-            raise Inconclusive(msg)
+            raise Inconclusive("no api-version returns a document")
         return list(self.versioned_documents.documents)
 
     def get_first_document(self, version: str | None = None) -> RawDocument:
@@ -270,8 +260,7 @@ class EndpointProbe:
         supported = self.supported_versions
         name = version or supported[0]
         if name not in self.versioned_documents.documents:
-            msg = f"api-version {name} does not return a document"
-            raise Inconclusive(msg)
+            raise Inconclusive(f"api-version {name} does not return a document")
         return self.versioned_documents.documents[name]
 
     def require_version_dependence(self) -> None:
@@ -284,8 +273,7 @@ class EndpointProbe:
         reply = self.send_request(build_get(_NO_VERSION))
         is_answered = parse_raw_document(_NO_VERSION, reply, 0.0) is not None
         if len(bodies) < 2 and is_answered:  # noqa: PLR2004 - a pair
-            msg = f"every api-version returns the same document, even {_NO_VERSION}"
-            raise Inconclusive(msg)
+            raise Inconclusive(f"every api-version returns the same document, even {_NO_VERSION}")
 
     def require_path_dependence(self) -> None:
         """Check that the path makes a difference.
@@ -293,14 +281,9 @@ class EndpointProbe:
         Raises:
             Inconclusive: It makes none.
         """
-        if (
-            parse_raw_document(
-                self.newest_version, self.send_request(build_get(self.newest_version, path=NO_PATH)), 0.0
-            )
-            is not None
-        ):
-            msg = f"{NO_PATH} returns the document as well"
-            raise Inconclusive(msg)
+        reply = self.send_request(build_get(self.newest_version, path=NO_PATH))
+        if parse_raw_document(self.newest_version, reply, 0.0) is not None:
+            raise Inconclusive(f"{NO_PATH} returns the document as well")
 
     def list_documents(self, version: str | None = None) -> list[RawDocument]:
         """Return every document seen in that version, or in the newest, without consecutive duplicates.
@@ -325,8 +308,7 @@ class EndpointProbe:
         for shown in self.list_documents(version):
             found += [event for event in shown.events if event not in found]
         if not found:
-            msg = "the document has no events now"
-            raise Inconclusive(msg)
+            raise Inconclusive("the document has no events now")
         return found
 
     # Approvals
@@ -338,15 +320,9 @@ class EndpointProbe:
         Raises:
             Inconclusive: It answers both alike.
         """
-        # A failure is kept as well: most checks of approvals need this, and would send the same POSTs again.
-        if self._harmless_approval is None:
-            try:
-                self._harmless_approval = self._find_harmless()
-            except Inconclusive as reason:
-                self._harmless_approval = reason
-        if isinstance(self._harmless_approval, Inconclusive):
-            raise self._harmless_approval
-        return self._harmless_approval
+        if isinstance(self._harmless_or_reason, Inconclusive):
+            raise self._harmless_or_reason
+        return self._harmless_or_reason
 
     @property
     def empty_approval(self) -> bytes:
@@ -356,25 +332,22 @@ class EndpointProbe:
         except Inconclusive:
             return encode_approval([])
 
-    @property
+    @cached_property
     def refused_approval(self) -> dict[str, Any] | None:
         """Well-formed approval that this endpoint refuses; None if it answers 200 to any approval.
 
         A 200 proves something only next to such a refusal: other endpoints may not even read the body.
         """
-        if not self._has_tried_refusal:
-            self._has_tried_refusal = True
-            tried: list[dict[str, Any]] = [{"StartRequests": [{"EventId": UNKNOWN_ID}]}, {"StartRequests": [{}]}]
-            for content in tried:
-                if (
-                    self.send_request(build_post(json.dumps(content).encode(), self.newest_version)).status
-                    != HTTPStatus.OK
-                ):
-                    self._refused_approval = content
-                    break
-        return self._refused_approval
+        tried: list[dict[str, Any]] = [{"StartRequests": [{"EventId": UNKNOWN_ID}]}, {"StartRequests": [{}]}]
+        for content in tried:
+            reply = self.send_request(build_post(json.dumps(content).encode(), self.newest_version))
+            if reply.status != HTTPStatus.OK:
+                return content
+        return None
 
-    def _find_harmless(self) -> HarmlessApproval:
+    # A failure is kept as well: most checks of approvals need this, and would send the same POSTs again.
+    @cached_property
+    def _harmless_or_reason(self) -> HarmlessApproval | Inconclusive:
         nonsense = self.send_request(build_post(_MALFORMED, self.newest_version))
         nothing = self.send_request(build_post(encode_approval([]), self.newest_version))
         # A 200 shows that the body was read only if nonsense gets another status.
@@ -384,30 +357,26 @@ class EndpointProbe:
         if (unknown.status, unknown.body) != (nonsense.status, nonsense.body):
             content = {"StartRequests": [{"EventId": UNKNOWN_ID}]}
             return HarmlessApproval(content=content, status=unknown.status, answer=unknown.body)
-        msg = f"invalid JSON and an approval of nothing both return {nonsense.status}"
-        raise Inconclusive(msg)
+        return Inconclusive(f"invalid JSON and an approval of nothing both return {nonsense.status}")
 
     def fetch_scheduled_ids(self) -> list[str]:
         """Return the ids of the events that are Scheduled now, in their original spelling."""
         events = self.fetch_document().events_by_id().values()
         return [str(event["EventId"]) for event in events if event.get("EventStatus") == "Scheduled"]
 
-    @property
+    @cached_property
     def target_event_id(self) -> str:
         """Id of the event to approve: the first that was Scheduled at the first use.
 
         Raises:
             Inconclusive: None was.
         """
-        if self._target_event_id is None:
-            events = self.fetch_document().events_by_id().values()
-            waiting = [event for event in events if event.get("EventStatus") == "Scheduled"]
-            if not waiting:
-                msg = "no event is Scheduled now, so there is none to approve"
-                raise Inconclusive(msg)
-            self._target_event_id = str(waiting[0]["EventId"])
-            self.target_not_before = str(waiting[0].get("NotBefore"))
-        return self._target_event_id
+        events = self.fetch_document().events_by_id().values()
+        waiting = [event for event in events if event.get("EventStatus") == "Scheduled"]
+        if not waiting:
+            raise Inconclusive("no event is Scheduled now, so there is none to approve")
+        self.target_not_before = str(waiting[0].get("NotBefore"))
+        return str(waiting[0]["EventId"])
 
     def approve_target(self, request: RawRequest) -> RawReply:
         """Send an approval of the target, and fetch the document after it."""

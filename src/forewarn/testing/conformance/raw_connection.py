@@ -6,8 +6,7 @@ import errno
 import os
 import socket
 import time
-from types import TracebackType
-from typing import Self
+from dataclasses import dataclass
 
 import h11
 
@@ -25,21 +24,21 @@ _CONTINUE_WAIT_S = 1.0
 _SURPLUS_WAIT_S = 0.001
 
 
+@dataclass(frozen=True, slots=True)
 class EndpointAddress:
     """Address of an endpoint.
 
-    Args:
+    Attributes:
         host: Name or address.
         port: Port for plain HTTP.
         prefix: Prefix of its paths; mostly empty.
         source_address: Local address to send from; None for the system's choice.
     """
 
-    def __init__(self, host: str, port: int, prefix: str = "", source_address: str | None = None) -> None:
-        self.host = host
-        self.port = port
-        self.prefix = prefix
-        self.source_address = source_address
+    host: str
+    port: int
+    prefix: str = ""
+    source_address: str | None = None
 
     @property
     def netloc(self) -> str:
@@ -76,14 +75,6 @@ class RawConnection:
             reason = "the connection timed out" if isinstance(error, TimeoutError) else _describe_error(error)
             msg = f"cannot reach endpoint {address.url}: {reason}"
             raise EndpointUnreachable(msg, url=address.url, connected=False) from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close our end."""
@@ -151,16 +142,17 @@ class RawConnection:
         while event is None or isinstance(event, h11.InformationalResponse):
             is_late = is_late or event is None
             interim += [] if event is None else [event.status_code]
-            held_body = self._send_held_body(held_body, deadline_s)
+            if held_body:
+                self._send_bytes(held_body, deadline_s)
+                held_body = b""
             event = self._read_event(parser, deadline_s)
         response = event
         while isinstance(event := self._read_event(parser, deadline_s), h11.Data):
             body += event.data
             if len(body) > _BODY_BYTES_MAX:
-                msg = f"the body exceeds {_BODY_BYTES_MAX} bytes"
-                raise EOFError(msg)
+                raise EOFError(f"the body exceeds {_BODY_BYTES_MAX} bytes")
         if not isinstance(response, h11.Response):
-            raise EOFError(_ENDED)  # noqa: TRY004 - not an answer, whatever its type
+            raise EOFError("the connection ended")  # noqa: TRY004 - not an answer, whatever its type
         self._unread_bytes = bytes(parser.trailing_data[0]) or self._read_surplus()
         return RawReply(
             status=response.status_code,
@@ -186,12 +178,6 @@ class RawConnection:
                 return None
         return event
 
-    def _send_held_body(self, body: bytes, deadline_s: float) -> bytes:
-        """Send the body that was held back; return the remainder, which is empty."""
-        if body:
-            self._send_bytes(body, deadline_s)
-        return b""
-
     def _read_surplus(self) -> bytes:
         """Return the bytes that have already arrived after the answer."""
         self._sock.settimeout(_SURPLUS_WAIT_S)
@@ -199,9 +185,6 @@ class RawConnection:
             return self._sock.recv(_RECEIVED_BYTES)
         except OSError:
             return b""
-
-
-_ENDED = "the connection ended"
 
 
 def _compute_remaining_s(deadline_s: float) -> float:

@@ -29,8 +29,7 @@ def parse_address(url: str, source_address: str | None = None) -> EndpointAddres
     checked = check_url(url)
     parts = urlsplit(checked)
     if parts.scheme != "http":
-        msg = f"{url!r} is not an endpoint: expected plain HTTP, for example http://169.254.169.254"
-        raise ConfigError(msg)
+        raise ConfigError(f"{url!r} is not an endpoint: expected plain HTTP, for example http://169.254.169.254")
     path = parts.path[: -len(EVENTS)] if parts.path.lower().endswith(EVENTS) else parts.path
     return EndpointAddress(parts.hostname or "", parts.port or _PORT, path, source_address)
 

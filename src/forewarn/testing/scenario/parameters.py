@@ -33,12 +33,10 @@ def _check_scalar(value: object) -> object:
         msg = "a parameter must be text, a number, true or false"
         raise ValueError(msg)  # noqa: TRY004 - pydantic only reports ValueError
     if len(str(value)) > LENGTH_MAX:
-        msg = f"a parameter may have at most {LENGTH_MAX} characters, not {len(str(value))}"
-        raise ValueError(msg)
+        raise ValueError(f"a parameter may have at most {LENGTH_MAX} characters, not {len(str(value))}")
     # Parameters are filled in by a single pass, which would leave a nested one in the text as it is.
     if "${" in str(value):
-        msg = "a parameter cannot contain another parameter"
-        raise ValueError(msg)
+        raise ValueError("a parameter cannot contain another parameter")
     return value
 
 

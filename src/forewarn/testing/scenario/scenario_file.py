@@ -96,8 +96,7 @@ def find_scenario(name_or_file: str) -> ScenarioFile:
         hint = (
             f": {meant} 'forewarn scenario list' shows all" if meant.endswith("?") else ": see 'forewarn scenario list'"
         )
-        msg = f"there is no scenario or file {name_or_file!r}{hint}"
-        raise NotFound(msg, name=name_or_file)
+        raise NotFound(f"there is no scenario or file {name_or_file!r}{hint}", name=name_or_file)
     return _read_path(path, str(path))
 
 
@@ -117,12 +116,10 @@ def _read_path(path: Path, where: str) -> ScenarioFile:
         size_bytes = path.stat().st_size
         # Checked before reading, so a file of any size cannot fill the memory.
         if size_bytes > _SIZE_BYTES_MAX:
-            msg = f"{where}: a scenario may have at most {_SIZE_BYTES_MAX} bytes, not {size_bytes}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{where}: a scenario may have at most {_SIZE_BYTES_MAX} bytes, not {size_bytes}")
         content = path.read_bytes()
     except OSError as error:
-        msg = f"cannot read {where}: {error.strerror}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"cannot read {where}: {error.strerror}") from error
     return ScenarioFile(name=path.stem, content=content, display_name=where, folder=path.parent)
 
 
@@ -165,8 +162,7 @@ def _choose_values(
         try:
             values[name] = choose_value(name, default, given.get(name, default))
         except ValueError as error:
-            msg = f"{source.name}: {error}"
-            raise _InvalidParameterValue(msg, name=name) from error
+            raise _InvalidParameterValue(f"{source.name}: {error}", name=name) from error
     return values
 
 
@@ -177,7 +173,7 @@ def expand_includes(file: ScenarioFile, source: YamlSource, parsed: ScenarioIn) 
         Faulty: An included file is not a valid scenario.
         ForewarnError: An included file is missing or includes itself, or a limit is exceeded; with file and line.
     """
-    return _IncludeExpansion().expand_file(file, source, parsed)
+    return list(_IncludeExpansion().expand_steps(file, source, parsed, (_get_identity(file),)))
 
 
 class _IncludeExpansion:
@@ -185,10 +181,7 @@ class _IncludeExpansion:
         self._includes = 0
         self._steps = 0
 
-    def expand_file(self, file: ScenarioFile, source: YamlSource, parsed: ScenarioIn) -> list[PlacedStep]:
-        return list(self._expand_steps(file, source, parsed, (_get_identity(file),)))
-
-    def _expand_steps(
+    def expand_steps(
         self, file: ScenarioFile, source: YamlSource, parsed: ScenarioIn, chain: tuple[str, ...]
     ) -> Iterator[PlacedStep]:
         is_included = len(chain) > 1
@@ -224,7 +217,7 @@ class _IncludeExpansion:
         # The value is written in the including file, so the error names the line there.
         except _InvalidParameterValue as error:
             raise source.build_error((*place, "set", error.details["name"]), error.message) from error
-        yield from self._expand_steps(found, inner, parsed, (*chain, identity))
+        yield from self.expand_steps(found, inner, parsed, (*chain, identity))
 
 
 def _find_included(file: ScenarioFile, source: YamlSource, place: Place, name: str) -> ScenarioFile:

@@ -106,8 +106,7 @@ def _parse_step_time(value: object) -> StepTime:
     text = str(value).strip()
     span = parse_duration(text.removeprefix("+"))
     if span < timedelta(0):
-        msg = "a time cannot be negative"
-        raise ValueError(msg)
+        raise ValueError("a time cannot be negative")
     return StepTime(span, is_relative=text.startswith("+"))
 
 
@@ -149,17 +148,15 @@ class ScheduleStep(_ScenarioModel):
     duration: Annotated[int, Field(ge=-1, le=10**9)] | None = None
     notice: PositiveSpan | None = None
     description: Annotated[str, Field(max_length=1000)] | None = None
-    turns_out_as: Literal[EventType.FREEZE] | None = None
+    impact: Literal[EventType.FREEZE] | None = None
     latest_start: PositiveSpan | None = None
 
     @model_validator(mode="after")
     def _require_target_and_type(self) -> Self:
         if (self.vms is None) == (self.hosts is None):
-            msg = "expected either vms or hosts"
-            raise ValueError(msg)
+            raise ValueError("expected either vms or hosts")
         if self.type is None and self.cause is None:
-            msg = "expected a type or a cause"
-            raise ValueError(msg)
+            raise ValueError("expected a type or a cause")
         return self
 
 
@@ -215,11 +212,9 @@ class FaultStep(_ScenarioModel):
     @model_validator(mode="after")
     def _require_known_fault(self) -> Self:
         if self.kind not in FAULTS:
-            msg = f"there is no fault {self.kind!r}: {suggest_name(self.kind, FAULTS)}"
-            raise ValueError(msg)
+            raise ValueError(f"there is no fault {self.kind!r}: {suggest_name(self.kind, FAULTS)}")
         if self.delay is not None and FAULTS[self.kind].delay is None:
-            msg = f"fault {self.kind} has no delay"
-            raise ValueError(msg)
+            raise ValueError(f"fault {self.kind} has no delay")
         return self
 
 
@@ -260,26 +255,13 @@ class ExpectStep(_ScenarioModel):
 
     @model_validator(mode="after")
     def _require_expectation(self) -> Self:
-        about_event = (
-            self.status,
-            self.approved,
-            self.type,
-            self.description,
-            self.duration,
-            self.source,
-            self.resources,
-            self.notice_at_least,
-        )
-        if self.operation is None and any(each is not None for each in about_event):
-            msg = "expected 'event', the operation to check"
-            raise ValueError(msg)
-        about_document = (self.incarnation, self.events, self.document, self.enabled)
-        if all(each is None for each in (*about_event, *about_document)):
-            msg = "nothing to check: expected status, approved, incarnation, events, document, enabled ..."
-            raise ValueError(msg)
+        given = {name for name, value in self if value is not None} - {"operation", "vm", "version", "within", "always"}
+        if self.operation is None and given - {"incarnation", "events", "document", "enabled"}:
+            raise ValueError("expected 'event', the operation to check")
+        if not given:
+            raise ValueError("nothing to check: expected status, approved, incarnation, events, document, enabled ...")
         if self.always and not self.within:
-            msg = "'always' needs 'within', the time for which it must hold"
-            raise ValueError(msg)
+            raise ValueError("'always' needs 'within', the time for which it must hold")
         return self
 
 
@@ -301,8 +283,7 @@ def _parse_step_trigger(value: object) -> StepTrigger:
     if len(words) != len(("what", "operation")) or words[0] not in _HAPPENINGS:
         meant = suggest_name(words[0], _HAPPENINGS) if words else ""
         hint = f"; {meant}" if meant.endswith("?") and words[0] not in _HAPPENINGS else ""
-        msg = f"{value!r} is not a trigger: {expected}{hint}"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} is not a trigger: {expected}{hint}")
     return StepTrigger(words[0], words[1])
 
 
@@ -385,19 +366,15 @@ class TimelineStep(_ScenarioModel):
     @model_validator(mode="after")
     def _require_one_action(self) -> Self:
         if self.include is not None and self.model_fields_set - {"include", "parameters"}:
-            msg = "a step with 'include' may only have 'set' beside it"
-            raise ValueError(msg)
+            raise ValueError("a step with 'include' may only have 'set' beside it")
         if self.include is None and self.parameters:
-            msg = "'set' needs 'include'"
-            raise ValueError(msg)
+            raise ValueError("'set' needs 'include'")
         if self.at is not None and self.after is not None:
-            msg = "a step cannot have both at and after"
-            raise ValueError(msg)
+            raise ValueError("a step cannot have both at and after")
         # One optional field for each action, rather than a union: errors then name the misspelled key and its line.
         count = sum(getattr(self, name) is not None for name in ACTIONS)
         if count != 1:
-            msg = f"a step needs exactly one action, not {count}: one of {', '.join(ACTIONS)}"
-            raise ValueError(msg)
+            raise ValueError(f"a step needs exactly one action, not {count}: one of {', '.join(ACTIONS)}")
         return self
 
     @property
@@ -435,21 +412,8 @@ class TimelineStep(_ScenarioModel):
 OPERATIONS = ("schedule", "restart", "redeploy", "reimage", "evict", "delete", "fail_host", "predict_failure")
 """Actions that begin an operation."""
 
-ACTIONS = (
-    "poll",
-    "approve",
-    *OPERATIONS,
-    "defer",
-    "extend",
-    "cancel",
-    "start",
-    "complete",
-    "impact",
-    "fault",
-    "clear_faults",
-    "linger",
-    "expect",
-    "include",
+ACTIONS = tuple(
+    name for name in TimelineStep.model_fields if name not in {"at", "after", "within", "note", "only", "parameters"}
 )
 """All actions of a step."""
 

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, BinaryIO, NoReturn, Self, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -219,8 +218,7 @@ class _EntryLine(_TranscriptLine):
     @model_validator(mode="after")
     def _require_status_or_failure(self) -> Self:
         if (self.status is None) == (self.failure is None):
-            msg = "an answer must have either a status or a failure"
-            raise ValueError(msg)
+            raise ValueError("an answer must have either a status or a failure")
         return self
 
     def to_entry(self) -> TranscriptEntry:
@@ -229,16 +227,9 @@ class _EntryLine(_TranscriptLine):
             try:
                 body = base64.b64decode(self.body_base64, validate=True)
             except binascii.Error as error:
-                msg = "body_base64 is not valid base64"
-                raise ValueError(msg) from error
-        return TranscriptEntry(
-            at_s=self.at_s,
-            took_s=self.took_s,
-            status=self.status or 0,
-            headers=dict(self.headers),
-            body=body,
-            failure=self.failure,
-        )
+                raise ValueError("body_base64 is not valid base64") from error
+        same = self.model_dump(include={"at_s", "took_s", "headers", "failure"})
+        return TranscriptEntry(**same, status=self.status or 0, body=body)
 
 
 class _LastLine(_TranscriptLine):
@@ -261,13 +252,11 @@ def load_transcript(path: Path) -> Transcript:
     try:
         size_bytes = path.stat().st_size
         if size_bytes > SIZE_BYTES_MAX:
-            msg = f"{path}: a transcript may have at most {SIZE_BYTES_MAX} bytes, not {size_bytes}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{path}: a transcript may have at most {SIZE_BYTES_MAX} bytes, not {size_bytes}")
         with path.open("rb") as file:
             return read_transcript(file, str(path))
     except OSError as error:
-        msg = f"cannot read {path}: {error.strerror}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
 
 
 def read_transcript(file: BinaryIO, display_name: str) -> Transcript:
@@ -380,8 +369,7 @@ class _TranscriptReader:
             self._raise_error(f"{name}: {words}" if name else words)
 
     def _raise_error(self, reason: str) -> NoReturn:
-        msg = f"{self._where}:{self._number}: {reason}"
-        raise ConfigError(msg, line=self._number)
+        raise ConfigError(f"{self._where}:{self._number}: {reason}", line=self._number)
 
 
 def _is_complete(line: bytes) -> bool:
@@ -459,14 +447,6 @@ class TranscriptWriter:
             OSError: It cannot be written.
         """
         self._write_line(_encode_line(_LastLine(end_s=round(at_s, _DIGITS), reason=reason, asked=request_count)))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
 
     def _write_line(self, line: bytes) -> None:
         rest = memoryview(line)

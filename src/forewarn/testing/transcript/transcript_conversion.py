@@ -257,8 +257,7 @@ class _TranscriptConversion:
             _EventOmitted: It would make none; with the reason.
         """
         if event.type not in {each.value for each in EventType}:
-            msg = f"its type {event.type!r} is unknown"
-            raise _EventOmitted(msg)
+            raise _EventOmitted(f"its type {event.type!r} is unknown")
         kind = EventType(event.type)
         source = EventSource.USER if event.source == EventSource.USER.value else EventSource.PLATFORM
         vms = tuple(dict.fromkeys(self.vms[name] for name in event.resources if name in self.vms)) or (
@@ -271,8 +270,7 @@ class _TranscriptConversion:
         if len(vms) > 1 and CAUSES[cause].is_per_vm:
             cause = {EventType.REBOOT: "host-maintenance", EventType.REDEPLOY: "platform-redeploy"}.get(kind, "")
             if not cause:
-                msg = f"a {kind.value} can affect only one VM here, not {len(vms)}"
-                raise _EventOmitted(msg)
+                raise _EventOmitted(f"a {kind.value} can affect only one VM here, not {len(vms)}")
         self.counts_by_type[kind.value] += 1
         name = f"{kind.value.lower()}-{self.counts_by_type[kind.value]}"
         operation = _TrackedOperation(name=name, type=kind, source=source, cause=cause, vms=vms, starts_s=at_s)
@@ -282,17 +280,14 @@ class _TranscriptConversion:
     def _reject_conflicts(self, operation: _TrackedOperation) -> None:
         gone = [vm for vm in operation.vms if vm in self.gone_vms]
         if gone:
-            msg = f"{gone[0]} was gone by then"
-            raise _EventOmitted(msg)
+            raise _EventOmitted(f"{gone[0]} was gone by then")
         for other in self.operations.values():
             if set(other.vms).isdisjoint(operation.vms):
                 continue
             if operation.is_routine and other.is_routine:
-                msg = f"it would queue behind {other.name}, which affects the same VM"
-                raise _EventOmitted(msg)
+                raise _EventOmitted(f"it would queue behind {other.name}, which affects the same VM")
             if not operation.is_routine and (other.cause, other.source) == (operation.cause, operation.source):
-                msg = f"it would be refused as a duplicate of {other.name} for the same VM"
-                raise _EventOmitted(msg)
+                raise _EventOmitted(f"it would be refused as a duplicate of {other.name} for the same VM")
 
     def _compute_notice(self, operation: _TrackedOperation, event: Event, entry: TranscriptEntry) -> timedelta | None:
         """Return the time from its first appearance to NotBefore; None for the default of its cause.
@@ -303,8 +298,7 @@ class _TranscriptConversion:
         if event.is_started and CAUSES[operation.cause].is_immediate:
             return None
         if event.is_started and self._is_blocked(operation):
-            msg = "it would not start until the active event of the same VM is over"
-            raise _EventOmitted(msg)
+            raise _EventOmitted("it would not start until the active event of the same VM is over")
         if event.is_started:
             return timedelta(0)
         notice = None if event.not_before is None else event.not_before - self.transcript.get_answer_time(entry)
@@ -328,8 +322,7 @@ class _TranscriptConversion:
         if operation.is_started:
             return {"status": "Started", "within": _NATURAL_WITHIN}
         if self._is_blocked(operation):
-            msg = "it started while another event of the same VM was active"
-            raise _EventOmitted(msg)
+            raise _EventOmitted("it started while another event of the same VM was active")
         self._add_step(at_s, start=operation.name)
         operation.is_started = True
         self._count_change(is_changed=True)
@@ -385,8 +378,7 @@ class _TranscriptConversion:
 
     def _add_step(self, at_s: float, **action: Any) -> None:  # noqa: ANN401 - arguments of any action
         if len(self.steps) >= _STEPS_MAX:
-            msg = f"everything from {at_s:g} s on: a scenario has at most {_STEPS_MAX} steps"
-            raise _TimelineFull(msg)
+            raise _TimelineFull(f"everything from {at_s:g} s on: a scenario has at most {_STEPS_MAX} steps")
         moment_s = at_s if self.at_s is None else max(at_s, self.at_s)
         when = {} if moment_s == self.at_s else {"at": _format_seconds(moment_s)}
         self.at_s = moment_s

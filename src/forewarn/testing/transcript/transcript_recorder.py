@@ -43,13 +43,12 @@ class Recorder:
         api_version: The api-version to request.
         pace: Poll interval, timeouts, and pauses after failures.
         on_entry: Called for each answer, with True if it was new.
-        random_fraction: Returns numbers from 0 to 1, for jitter of retries.
 
     Attributes:
         request_count: Number of requests made.
     """
 
-    def __init__(  # noqa: PLR0913 - all but the first three have defaults
+    def __init__(
         self,
         transport: AsyncTransport,
         writer: TranscriptWriter,
@@ -57,13 +56,11 @@ class Recorder:
         *,
         pace: Pace | None = None,
         on_entry: Callable[[TranscriptEntry, bool], None] = lambda _entry, _is_new: None,
-        random_fraction: Callable[[], float] = random.random,
     ) -> None:
         self._transport = transport
         self._writer = writer
         self._pace = pace or Pace()
         self._on_entry = on_entry
-        self._random = random_fraction
         self._path = f"{_PATH}?api-version={api_version}"
         self._has_answered = False
         self._timeouts_in_row = 0
@@ -130,7 +127,7 @@ class Recorder:
             # The interval counts from request to request, however long the endpoint takes to answer.
             return max(self._pace.poll_interval_s - entry.took_s, 0.0)
         self._failures_in_row += 1
-        return self._pace.retry_after(self._failures_in_row, entry.headers, self._random())
+        return self._pace.retry_after(self._failures_in_row, entry.headers, random.random())  # noqa: S311 - jitter
 
 
 def _build_entry(answer: HttpAnswer, at_s: float, took_s: float) -> TranscriptEntry:

@@ -84,8 +84,7 @@ class TranscriptPlayback:
 
     def __init__(self, transcript: Transcript, clock: Clock, *, is_loop: bool = False) -> None:
         if not transcript.entries:
-            msg = "the transcript has no answers to replay"
-            raise ConfigError(msg)
+            raise ConfigError("the transcript has no answers to replay")
         self.transcript = transcript
         self.clock = clock
         self._is_loop = is_loop
@@ -200,8 +199,7 @@ class ReplayServer:
             await asyncio.sleep(0.005)
         if serving.done():
             await serving
-            msg = "the replay did not start"
-            raise ServerError(msg)
+            raise ServerError("the replay did not start")
         self.playback.rewind()
         self._start_time = self._get_time() if self._get_time is not None else None
         watching = asyncio.create_task(self._report_ends())
@@ -298,11 +296,11 @@ class ReplayServer:
         if size_bytes > _BODY_SIZE_BYTES_MAX:
             raise RequestRefused(build_size_refusal(_BODY_SIZE_BYTES_MAX))
         try:
-            approval = imds.decode_approval(bytes(body), _START_REQUESTS_MAX)
+            event_ids = imds.decode_approval(bytes(body), _START_REQUESTS_MAX)
         except imds.BadPayload as error:
             raise RequestRefused(build_payload_refusal(error)) from error
         document = self.playback.document
-        for event_id in dict.fromkeys(approval.event_ids):
+        for event_id in dict.fromkeys(event_ids):
             is_shown = document is not None and document.get(event_id) is not None
             self._on_approval(ReplayedApproval(event_id=event_id, at_s=self.playback.position_s, is_shown=is_shown))
         return encode_json_response(HTTPStatus.OK, b"")

@@ -40,6 +40,3 @@ class Findings:
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self._by_code.values())
-
-    def __contains__(self, code: str) -> bool:
-        return code in self._by_code

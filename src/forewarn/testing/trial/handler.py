@@ -177,7 +177,10 @@ class TrialHandler:
         try:
             yield
         finally:
-            await self._stop()
+            await self.process.stop()
+            # After the handler's own end: processes that it takes down itself are not left behind.
+            self.leftover_processes = _kill_marked(self._mark)
+            await self.process.read_rest_of_output()
 
     async def _start(self) -> None:
         process = await self._start_in_own_network() if self._wants_network else None
@@ -199,30 +202,14 @@ class TrialHandler:
         await self._start()
         self._is_powered_off = False
 
-    async def _stop(self) -> None:
-        """Send it SIGTERM, kill it if it does not end within 5 s, and then its descendants."""
-        await self.process.stop()
-        # After the handler's own end: processes that it takes down itself are not left behind.
-        self.leftover_processes = _kill_marked(self._mark)
-        await self.process.read_rest_of_output()
-
     async def _start_in_own_network(self) -> HandlerProcess | None:
         """Start a process in its own network; return None where that is impossible."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "forewarn.testing.trial.network_namespace",
-                str(theirs.fileno()),
-                *self._command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                cwd=self._folder,
-                env=self._build_environment(f"http://{ADDRESS[0]}"),
+            process = await self._spawn(
+                [sys.executable, "-m", "forewarn.testing.trial.network_namespace", str(theirs.fileno())],
+                f"http://{ADDRESS[0]}",
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,
             )
             theirs.close()  # so that recv_fds returns if the child ends early
             ours.settimeout(_START_S)
@@ -232,8 +219,7 @@ class TrialHandler:
             status = await process.wait()  # without descriptors there is no child that could hold the pipe open
             if status == NO_NAMESPACE:
                 return None
-            msg = f"cannot create the handler's network: its process exited with status {status}"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"cannot create the handler's network: its process exited with status {status}")
         listening = socket.socket(fileno=descriptors[0])
         listening.settimeout(0)
         await self._lab.backend.endpoint.listen([listening], self._vm)
@@ -242,16 +228,7 @@ class TrialHandler:
     async def _start_on_host_network(self) -> HandlerProcess:
         """Start a process on this machine's network; it has to use the URL in its environment."""
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                cwd=self._folder,
-                env=self._build_environment(await self._lab.open_endpoint(self._vm)),
-                # A separate process group: a signal to it reaches the children of the handler, but not the trial.
-                start_new_session=True,
-            )
+            process = await self._spawn([], await self._lab.open_endpoint(self._vm))
         except OSError as error:
             words = f"import sys; print('cannot run {self._command[0]}: {error.strerror}'); sys.exit({NO_COMMAND})"
             process = await asyncio.create_subprocess_exec(
@@ -259,13 +236,26 @@ class TrialHandler:
             )
         return HandlerProcess(process, has_own_network=False)
 
-    def _build_environment(self, url: str) -> dict[str, str]:
-        """Return the environment of a process that finds the endpoint at that URL."""
+    async def _spawn(
+        self, launcher: Sequence[str], url: str, pass_fds: Sequence[int] = ()
+    ) -> asyncio.subprocess.Process:
+        """Run the command by a launcher, or directly without one, with the URL of the endpoint in its environment."""
         # Unbuffered, or the output of a Python handler that is killed would be lost.
         own = {"FOREWARN_ENDPOINT": url, "FOREWARN_VM": self._vm, _MARK: self._mark, "PYTHONUNBUFFERED": "1"}
         endpoint = url if urlsplit(url).port else f"{url}:80"  # curl takes port 1080 for a proxy without a port
         said = {name: value.replace("{endpoint}", endpoint) for name, value in self._environment.items()}
-        return os.environ | own | said
+        return await asyncio.create_subprocess_exec(
+            *launcher,
+            *self._command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=self._folder,
+            env=os.environ | own | said,
+            pass_fds=pass_fds,
+            # A separate process group: a signal to it reaches the children of the handler, but not the trial.
+            start_new_session=True,
+        )
 
 
 def _kill_marked(mark: str) -> int:

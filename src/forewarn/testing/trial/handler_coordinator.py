@@ -57,8 +57,8 @@ _FINAL = frozenset({"Preempt", "Terminate"})
 """Event types after which a VM is gone, so it need not return to service."""
 
 _NOT_REPEATED = (
-    "its approval got no 200, and it did not repeat it: an approval counts only after a 200, so send it "
-    "with each poll until then (R49, R104)"
+    "its approval got no 200, and it did not repeat the approval: an approval counts only after a 200, so repeat it "
+    "with each poll until the answer is 200 (R49, R104)"
 )
 _NO_TIME_OUT = (
     f"it still waited for an answer after {_SILENCE_S:g} s: give each request a time-out, 130 s for the first and a "
@@ -73,10 +73,6 @@ def select_answered_gets(exchanges: Iterable[Exchange]) -> list[Exchange]:
         for each in exchanges
         if each.method == "GET" and each.is_about_events and (each.fault or each.status == HTTPStatus.OK)
     ]
-
-
-async def _return_true() -> bool:
-    return True
 
 
 class HandlerCoordinator:
@@ -101,7 +97,7 @@ class HandlerCoordinator:
         handler: TrialHandler,
         findings: Findings,
         preparation: PreparationMonitor,
-        is_recovered: Callable[[], Awaitable[bool]] = _return_true,
+        is_recovered: Callable[[], Awaitable[bool]],
     ) -> None:
         self.vm = vm
         self.patience_s = patience_s
@@ -288,7 +284,7 @@ class HandlerCoordinator:
             await self._report_late_reaction(hits)
         gone = [event for event_id, event in self._last_own_events.items() if event_id not in hits]
         if gone and not hits and not await self._wait_until(lambda: self._has_recovered(gone)) and self.is_running():
-            text = f"it had not recovered {self.patience_s:g} s after the last event was gone (R100, R104)"
+            text = f"it had not recovered {self.patience_s:g} s after the last event of its VM was gone (R100, R104)"
             self._findings.add("unrecovered", text)
         self._last_own_events = hits
 
@@ -343,15 +339,15 @@ class HandlerCoordinator:
             )
 
         self._last_fault = ("", 0)
-        delay_s = 0.0 if fault.delay is None else fault.delay.total_seconds()
-        has_gone_on_in_time = await self._wait_until(has_gone_on, min(delay_s, _SILENCE_S))
+        delay = fault.delay or FAULTS[fault.kind].delay or timedelta(0)
+        has_gone_on_in_time = await self._wait_until(has_gone_on, min(delay.total_seconds(), _SILENCE_S))
         if fault.kind == "time-out" and not has_gone_on_in_time and self.is_running():
             self._findings.add("no-time-out", _NO_TIME_OUT)
         self._last_fault = ("", 0)
         return has_gone_on_in_time
 
-    async def wait_for_first_answer(self) -> bool:
-        """Wait until a request for events by the handler has been answered; return False if none was.
+    async def wait_for_first_answer(self) -> None:
+        """Wait until a request for events by the handler has been answered, or its patience is used up.
 
         If the first answer is held, time does not advance meanwhile, for that would release the answer (R67).
         """
@@ -364,7 +360,6 @@ class HandlerCoordinator:
         if not self._has_first_answer:
             await self._wait_until(has_asked, delay_s)
             self._has_first_answer = bool(self._answered_requests)
-        return self._has_first_answer
 
     @property
     def _answered_requests(self) -> list[Exchange]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from forewarn.client import AsyncClient, EndpointError, Pace
 from forewarn.clock import Clock, VirtualClock
@@ -32,7 +33,7 @@ from forewarn.testing.trial.scenario_expectation import ExpectationCheck
 from forewarn.testing.trial.scenario_operations import ScenarioOperations
 from forewarn.util.ids import SeededIds
 
-__all__ = ["ScenarioIds", "ScenarioPlayer", "StepOutcome", "create_lab"]
+__all__ = ["ScenarioPlayer", "StepOutcome", "create_lab"]
 
 _ANSWER_S = 60.0
 """Maximum time that another VM waits for an answer, generous because a machine may be busy."""
@@ -70,27 +71,17 @@ class StepOutcome:
     file: str = ""
 
 
-class ScenarioIds:
-    """Source of the event ids that a scenario gives, and then of ids from a seed."""
-
-    def __init__(self, event_ids: tuple[str, ...], seed: int = 0) -> None:
-        self._given = list(event_ids)
-        self._seeded_ids = SeededIds(seed)
-
-    def __call__(self, kind: str) -> str:
-        """Return the next id."""
-        return self._given.pop(0) if kind == "event" and self._given else self._seeded_ids(kind)
-
-
 def create_lab(scenario: Scenario, clock: Clock | None = None) -> Lab:
-    """Return the service for a scenario, on that clock or on virtual time; no VM has sent a request yet."""
-    return Lab(
-        scenario.inventory,
-        clock=clock,
-        is_enabled=False,
-        new_id=ScenarioIds(scenario.event_ids),
-        **scenario.settings,
-    )
+    """Return the service for a scenario, on that clock or on virtual time; no VM has sent a request yet.
+
+    Its first events get the ids that the scenario gives.
+    """
+    given, seeded = list(scenario.event_ids), SeededIds()
+
+    def new_id(kind: str) -> str:
+        return given.pop(0) if kind == "event" and given else seeded(kind)
+
+    return Lab(scenario.inventory, clock=clock, is_enabled=False, new_id=new_id, **scenario.settings)
 
 
 class _PlaybackStopped(Exception):
@@ -139,8 +130,9 @@ class ScenarioPlayer:
                 # The number still counts steps of the other mode, so that it stays the position in the file.
                 if step.only not in {None, mode}:
                     continue
-                self._on_wait(number, step.note or describe_step(step))
-                text, fault, is_over = await self._run_step(step)
+                text = step.note or describe_step(step)
+                self._on_wait(number, text)
+                fault, is_over = await self._run_step(step)
                 at = self._lab.clock.now() - self._began
                 outcome = StepOutcome(
                     number, line, at, step.action_name, text, fault, is_expectation=step.expect is not None, file=file
@@ -156,18 +148,15 @@ class ScenarioPlayer:
                 await client.close()
         return outcomes
 
-    async def _run_step(self, step: TimelineStep) -> tuple[str, str, bool]:
-        """Carry out one step; return its description, the reason for its failure, and True if nothing can follow."""
-        text = step.note or describe_step(step)
+    async def _run_step(self, step: TimelineStep) -> tuple[str, bool]:
+        """Carry out one step; return the reason for its failure, and True if nothing can follow."""
         if self._coordinator is not None and not self._coordinator.is_running():
-            return text, "the handler has ended", True
+            return "the handler has ended", True
         try:
             await self._wait_for_start(step)
-            return text, await self._carry_out_step(step), False
-        except _PlaybackStopped as stop:
-            return text, str(stop), True
-        except ForewarnError as error:
-            return text, error.message, True
+            return await self._carry_out_step(step), False
+        except (_PlaybackStopped, ForewarnError) as stop:
+            return str(stop), True
 
     # Time
 
@@ -188,8 +177,7 @@ class ScenarioPlayer:
                 return await self._operations.has_reached(operation, what)
 
             if not await self._wait_until(has_come, limit):
-                msg = f"{operation} was not {what} within {step.within}"
-                raise _PlaybackStopped(msg)
+                raise _PlaybackStopped(f"{operation} was not {what} within {step.within}")
 
     async def _advance_to(self, moment: datetime) -> None:
         clock = self._lab.clock
@@ -231,41 +219,54 @@ class ScenarioPlayer:
     async def _carry_out_step(self, step: TimelineStep) -> str:  # noqa: C901, PLR0912 - a case for each kind of action
         """Carry out a step; return the reason for its failure, or empty text."""
         action = step.action
+        maintenances = self._lab.backend.engine.maintenances
         match action:
             case ExpectStep():
                 return await self._check_expectation(action)
-            case ApproveStep() if self._coordinator is not None and action.by == self._coordinator.vm:
-                return await self._wait_for_approval(self._coordinator, action)
             case ApproveStep():
-                await self._approve_as_vm(action)
+                return await self._approve(action)
             case FaultStep():
                 return await self._inject_fault(action)
             case ImpactStep():
-                for maintenance_id in self._operations.get_maintenance_ids(action.operation):
-                    await self._lab.backend.engine.maintenances.impact(maintenance_id, action.duration, actor=ACTOR)
-            case DeferStep() | ExtendStep():
-                await self._postpone_operation(action)
+                await self._change_operation(action.operation, maintenances.impact, duration_s=action.duration)
+            case DeferStep():
+                await self._change_operation(action.operation, maintenances.defer, by=action.by, reason="the scenario")
+            case ExtendStep():
+                change = partial(maintenances.extend, tenant=action.scope)
+                await self._change_operation(action.operation, change, by=action.by, reason="the scenario")
             case VmStep() | HostStep() | ScheduleStep():
                 assert step.operation_begun is not None  # noqa: S101 - only these three begin an operation
                 made = await self._lab.carry_out(build_operation_request(step, self._lab.clock.now()))
-                self._operations.add(step.operation_begun, [maintenance.id for maintenance, _ in made])
+                self._operations.maintenance_ids[step.operation_begun] = [maintenance.id for maintenance, _ in made]
             case tuple():
                 for vm in action:
                     await self._poll_as_vm(vm)
             case timedelta():
                 await self._pass_real_time(action)
             case bool():
-                await self._lab.clear_faults()
+                await self._lab.backend.engine.faults.clear(actor=ACTOR)
+            case str() if step.start is not None:
+                await self._change_operation(action, maintenances.start, reason="the scenario")
+            case str() if step.complete is not None:
+                await self._change_operation(action, maintenances.complete)
             case str():
-                await self._change_operation(step.action_name, action)
+                await self._change_operation(action, maintenances.cancel)
         return ""
+
+    async def _change_operation(
+        self, operation: str, change: Callable[..., Awaitable[object]], **options: object
+    ) -> None:
+        """Change each maintenance of an operation."""
+        for maintenance_id in self._operations.maintenance_ids[operation]:
+            await change(maintenance_id, actor=ACTOR, **options)
 
     async def _inject_fault(self, fault: FaultStep) -> str:
         coordinator = self._coordinator
         # Read before the fault is injected, or a request that it hits at once would be missed.
         asked = 0 if coordinator is None else coordinator.last_request_number
-        await self._lab.inject_fault(
+        await self._lab.backend.engine.faults.inject(
             fault.kind,
+            actor=ACTOR,
             vms=fault.vms or (),
             method=fault.method or "",
             count=fault.count,
@@ -282,26 +283,6 @@ class ScenarioPlayer:
         if self._coordinator is not None:
             await self._coordinator.wait_for_reaction()
             await asyncio.sleep(span.total_seconds())
-
-    async def _postpone_operation(self, action: DeferStep | ExtendStep) -> None:
-        engine = self._lab.backend.engine
-        for maintenance_id in self._operations.get_maintenance_ids(action.operation):
-            if isinstance(action, DeferStep):
-                await engine.maintenances.defer(maintenance_id, by=action.by, actor=ACTOR, reason="the scenario")
-            else:
-                await engine.maintenances.extend(
-                    maintenance_id, action.by, tenant=action.scope, actor=ACTOR, reason="the scenario"
-                )
-
-    async def _change_operation(self, verb: str, operation: str) -> None:
-        engine = self._lab.backend.engine
-        for maintenance_id in self._operations.get_maintenance_ids(operation):
-            if verb == "cancel":
-                await engine.maintenances.cancel(maintenance_id, actor=ACTOR)
-            elif verb == "start":
-                await engine.maintenances.start(maintenance_id, actor=ACTOR, reason="the scenario")
-            else:
-                await engine.maintenances.complete(maintenance_id, actor=ACTOR)
 
     async def _poll_as_vm(self, vm: str) -> None:
         """Poll as that VM, and ignore failures."""
@@ -322,16 +303,23 @@ class ScenarioPlayer:
         is_withheld = any(fault.kind.delay is not None for fault in backend.faults.all)
         return _WITHHELD_S if is_withheld or backend.settings.first_answer_delay else _ANSWER_S
 
-    async def _approve_as_vm(self, approve: ApproveStep) -> None:
-        """Approve, as the VM, the event that it is shown for an operation.
+    async def _approve(self, approve: ApproveStep) -> str:
+        """Approve, as the VM, the event that it is shown for an operation, or wait until its handler does.
+
+        Returns:
+            The complaint about the handler, or empty text.
 
         Raises:
             _PlaybackStopped: It is shown none, or its approval is not accepted.
         """
         shown = await self._operations.find_shown_event(approve.operation, approve.by)
         if shown is None:
-            msg = f"{approve.by} sees no event of {approve.operation} to approve"
-            raise _PlaybackStopped(msg)
+            raise _PlaybackStopped(f"{approve.by} sees no event of {approve.operation} to approve")
+        coordinator = self._coordinator
+        if coordinator is not None and approve.by == coordinator.vm:
+            if await coordinator.wait_for_approval(shown.id):
+                return ""
+            return f"the handler did not approve {approve.operation} within {coordinator.patience_s:g} s"
         client = await self._get_client(approve.by)
         complaint = ""
         # A fault that the scenario has injected may hit the approval, and every correct client repeats it.
@@ -342,19 +330,8 @@ class ScenarioPlayer:
             except (EndpointError, TimeoutError) as error:
                 complaint = str(error) or "no answer in time"
             else:
-                return
-        msg = f"the approval was not accepted: {complaint}"
-        raise _PlaybackStopped(msg)
-
-    async def _wait_for_approval(self, coordinator: HandlerCoordinator, approve: ApproveStep) -> str:
-        """Wait for the handler's approval; return the complaint, or empty text."""
-        shown = await self._operations.find_shown_event(approve.operation, approve.by)
-        if shown is None:
-            msg = f"{approve.by} sees no event of {approve.operation} to approve"
-            raise _PlaybackStopped(msg)
-        if await coordinator.wait_for_approval(shown.id):
-            return ""
-        return f"the handler did not approve {approve.operation} within {coordinator.patience_s:g} s"
+                return ""
+        raise _PlaybackStopped(f"the approval was not accepted: {complaint}")
 
     async def _get_client(self, vm: str) -> AsyncClient:
         if vm not in self._clients:
@@ -365,18 +342,13 @@ class ScenarioPlayer:
     async def _check_expectation(self, expect: ExpectStep) -> str:
         """Return the reason why an expectation failed; empty on success."""
         limit = self._lab.clock.now() + expect.within
-        faults: list[str] = [""]
+        difference = ""
 
-        async def holds() -> bool:
-            faults[0] = await self._expectations.find_difference(expect)
-            return not faults[0]
+        async def is_decided() -> bool:
+            nonlocal difference
+            difference = await self._expectations.find_difference(expect)
+            # `always` waits for a difference, so reaching the limit is the success.
+            return bool(difference) == expect.always
 
-        async def fails() -> bool:
-            return not await holds()
-
-        # `always` waits for the opposite, so reaching the limit is the success.
-        if expect.always:
-            await self._wait_until(fails, limit)
-        else:
-            await self._wait_until(holds, limit)
-        return faults[0]
+        await self._wait_until(is_decided, limit)
+        return difference

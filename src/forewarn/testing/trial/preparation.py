@@ -203,7 +203,7 @@ class PreparationMonitor:
         self._findings.add(
             "returned-early",
             f"the VM was back in service while {words}: stay prepared until a readable document no longer lists the "
-            "event; an error, an empty body, a missing member or the start does not mean that it is over (R100, R104)",
+            "event; an error, an empty body, a missing member or the start does not mean the end (R100, R104)",
         )
 
     def _report_foreign_preparation(self, others: set[str]) -> None:
@@ -216,8 +216,8 @@ class PreparationMonitor:
         names = ", ".join(sorted({name for each in new for name in events[each].resources}))
         self._findings.add(
             "prepared-for-another",
-            f"it prepared the VM for an event of {names}: every VM of a scope sees all its events; check Resources for "
-            "the VM's own name (R26, R103)",
+            f"it prepared the VM for an event of {names}: every VM of a scope sees the events of all VMs of the scope; "
+            "check Resources for the VM's own name (R26, R103)",
         )
 
     async def _run_checks(self) -> None:

@@ -48,7 +48,7 @@ class TrialReport:
     @property
     def has_passed(self) -> bool:
         """True if every step came as expected and nothing was wrong."""
-        return not any(o.failure for o in self.outcomes) and not any(f.is_failure for f in self.findings)
+        return not self.faults
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON values, for programs."""

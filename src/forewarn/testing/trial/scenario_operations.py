@@ -22,19 +22,14 @@ class ScenarioOperations:
 
     Args:
         lab: Service that the scenario runs against.
+
+    Attributes:
+        maintenance_ids: Ids of the maintenances that each operation created; a second one of a name replaces the first.
     """
 
     def __init__(self, lab: Lab) -> None:
+        self.maintenance_ids: dict[str, list[str]] = {}
         self._lab = lab
-        self._maintenance_ids: dict[str, list[str]] = {}
-
-    def add(self, operation: str, maintenance_ids: list[str]) -> None:
-        """Add an operation with the maintenances that it created; a second one of that name replaces the first."""
-        self._maintenance_ids[operation] = maintenance_ids
-
-    def get_maintenance_ids(self, operation: str) -> list[str]:
-        """Return the ids of the maintenances of an operation."""
-        return self._maintenance_ids[operation]
 
     async def has_reached(self, operation: str, transition: str) -> bool:
         """Return True if all maintenances of an operation have reached a transition, such as ``approved``."""
@@ -54,4 +49,4 @@ class ScenarioOperations:
         return next((event for event in shown if event.affects(vm)), shown[0] if shown else None)
 
     async def _fetch(self, operation: str) -> list[Announced]:
-        return [await self._lab.fetch_maintenance(each) for each in self._maintenance_ids[operation]]
+        return [await self._lab.fetch_maintenance(each) for each in self.maintenance_ids[operation]]

@@ -12,7 +12,7 @@ from functools import partial
 from http import HTTPStatus
 
 from forewarn.clock import RealClock
-from forewarn.testing.conformance.approval_forms import Form, body_forms, judge_approvals, plain_form
+from forewarn.testing.conformance.approval_forms import Form, body_forms, header_form, judge_approvals, plain_form
 from forewarn.testing.conformance.check import CheckPhase, ConformanceCheck
 from forewarn.testing.conformance.checks.approval_format import judge_success_body
 from forewarn.testing.conformance.outcome import CheckOutcome, CheckVerdict, breaks, holds, inconclusive, judge
@@ -198,14 +198,12 @@ def _check_approval_in_any_version(probe: EndpointProbe) -> CheckOutcome:
 
 
 def _check_approval_in_any_form(probe: EndpointProbe) -> CheckOutcome:
-    plain = plain_form(probe.newest_version)
-    forms: dict[str, Form] = {
-        **body_forms(probe.newest_version),
-        "as curl sends it": lambda content: plain(content).with_headers(
-            ("Content-Type", "application/x-www-form-urlencoded")
-        ),
-        "without Content-Type": lambda content: plain(content).without_header("Content-Type"),
-        "with Expect: 100-continue": lambda content: plain(content).with_headers(("Expect", "100-continue")),
+    version = probe.newest_version
+    forms = {
+        **body_forms(version),
+        "as curl sends it": header_form(version, "Content-Type", "application/x-www-form-urlencoded"),
+        "without Content-Type": header_form(version, "Content-Type", None),
+        "with Expect: 100-continue": header_form(version, "Expect", "100-continue"),
     }
     right = f"its approval returns 200 {', '.join(forms)}; an invalid one in no form"
     return judge_approvals(probe, forms, right)
@@ -225,10 +223,13 @@ _ApprovalCheck = partial(ConformanceCheck, phase=CheckPhase.APPROVE)
 
 CHECKS = (
     _ApprovalCheck(
-        "approve-headers", ("R10", "R13"), "An approval without the header approves nothing", _check_wrong_headers
+        "approve-headers",
+        ("R10", "R13"),
+        "An approval with wrong headers or no api-version approves nothing",
+        _check_wrong_headers,
     ),
     _ApprovalCheck(
-        "approve-malformed", ("R54",), "A list malformed in part approves nothing", _check_partly_malformed_list
+        "approve-malformed", ("R54",), "A list that is malformed in part approves nothing", _check_partly_malformed_list
     ),
     _ApprovalCheck(
         "approve-unknown", ("R55", "A11"), "A list with an unknown id approves nothing", _check_list_with_unknown_id
@@ -244,7 +245,12 @@ CHECKS = (
     _ApprovalCheck(
         "approve-versions", ("R23", "R48", "W6"), "Any api-version may approve", _check_approval_in_any_version
     ),
-    _ApprovalCheck("approve-forms", ("R6", "R7"), "An approval may come in any form", _check_approval_in_any_form),
+    _ApprovalCheck(
+        "approve-forms",
+        ("R6", "R7"),
+        "An approval is accepted in every form that clients send",
+        _check_approval_in_any_form,
+    ),
     _ApprovalCheck(
         "approve-started", ("R49", "R55"), "Approving a started event returns 200", _check_approval_after_start
     ),

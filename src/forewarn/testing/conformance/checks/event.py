@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -35,17 +36,13 @@ def _check_member_of_all(
             wrong += [
                 f"{name}: {member} is {_format_member(event, member)}"
                 for event in events
-                if not _has_right_member(event, member, is_right)
+                if member not in event or not is_right(event[member])
             ]
         if not count:
             return inconclusive(f"no event is shown in an api-version with {member}")
         return judge(wrong, f"{right} ({count} checked, in every api-version that has it)")
 
     return look
-
-
-def _has_right_member(event: dict[str, Any], member: str, is_right: Callable[[Any], bool]) -> bool:
-    return member in event and is_right(event[member])
 
 
 def _format_member(event: dict[str, Any], member: str) -> str:
@@ -172,28 +169,23 @@ def _accept_words(*words: str) -> Callable[[Any], bool]:
     return lambda value: _is_text(value) and value in words
 
 
+_LateCheck = partial(ConformanceCheck, phase=CheckPhase.AFTERWARDS)
+
+
 def _build_member_check(
     code: str, number: str, member: str, title: str, is_right: Callable[[Any], bool]
 ) -> ConformanceCheck:
-    return ConformanceCheck(
-        code, (number,), title, _check_member_of_all(member, is_right, title), CheckPhase.AFTERWARDS
-    )
+    return _LateCheck(code, (number,), title, _check_member_of_all(member, is_right, title))
 
 
 CHECKS = (
     _build_member_check("event-id", "R30", "EventId", "EventId is a GUID", _is_guid),
-    ConformanceCheck(
-        "event-id-case", ("R30", "R112", "A8"), "EventId is in upper case", _check_id_case, CheckPhase.AFTERWARDS
-    ),
-    ConformanceCheck(
-        "event-id-unique", ("R30",), "No two events have the same EventId", _check_ids_are_unique, CheckPhase.AFTERWARDS
-    ),
+    _LateCheck("event-id-case", ("R30", "R112", "A8"), "EventId is in upper case", _check_id_case),
+    _LateCheck("event-id-unique", ("R30",), "No two events have the same EventId", _check_ids_are_unique),
     ConformanceCheck(
         "event-id-versions", ("R30",), "An event has one EventId in every api-version", _check_ids_across_versions
     ),
-    ConformanceCheck(
-        "event-id-constant", ("R30",), "An event keeps its EventId", _check_id_is_constant, CheckPhase.AFTERWARDS
-    ),
+    _LateCheck("event-id-constant", ("R30",), "An event keeps its EventId", _check_id_is_constant),
     _build_member_check(
         "event-type", "R31", "EventType", "EventType is one of five values", _accept_words(*EVENT_TYPES)
     ),
@@ -208,13 +200,7 @@ CHECKS = (
         "EventStatus is Scheduled or Started",
         _accept_words("Scheduled", "Started"),
     ),
-    ConformanceCheck(
-        "not-before",
-        ("R36",),
-        "NotBefore is a string, empty once Started",
-        _check_not_before_when_started,
-        CheckPhase.AFTERWARDS,
-    ),
+    _LateCheck("not-before", ("R36",), "NotBefore is a string, empty once Started", _check_not_before_when_started),
     _build_member_check("description", "R37", "Description", "Description is a string", _is_text),
     _build_member_check(
         "event-source", "R38", "EventSource", "EventSource is Platform or User", _accept_words("Platform", "User")
@@ -222,11 +208,5 @@ CHECKS = (
     _build_member_check(
         "duration", "R39", "DurationInSeconds", "DurationInSeconds is an integer of at least -1", _is_duration
     ),
-    ConformanceCheck(
-        "life",
-        ("R40",),
-        "Only EventStatus and NotBefore of an event change",
-        _check_allowed_changes,
-        CheckPhase.AFTERWARDS,
-    ),
+    _LateCheck("life", ("R40",), "Only EventStatus and NotBefore of an event change", _check_allowed_changes),
 )

@@ -145,7 +145,7 @@ def _check_instance_versions(probe: EndpointProbe) -> CheckOutcome:
 
 
 CHECKS = (
-    ConformanceCheck("names", ("W7",), "Resources spells names as /metadata/instance does", _check_vm_name),
+    ConformanceCheck("names", ("W7",), "Names in Resources are spelled as in /metadata/instance", _check_vm_name),
     ConformanceCheck("long-poll", ("X1",), "A GET is held until the document changes", _check_long_poll),
     ConformanceCheck("version-list", ("X2",), "/metadata/versions lists the api-versions", _check_version_list),
     ConformanceCheck("instance", ("X3",), "/metadata/instance describes the calling VM", _check_instance),

@@ -146,8 +146,7 @@ def _request_conditionally(
         # A change in between would turn a right 200 into a wrong one, and the other way round.
         if probe.fetch_document().incarnation == before.incarnation:
             return before, reply
-    msg = "the document changed during each attempt"
-    raise Inconclusive(msg)
+    raise Inconclusive("the document changed during each attempt")
 
 
 def _check_if_none_match(probe: EndpointProbe) -> CheckOutcome:
@@ -179,11 +178,14 @@ CHECKS = (
         "metadata-post", ("R10",), "POST without Metadata: true returns 400", _check_post_without_metadata
     ),
     ConformanceCheck(
-        "metadata-body", ("R63",), "The answer says that the header is missing", _check_missing_metadata_body
+        "metadata-body",
+        ("R63",),
+        "The 400 without Metadata: true says that this header is missing",
+        _check_missing_metadata_body,
     ),
     ConformanceCheck("metadata-value", ("R11",), "Metadata: true is case-insensitive", _check_metadata_values),
     ConformanceCheck(
-        "metadata-preview", ("R12", "A3"), "2017-03-01 does not enforce the header", _check_preview_metadata
+        "metadata-preview", ("R12", "A3"), "2017-03-01 does not require Metadata: true", _check_preview_metadata
     ),
     ConformanceCheck("forwarded", ("R13",), "A request with X-Forwarded-For returns 400", _check_forwarded_header),
     ConformanceCheck("etag", ("R14",), "The ETag of the document is its DocumentIncarnation", _check_etag),

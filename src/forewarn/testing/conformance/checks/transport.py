@@ -7,7 +7,7 @@ from email.utils import format_datetime, parsedate_to_datetime
 from http import HTTPStatus
 
 from forewarn.errors import EndpointUnreachable
-from forewarn.testing.conformance.approval_forms import Form, body_forms, judge_harmless_approvals, plain_form
+from forewarn.testing.conformance.approval_forms import body_forms, header_form, judge_harmless_approvals
 from forewarn.testing.conformance.check import ConformanceCheck
 from forewarn.testing.conformance.outcome import CheckOutcome, CheckVerdict, breaks, holds, inconclusive, judge
 from forewarn.testing.conformance.probe import NO_PATH, EndpointProbe
@@ -175,8 +175,7 @@ def _check_rate_limit(probe: EndpointProbe) -> CheckOutcome:
 
 
 def _check_expect_continue(probe: EndpointProbe) -> CheckOutcome:
-    plain = plain_form(probe.newest_version)
-    expecting: Form = lambda content: plain(content).with_headers(("Expect", "100-continue"))  # noqa: E731 - typed as a form
+    expecting = header_form(probe.newest_version, "Expect", "100-continue")
     reply = probe.send_request(expecting(probe.harmless_approval.content))
     if reply.is_late:
         return breaks("Expect: 100-continue gets neither 100 nor an answer within a second")
@@ -191,17 +190,11 @@ def _check_body_forms(probe: EndpointProbe) -> CheckOutcome:
 
 
 def _check_request_content_type(probe: EndpointProbe) -> CheckOutcome:
+    version = probe.newest_version
     forms = {
-        f"with {name or 'no Content-Type'}": _with_content_type(probe.newest_version, name) for name in _CONTENT_TYPES
+        f"with {value or 'no Content-Type'}": header_form(version, "Content-Type", value) for value in _CONTENT_TYPES
     }
     return judge_harmless_approvals(probe, forms, f"an approval is distinguished from nonsense {', '.join(forms)}")
-
-
-def _with_content_type(version: str, content_type: str | None) -> Form:
-    plain = plain_form(version)
-    if content_type is None:
-        return lambda content: plain(content).without_header("Content-Type")
-    return lambda content: plain(content).with_headers(("Content-Type", content_type))
 
 
 # Headers of answers
@@ -306,10 +299,16 @@ CHECKS = (
         "keep-alive", ("R6", "W8"), "HTTP/1.1 connections are kept open, and new ones are accepted", _check_keep_alive
     ),
     ConformanceCheck(
-        "close", ("R6", "W3"), "A connection is closed on request, and the answer says so", _check_requested_close
+        "close",
+        ("R6", "W3"),
+        "A connection is closed on request, and the answer has the header Connection: close",
+        _check_requested_close,
     ),
     ConformanceCheck(
-        "close-said", ("W3",), "No connection is closed without Connection: close", _check_announced_close
+        "close-said",
+        ("W3",),
+        "A connection stays open unless the answer has the header Connection: close",
+        _check_announced_close,
     ),
     ConformanceCheck("expect", ("R6",), "Expect: 100-continue is supported", _check_expect_continue),
     ConformanceCheck(
