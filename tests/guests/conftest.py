@@ -43,5 +43,11 @@ def service(host: Host, guests: object, tmp_path: Path) -> Iterator[Served]:
         declare(host, running)
         with endpoint(running, tmp_path):
             yield running
+        # Shown where the test has failed, as below: how far the maintenance came, and what became of the guests.
+        sys.stdout.write(f"\n--- domains\n{host.virsh('list', '--all')}")
+        for entry in running.forewarn("audit-log"):
+            sys.stdout.write(f"{entry['at']} {entry['kind']} {entry.get('reason')}\n")
     for log in ("serve.log", "endpoint.log"):
         sys.stdout.write(f"\n--- {log}\n{(tmp_path / log).read_text()}")
+    for file in (*host.folder.glob("libvirtd.*"), *(host.folder / "var/log/libvirt").rglob("*.log")):
+        sys.stdout.write(f"\n--- {file.name}\n{file.read_text()}")
