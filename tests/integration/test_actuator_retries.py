@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from structlog.testing import capture_logs
 
 from forewarn.actuators import Actuator
 from forewarn.actuators.exec import CommandLimits, Exec
@@ -75,9 +76,14 @@ def pauses_s(made: Simulated, maintenance: Maintenance) -> list[float]:
 async def test_a_command_that_exits_with_75_is_run_again_until_it_succeeds(tmp_path: Path) -> None:
     script = f"echo x >> {tmp_path}/begun; [ $(wc -l < {tmp_path}/begun) -ge 4 ] || {{ echo busy; exit 75; }}"
     made, maintenance = await begun(exec_of(tmp_path, script))
-    assert await over(made, maintenance) == "completed"
+    with capture_logs() as logs:
+        assert await over(made, maintenance) == "completed"
     assert (tmp_path / "begun").read_text() == "x\n" * 4
     assert attempts(made, maintenance) == ["bash ended with exit status 75: busy"] * 3
+    failed = [log for log in logs if log["event"] == "an actuator call failed"]
+    assert [(log["maintenance_id"], log["reason"]) for log in failed] == [
+        (maintenance.id, reason) for reason in attempts(made, maintenance)
+    ]
     first, second = pauses_s(made, maintenance)
     assert first >= 5
     assert second >= 10

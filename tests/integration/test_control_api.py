@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.control import error
+from tests.support.control import entries, error
 from tests.support.service import Running, Vm, running
 from tests.support.spans import GUARD_S
 
@@ -271,7 +271,7 @@ def test_what_would_be_announced_is_told_and_nothing_is_done(service: Running) -
     vm = service.vm()
     service.enable(vm)
     with service.operator() as api:
-        before = api.get("/v1/audit-log", params={"newest": True, "limit": 1}).json()
+        before = entries(api)
         planned = api.post("/v1/maintenance/plan", json=freeze(vm, duration_s=9))
         assert planned.status_code == 200, planned.text
         (item,) = planned.json()["items"]
@@ -280,7 +280,7 @@ def test_what_would_be_announced_is_told_and_nothing_is_done(service: Running) -
         assert [event["resources"] for event in item["events"]] == [[vm.name]]
         assert "id" not in item["events"][0]
         assert item["unwarned_vms"] == []
-        assert api.get("/v1/audit-log", params={"newest": True, "limit": 1}).json() == before
+        assert entries(api) == before
         made = api.post("/v1/maintenance", json=freeze(vm, duration_s=9)).json()["items"][0]
         assert (made["type"], made["duration_s"], made["notice_s"]) == (item["type"], 9, item["notice_s"])
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from forewarn.dashboard.app import PAGES
+from tests.support.control import entries
 from tests.support.pages import Browser, text_of
 from tests.support.processes import wait_for
 from tests.support.service import Running, Vm, running
@@ -390,10 +391,9 @@ def test_the_form_shows_what_would_be_announced_and_announces_nothing(service: R
     assert f"{vm.name} is notified about {vm.name}" in page
     with service.operator() as api:
         assert vm.name not in api.get("/v1/maintenance").text
-        before = api.get("/v1/audit-log", params={"newest": True, "limit": 1}).json()["items"][0]["sequence"]
+        before = entries(api)
         browser.send_form("/schedule", step="look", vms=vm.name, type="Freeze")
-        after = api.get("/v1/audit-log", params={"newest": True, "limit": 1}).json()["items"][0]["sequence"]
-    assert before == after
+        assert entries(api) == before
 
 
 def test_who_is_not_warned_stands_in_the_preview_and_among_the_tenants(service: Running, browser: Browser) -> None:

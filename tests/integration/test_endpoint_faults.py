@@ -13,6 +13,7 @@ import pytest
 
 from forewarn.core.fault import FAULTS, InjectedFault
 from forewarn.core.model import MaintenanceState
+from tests.support.control import entries
 from tests.support.service import Running, Vm, eventually, running
 from tests.support.spans import lasts
 from tests.support.wire import LATEST, Wire, approval, get, post
@@ -372,7 +373,7 @@ def test_an_operator_injects_lists_and_clears(service: Running, api: httpx.Clien
     assert api.delete(f"/v1/faults/{made['id']}").json() == {"count": 1}
     assert api.delete(f"/v1/faults/{made['id']}").status_code == 404
     assert api.delete("/v1/faults").json() == {"count": 0}
-    kinds = [entry["kind"] for entry in api.get("/v1/audit-log?limit=2&newest=true").json()["items"]]
+    kinds = [entry["kind"] for entry in entries(api)[-2:]]
     assert kinds == ["fault-injected", "fault-cleared"]
 
 

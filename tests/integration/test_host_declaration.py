@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.control import error
+from tests.support.control import entries, error
 from tests.support.service import running
 from tests.support.spans import GUARD_S
 
@@ -55,9 +55,9 @@ def test_a_host_that_is_new_comes_with_its_vms(api: httpx.Client) -> None:
 
 def test_what_changes_nothing_is_not_in_the_audit_log(api: httpx.Client) -> None:
     body = {"vms": [{"name": "web-0", "host": "host-1"}]}
-    before = api.get("/v1/audit-log").json()["items"]
+    before = entries(api)
     assert api.put("/v1/hosts/host-1/vms", json=body).json()["unchanged"] == 2
-    assert api.get("/v1/audit-log").json()["items"] == before
+    assert entries(api) == before
 
 
 def test_a_vm_that_a_maintenance_holds_is_removed_when_that_is_over(api: httpx.Client) -> None:
@@ -111,7 +111,7 @@ def test_a_host_declares_its_own_vms_with_its_own_token(api: httpx.Client, host_
     assert answer.json() == {"added": 1, "changed": 1, "removed": 0, "unchanged": 1}
     assert host_2.put("/v1/hosts/host-2/vms", json={"vms": [WEB_1]}).json()["removed"] == 1
     assert sorted(vms(api)) == ["web-0", "web-1"]
-    assert api.get("/v1/audit-log", params={"newest": True, "limit": 1}).json()["items"][-1]["actor"] == "host:host-2"
+    assert entries(api)[-1]["actor"] == "host:host-2"
 
 
 def test_it_declares_those_of_no_other_host(api: httpx.Client, host_2: httpx.Client) -> None:
@@ -137,7 +137,7 @@ def test_it_takes_no_vm_away_from_another_host_and_is_not_told_which(api: httpx.
 def test_what_it_puts_into_a_scope_is_named_in_the_audit_log(api: httpx.Client, host_2: httpx.Client) -> None:
     said = {"vms": [WEB_1, {"name": "thief", "host": "host-2", "scope": "web"}], "scopes": INVENTORY["scopes"]}
     host_2.put("/v1/hosts/host-2/vms", json=said).raise_for_status()
-    entry = api.get("/v1/audit-log", params={"newest": True, "limit": 1}).json()["items"][-1]
+    entry = entries(api)[-1]
     assert entry["actor"] == "host:host-2"
     assert entry["reason"] == "host host-2: 1 added, 0 changed, 0 removed; joined scopes: thief (web)"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-__all__ = ["error"]
+__all__ = ["entries", "error"]
 
 
 def error(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
@@ -21,3 +21,9 @@ def error(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
     assert isinstance(body["details"], dict)
     assert "\n" not in body["message"]
     return body
+
+
+def entries(api: httpx.Client) -> list[dict[str, Any]]:
+    """Return the newest ten audit log entries, oldest first, but no refused calls: they are written later."""
+    items: list[dict[str, Any]] = api.get("/v1/audit-log", params={"newest": True, "limit": 100}).json()["items"]
+    return [entry for entry in items if entry["kind"] != "refused"][-10:]

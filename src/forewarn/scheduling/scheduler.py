@@ -145,6 +145,10 @@ class Scheduler:
 
     async def _record_results(self, results: dict[str, Progress | ActuatorFailure]) -> None:
         """Record results of the actuator, marked so that `_abort_ended` does not abort what it completed."""
+        for maintenance_id, result in results.items():
+            if isinstance(result, ActuatorFailure):
+                reason, is_final = result.reason, result.is_final
+                _log.warning("an actuator call failed", maintenance_id=maintenance_id, reason=reason, is_final=is_final)
         self._recorded |= results.keys()
         try:
             await self._engine.deadlines.record_results(results, self._settings.retry)
