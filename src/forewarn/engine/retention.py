@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from forewarn.core.model import EntryKind
-from forewarn.engine.transaction import Committer, TransactionResult, save_draft
+from forewarn.engine.transaction import Commands, TransactionResult, save_draft
 from forewarn.store.contract import PruneResult, Transaction
 from forewarn.util.duration import format_duration
 
@@ -17,15 +17,8 @@ _FORGOTTEN_MAX = 200
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class RetentionCommands:
-    """Commands of housekeeping.
-
-    Args:
-        committer: Carries out the commands.
-    """
-
-    def __init__(self, *, committer: Committer) -> None:
-        self._committer = committer
+class RetentionCommands(Commands):
+    """Commands of housekeeping."""
 
     async def prune_history(
         self, history: timedelta, outcomes: timedelta, entries_max: int, audit: timedelta | None = None

@@ -52,6 +52,7 @@ from forewarn.publishing.host_watch import HostWatches
 from forewarn.server.backend import STOP_GRACE_S, Backend
 from forewarn.store import SqlStore
 from forewarn.store.contract import Store
+from forewarn.util.garbage import begin_rare_collections
 from forewarn.util.tasks import cancel_tasks
 from forewarn.wire.inventory import compute_fingerprint, format_file_error, parse_inventory
 
@@ -65,8 +66,6 @@ _log = structlog.get_logger("forewarn.server.service")
 
 # With Python's default of 5 ms, a busy database thread could delay the event loop that long at each switch.
 _SWITCH_INTERVAL_S = 0.001
-# Rare collections, since each of them delays all answers.
-_GC_THRESHOLDS = (50_000, 20, 50)
 _PROBE_EVERY_S = 1.0
 _CHECK_SPAN_S = 60.0
 """Maximum duration of a check for damage, in seconds: while it runs, SQLite's write-ahead log grows. Only for a table
@@ -518,14 +517,10 @@ def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
 
     settings = reserve_descriptors(settings)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    # Loading a large inventory creates millions of objects that all stay; collecting meanwhile only costs time.
-    gc.disable()
+    gc.disable()  # until the service is loaded
 
     def loaded(service: Service) -> None:
-        """Exempt all objects of the start from garbage collection, whose scans would delay every answer."""
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
-        gc.enable()
+        begin_rare_collections()
         ready(service)
 
     uvloop.run(serve(settings, loaded))
