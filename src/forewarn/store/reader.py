@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -21,7 +21,6 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance.alert_schedule import AlertCheck
 from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import (
-    ACTIVE_STATES,
     Audience,
     AuditEntry,
     Event,
@@ -31,7 +30,7 @@ from forewarn.core.model import (
     Scope,
     VirtualMachine,
 )
-from forewarn.core.selection import EVERYTHING, Selection
+from forewarn.core.selection import ACTIVE, EVERYTHING, Selection
 from forewarn.core.subscription import Delivery, DeliveryState, Subscription
 
 __all__ = [
@@ -250,7 +249,6 @@ class Reader(ABC):
     def list_maintenances(
         self,
         *,
-        states: Sequence[MaintenanceState] = (),
         before: int | None = None,
         limit: int = 100,
         selection: Selection = EVERYTHING,
@@ -259,7 +257,6 @@ class Reader(ABC):
         """Return maintenances, newest first, older than sequence `before`.
 
         Args:
-            states: Shorthand for a selection of these states, if the selection names none.
             before: Upper bound of the sequence, exclusive; None: start with the newest.
             limit: Maximum number in one page.
             selection: Filter.
@@ -268,10 +265,10 @@ class Reader(ABC):
 
     def list_active_maintenances(self) -> list[Maintenance]:
         """Return all active maintenances, newest first."""
-        page = self.list_maintenances(states=tuple(ACTIVE_STATES), limit=_PAGE)
+        page = self.list_maintenances(limit=_PAGE, selection=ACTIVE)
         found = list(page.items)
         while page.next is not None:
-            page = self.list_maintenances(states=tuple(ACTIVE_STATES), before=page.next, limit=_PAGE)
+            page = self.list_maintenances(before=page.next, limit=_PAGE, selection=ACTIVE)
             found += page.items
         return found
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import chain
 from operator import attrgetter
@@ -168,14 +167,11 @@ class SqlReader(Reader):
     def list_maintenances(
         self,
         *,
-        states: Sequence[MaintenanceState] = (),
         before: int | None = None,
         limit: int = 100,
         selection: Selection = EVERYTHING,
         owned: Ownership | None = None,
     ) -> Page[Maintenance]:
-        if states and not selection.states:
-            selection = replace(selection, states=tuple(states))
         within = find_sequence_range(self._connection, selection, before=before)
         # No index answers such a selection. The page covers a limited range instead, and may be short or empty.
         if selection.must_scan_maintenances:

@@ -54,6 +54,7 @@ KEYS = ["scope:web", "vm:a", "vm:b", "vm:c"]
 MAINTENANCES = ["m-1", "m-2", "m-3", "m-4"]
 EVENTS = ["E-1", "E-2", "E-3", "E-4"]
 LATEST = 3
+SOME_STATES = Selection(states=(S.QUEUED, S.STARTED, S.QUEUED))
 
 moments = st.integers(0, LATEST).map(lambda n: NOW + minutes(n))
 numbers = st.integers(100, 160)
@@ -366,9 +367,7 @@ def told(reader: Reader) -> Mapping[str, object]:
         "audiences": lambda: reader.find_audiences(iter([*KEYS, "unknown"])),
         "all maintenances": lambda: list(pages(lambda before: reader.list_maintenances(before=before, limit=2))),
         "some maintenances": lambda: list(
-            pages(
-                lambda before: reader.list_maintenances(states=[S.QUEUED, S.STARTED, S.QUEUED], before=before, limit=1)
-            )
+            pages(lambda before: reader.list_maintenances(selection=SOME_STATES, before=before, limit=1))
         ),
         "maintenance": lambda: [reader.get_maintenance(i) for i in ids],
         "events": lambda: reader.find_events_of(iter(ids)),
