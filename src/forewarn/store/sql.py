@@ -140,7 +140,6 @@ class SqlStore:
 
     @contextmanager
     def write(self) -> Iterator[SqlTransaction]:
-        """Begin a write transaction; one at a time."""
         with self._begin_transaction() as connection:
             transaction = SqlTransaction(connection) if self._is_sqlite else PostgresTransaction(connection)
             yield transaction
@@ -149,12 +148,10 @@ class SqlStore:
 
     @property
     def shared(self) -> PostgresSharedStore | None:
-        """The same database as several replicas use it; None for SQLite."""
         return self._shared_store
 
     @contextmanager
     def read(self) -> Iterator[SqlReader]:
-        """Open a consistent view for reading."""
         assert self._reader is not None  # noqa: S101 - set by the constructor
         if self._reader is self._writer:  # in memory there is one connection for all
             with self._begin_transaction() as connection:
@@ -183,7 +180,6 @@ class SqlStore:
 
     @property
     def damage(self) -> str | None:
-        """Description of the damage found since the store was opened; None if there is none."""
         return self._damage
 
     def check_pages(self, span_s: float) -> None:
@@ -240,7 +236,6 @@ class SqlStore:
         return True
 
     def close(self) -> None:
-        """Close every connection and release the lock."""
         if self._shared_store is not None:
             self._shared_store.close()
         for engine in {self._writer, self._reader} - {None}:

@@ -14,7 +14,7 @@ from forewarn.core.model import ACTIVE_STATES, Maintenance, VirtualMachine
 from forewarn.store import tables as t
 from forewarn.store.audit_chain import HEADS, encode_heads, forget_audit, forget_events, parse_heads
 from forewarn.store.reader import KEY_FIELDS, IdempotencyRecord
-from forewarn.store.rows import claim_rows, split_into_pieces, to_row
+from forewarn.store.rows import split_into_pieces, to_row
 from forewarn.store.sql_reader import TABLES, SqlReader
 from forewarn.store.transaction import MUTABLE_FIELDS, ChainedEntry, Transaction
 
@@ -133,7 +133,12 @@ class SqlTransaction(SqlReader, Transaction):
         self._upsert(t.feed, [{"audience": key, "sequence": sequence} for key in keys])
 
     def _insert_claims(self, maintenances: Iterable[Maintenance]) -> None:
-        self._insert(t.claim, [row for m in maintenances for row in claim_rows(m.id, m.claims, is_active=m.is_active)])
+        rows = [
+            {"maintenance_id": m.id, "vm": c.vm, "scope": c.scope, "host": c.host, "is_active": m.is_active}
+            for m in maintenances
+            for c in m.claims
+        ]
+        self._insert(t.claim, rows)
 
     def _release_claims(self, maintenance_ids: Iterable[str]) -> None:
         # Rows stay after the end, for the history of a VM.
