@@ -14,8 +14,6 @@ __all__ = ["RetentionCommands"]
 _FORGOTTEN_MAX = 200
 """Maintenances deleted in one transaction; other commands wait for it."""
 
-_MICROSECOND = timedelta(microseconds=1)
-
 
 class RetentionCommands(Commands):
     """Commands of housekeeping."""
@@ -38,7 +36,7 @@ class RetentionCommands(Commands):
         excess = await self._committer.read(lambda reader: reader.get_newest_excess_at(entries_max))
         if excess is not None and excess >= before:
             # What ended exactly at `before` is spared, but the newest entry in excess must go too.
-            before, why = excess + _MICROSECOND, f"beyond {entries_max} entries (history_entries_max)"
+            before, why = excess + timedelta.resolution, f"beyond {entries_max} entries (history_entries_max)"
         audit_before = now - (history if audit is None else audit)
         forgotten = PruneResult()
         try:

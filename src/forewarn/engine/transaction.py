@@ -156,17 +156,14 @@ class Commands:
 def trace_command(
     name: str,
 ) -> Callable[[Callable[Concatenate[C, P], Awaitable[T]]], Callable[Concatenate[C, P], Coroutine[Any, Any, T]]]:
-    """Return a decorator that traces a command under this name, if tracing is on."""
+    """Return a decorator that traces a command under this name."""
 
     def decorate(
         method: Callable[Concatenate[C, P], Awaitable[T]],
     ) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
         @wraps(method)
         async def command(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            tracing = self._committer.tracing
-            if not tracing.is_on:
-                return await method(self, *args, **kwargs)
-            with tracing.command_span(name):
+            with self._committer.tracing.command_span(name):
                 return await method(self, *args, **kwargs)
 
         return command
