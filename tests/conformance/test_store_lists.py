@@ -200,8 +200,8 @@ def test_pruning_forgets_what_ended_long_ago_with_all_that_belongs_to_it(store: 
         note("z"),
     )
     with store.write() as tx:
-        tx.save_idempotency_record(IdempotencyRecord(key="old", fingerprint="", content={}, at=NOW - MICROSECOND))
-        tx.save_idempotency_record(IdempotencyRecord(key="new", fingerprint="", content={}, at=NOW))
+        tx.save_idempotency_record(IdempotencyRecord(key="old", fingerprint="", outcome={}, at=NOW - MICROSECOND))
+        tx.save_idempotency_record(IdempotencyRecord(key="new", fingerprint="", outcome={}, at=NOW))
         assert tx.prune_history(NOW, NOW, 2) == PruneResult(maintenances=2, entries=2)
         assert {m.id for m in tx.list_maintenances().items} == {"old-2", "kept", "active"}
         assert tx.prune_history(NOW, NOW, 2) == PruneResult(maintenances=1, entries=2)

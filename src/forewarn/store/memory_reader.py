@@ -287,8 +287,8 @@ class MemoryReader(Reader):
         return sorted(found, key=attrgetter("created_at"), reverse=True)[:limit]
 
     def get_idempotency_record(self, key: str) -> IdempotencyRecord | None:
-        found = self._tables.idempotency_records.rows.get(key)
-        return None if found is None else replace(found, content=copy_as_json(found.content))
+        found = super().get_idempotency_record(key)
+        return None if found is None else replace(found, outcome=copy_as_json(found.outcome))
 
     # Alert checks and deliveries
 

@@ -198,7 +198,7 @@ class Tables:
         self.tokens = self._add_table("token", Token)
         self.revocations = self._add_table("revocation", Revocation)
         self.rollouts = self._add_table("rollout", StoredRollout)
-        self.idempotency_records = self._add_table("outcome", IdempotencyRecord)
+        self._add_table("outcome", IdempotencyRecord)
         self.alert_checks = self._add_table("alert_check", AlertCheck)
         self.alert_checks_by_at = self.alert_checks.add_index(lambda c: _place_at(c.at, c.maintenance_id))
         self.subscriptions = self._add_table("subscription", Subscription)

@@ -100,7 +100,7 @@ class IdempotencyRecord:
 
     key: str
     fingerprint: str
-    content: dict[str, Any]
+    outcome: dict[str, Any]
     at: datetime
 
 
@@ -120,6 +120,7 @@ KEY_FIELDS: dict[type[Any], str] = {
     Audience: "key",
     Event: "id",
     Host: "name",
+    IdempotencyRecord: "key",
     Maintenance: "id",
     Revocation: "nonce",
     Scope: "name",
@@ -431,9 +432,9 @@ class Reader(ABC):
     def list_rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
         """Return the newest rollouts, newest first; optionally only those that have ended, or have not."""
 
-    @abstractmethod
     def get_idempotency_record(self, key: str) -> IdempotencyRecord | None:
         """Return the stored result of the command with that ``Idempotency-Key``; None if there is none."""
+        return self._find_rows(IdempotencyRecord, [key]).get(key)
 
     def get_clock_kind(self) -> str | None:
         """Return the kind of clock that the database is used with: ``real`` or ``virtual``; None while it is new."""

@@ -56,7 +56,7 @@ TABLES: dict[type[Any], sa.Table] = {
     Token: t.token,
     VirtualMachine: t.vm,
 }
-"""Table of each kind of value. Columns have the names of its fields, except the content of an idempotency record."""
+"""Table of each kind of value. Columns have the names of its fields."""
 
 _NEAR = 5000
 """Maximum number of following entries for which examining each is quicker than finding all that belong to a tenant."""
@@ -291,12 +291,6 @@ class SqlReader(Reader):
         if is_ended is not None:
             query = query.where(t.rollout.c.is_ended == is_ended)
         return self._fetch_all(StoredRollout, query)
-
-    def get_idempotency_record(self, key: str) -> IdempotencyRecord | None:
-        row = self._connection.execute(sa.select(t.idempotency).where(t.idempotency.c.key == key)).first()
-        if row is None:
-            return None
-        return IdempotencyRecord(key=row.key, fingerprint=row.fingerprint, content=row.outcome, at=row.at)
 
     # Alert checks and deliveries
 

@@ -13,7 +13,7 @@ from forewarn.core.audit_chain import Chain, ChainHead
 from forewarn.core.model import ACTIVE_STATES, Maintenance, VirtualMachine
 from forewarn.store import tables as t
 from forewarn.store.audit_chain import HEADS, encode_heads, forget_audit, forget_events, parse_heads
-from forewarn.store.reader import KEY_FIELDS, IdempotencyRecord
+from forewarn.store.reader import KEY_FIELDS
 from forewarn.store.rows import split_into_pieces, to_row
 from forewarn.store.sql_reader import TABLES, SqlReader
 from forewarn.store.transaction import MUTABLE_FIELDS, ChainedEntry, Transaction
@@ -169,11 +169,6 @@ class SqlTransaction(SqlReader, Transaction):
         # This allocates new pages, which are written on commit although they are empty by then.
         self._upsert(t.meta, [{"key": _PROBE, "value": "x" * _PROBE_SIZE_BYTES}])
         self._connection.execute(sa.delete(t.meta).where(t.meta.c.key == _PROBE))
-
-    def save_idempotency_record(self, outcome: IdempotencyRecord) -> None:
-        row = to_row(outcome)
-        row["outcome"] = row.pop("content")
-        self._connection.execute(sa.insert(t.idempotency), [row])
 
     def _delete_surplus_revocations(self, actor: str, kept: int) -> None:
         c = t.revocation.c

@@ -476,15 +476,15 @@ def test_what_the_store_handed_out_and_what_it_was_given_can_be_changed_without_
     store = MemoryStore()
     given_in: dict[str, Any] = {"maintenances": ["m"]}
     with store.write() as tx:
-        tx.save_idempotency_record(IdempotencyRecord(key="k", fingerprint="f", content=given_in, at=NOW))
+        tx.save_idempotency_record(IdempotencyRecord(key="k", fingerprint="f", outcome=given_in, at=NOW))
     given_in["maintenances"].append("later")
     with store.read() as reader:
         found = reader.get_idempotency_record("k")
         assert found is not None
-        found.content["maintenances"].clear()
+        found.outcome["maintenances"].clear()
         again = reader.get_idempotency_record("k")
     assert again is not None
-    assert again.content == {"maintenances": ["m"]}
+    assert again.outcome == {"maintenances": ["m"]}
 
 
 @pytest.mark.parametrize("error", [Conflict("it shall not be"), KeyboardInterrupt()], ids=type)
