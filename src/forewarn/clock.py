@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-__all__ = ["VIRTUAL_START", "Clock", "RealClock", "ScaledClock", "VirtualClock", "uptime_s", "wait_until_or_event"]
+__all__ = ["VIRTUAL_START", "Clock", "RealClock", "ScaledClock", "VirtualClock", "replace_uptime", "uptime_s", "wait_until_or_event"]
 
 VIRTUAL_START = datetime(2030, 1, 1, tzinfo=UTC)
 """Default start of a virtual clock."""
@@ -25,8 +26,26 @@ def uptime_s() -> float:
 
     Not the time of an event loop: a loop reads that once in each iteration, so it may be old.
     """
+    return _read_uptime_s()
+
+
+def _read_machine_uptime_s() -> float:
     # Only Linux has CLOCK_BOOTTIME, which goes on during suspension.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+_read_uptime_s: Callable[[], float] = _read_machine_uptime_s
+
+
+@contextmanager
+def replace_uptime(read_s: Callable[[], float]) -> Iterator[None]:
+    """Have `uptime_s` return what this function returns while the block runs: for simulations only."""
+    global _read_uptime_s  # noqa: PLW0603 - one clock for the whole process
+    before, _read_uptime_s = _read_uptime_s, read_s
+    try:
+        yield
+    finally:
+        _read_uptime_s = before
 
 
 class Clock(Protocol):

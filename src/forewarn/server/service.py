@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import gc
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -82,6 +83,8 @@ class Service:
         actuator: Actuator that carries out maintenances; None for the one in the settings.
         clock: Source of the time; None for the one in the settings.
         may_start_process: True to allow a separate process for answering VMs, if the settings ask for it.
+        store: Store of record, which is closed at the end; None for the one in the settings.
+        bind: Binds an address for listening; a simulation has its own network.
 
     Attributes:
         control: Control listener, while it runs.
@@ -91,15 +94,18 @@ class Service:
     control: ControlServer
     control_tick_s = 1.0
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its ports
         self,
         settings: Settings,
         *,
         actuator: Actuator | None = None,
         clock: Clock | None = None,
         may_start_process: bool = False,
+        store: Store | None = None,
+        bind: Callable[[str, int], AbstractContextManager[socket.socket]] = bind_listener,
     ) -> None:
         self.settings = settings
+        self._bind = bind
         # All parts of the service share a virtual clock and injected faults, so these need a single process.
         self._has_process = (
             may_start_process
@@ -115,7 +121,9 @@ class Service:
         self._control_address = parse_listen(settings.control_listen)
         _check_exposure(settings, self._control_address[0])
         inventory = _read_inventory(settings.inventory)
-        self.store: Store = SqlStore(settings.database_url, size_bytes_max=settings.database_size_bytes_max)
+        self.store: Store = store or SqlStore(
+            settings.database_url, size_bytes_max=settings.database_size_bytes_max
+        )
         try:
             self._build_parts(settings, actuator, clock, inventory)
         except BaseException:
@@ -261,8 +269,8 @@ class Service:
             stack.callback(self.store.stop_check)
             stack.push_async_callback(self.tracing.close)
             # Bound before anything is loaded, so that an address in use does not leave a new inventory applied.
-            metadata = [stack.enter_context(bind_listener(*address)) for address in self._metadata_addresses]
-            control = stack.enter_context(bind_listener(*self._control_address))
+            metadata = [stack.enter_context(self._bind(*address)) for address in self._metadata_addresses]
+            control = stack.enter_context(self._bind(*self._control_address))
             self.metadata_urls = [build_socket_url("http", sock) for sock in metadata]
             self.control_url = build_socket_url("https" if self.settings.tls_certificate else "http", control)
             if self.process is not None:

@@ -1,0 +1,319 @@
+"""Event loop on virtual time, with processes that can be killed at any await.
+
+When nothing is left to do, the loop's time jumps to the next timer, so an hour takes as long as its work. Everything
+runs in the order in which it was scheduled, so two runs that are given the same input are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import selectors
+import socket
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from inspect import isawaitable
+from typing import Any, TypeVar, cast
+
+from forewarn.testing.simulation.machine_clock import MachineClock
+from forewarn.testing.simulation.network import Network, Node, SimulatedSocket, SimulatedTransport
+
+__all__ = ["LoopStuck", "SimulatedProcess", "VirtualLoop", "read_uptime_s"]
+
+T = TypeVar("T")
+
+_PROCESS: ContextVar[SimulatedProcess | None] = ContextVar("simulated process", default=None)
+
+
+class LoopStuck(AssertionError):
+    """Everything waits, and no timer is left that could end the wait."""
+
+
+class SimulatedProcess:
+    """Everything that belongs to one process of the simulation; `kill` ends it like ``kill -9``.
+
+    A killed process is never scheduled again: its tasks stay where they are, and none of their cleanup runs.
+
+    Args:
+        name: Name for the trace.
+        node: Machine that it runs on.
+        clock: Clock of that machine.
+
+    Attributes:
+        is_alive: False once it was killed.
+    """
+
+    def __init__(self, name: str, node: Node, clock: MachineClock) -> None:
+        self.name = name
+        self.node = node
+        self.clock = clock
+        self.is_alive = True
+        self.on_failure: Callable[[BaseException], None] = _raise
+        self._context = copy_context()
+        self._context.run(_PROCESS.set, self)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a coroutine as part of this process, together with all tasks that it creates."""
+        task = asyncio.get_running_loop().create_task(work, context=self._context.copy())
+        task.add_done_callback(self._check_end)
+        return task
+
+    def _check_end(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.on_failure(error)
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - any arguments
+        """Call a function as part of this process."""
+        return self._context.copy().run(function, *args)
+
+    def kill(self, *, is_power_loss: bool = False) -> None:
+        """End it. Its connections are reset, unless the whole machine lost power: then nobody is told."""
+        self.is_alive = False
+        for listening in list(self.node.listening.values()):
+            listening.close()
+        for transport in list(self.node.connections):
+            transport.vanish(is_silent=is_power_loss)
+
+    def run_callback(self, callback: Callable[..., object], *args: Any) -> None:  # noqa: ANN401 - any arguments
+        """Run a callback of this process unless it was killed."""
+        if self.is_alive:
+            callback(*args)
+
+
+def _raise(error: BaseException) -> None:
+    traceback.print_exception(error)
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    """Selector that never waits: the time for which it should wait has passed when it returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elapsed_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise LoopStuck(f"after {self.elapsed_s:.3f} s, everything waits for something else")
+        self.elapsed_s += max(timeout, 0.0)
+        return []
+
+
+Blocking = Callable[[], Any]
+
+
+async def _run_at_once(work: Blocking) -> Any:  # noqa: ANN401 - whatever it returns
+    return work()
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Event loop whose time starts at 0 and moves only when nothing else can.
+
+    Attributes:
+        network: Network to which the processes are connected.
+        run_blocking: Runs work that the code under test gives to a thread; in the simulation there are no threads.
+            What the work returns may be awaitable: then it is awaited.
+    """
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        self.network: Network
+        # asyncio holds tasks weakly. Those of a killed process would be collected, and their cleanup would run.
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self.run_blocking: Callable[[Blocking], Awaitable[Any]] = _run_at_once
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        """Return the virtual seconds since the loop was made."""
+        return self._jumping.elapsed_s
+
+    def call_soon(  # type: ignore[override] # the types of typeshed are generic over the arguments
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Schedule a callback, unless its process is killed before it runs."""
+        process = _PROCESS.get() if context is None else context.get(_PROCESS)
+        if process is None:
+            return super().call_soon(callback, *args, context=context)
+        return super().call_soon(process.run_callback, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override] # as above
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Schedule a callback for a time, unless its process is killed before."""
+        process = _PROCESS.get() if context is None else context.get(_PROCESS)
+        if process is None:
+            return super().call_at(when, callback, *args, context=context)
+        return super().call_at(when, process.run_callback, callback, *args, context=context)
+
+    def create_task(  # type: ignore[override] # as above
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[T]:
+        """Create a task, and keep it until it is done."""
+        task = super().create_task(coro, name=name, context=context)
+        self._tasks[task] = None
+        task.add_done_callback(self._forget_task)
+        return task
+
+    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+
+    def drop_tasks(self) -> None:
+        """Drop everything that is still pending: what killed processes have left, and what never ends."""
+        for task in list(self._tasks):
+            task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - asyncio has no other way
+            # Runs the cleanup of the coroutine as far as it does not wait; the simulation is over, so no one sees it.
+            with contextlib.suppress(BaseException):
+                cast("Coroutine[Any, Any, Any]", task.get_coro()).close()
+        self._tasks.clear()
+
+    def run_in_executor(  # type: ignore[override] # as above
+        self, executor: object, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Run blocking work without a thread."""
+        del executor
+        return self.create_task(self._run_blocking(lambda: func(*args)))
+
+    async def _run_blocking(self, work: Blocking) -> Any:  # noqa: ANN401 - whatever it returns
+        result = await self.run_blocking(work)
+        return await result if isawaitable(result) else result
+
+    # Sockets
+
+    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:  # noqa: ANN401 - asyncio's
+        """Call a function when a simulated listening socket has a connection to accept."""
+        sock = fd if isinstance(fd, SimulatedSocket) else self._find_listening(fd)
+        if sock is None:
+            super().add_reader(fd, callback, *args)
+            return
+        context = copy_context()
+
+        def wake() -> None:
+            self.call_soon(run, context=context)
+
+        def run() -> None:
+            if sock.on_readable is wake and sock.waiting:
+                callback(*args)
+                if sock.waiting:
+                    wake()
+
+        sock.on_readable = wake
+        if sock.waiting:
+            wake()
+
+    def remove_reader(self, fd: Any) -> bool:  # noqa: ANN401 - asyncio's
+        """End `add_reader`."""
+        sock = fd if isinstance(fd, SimulatedSocket) else self._find_listening(fd)
+        if sock is None:
+            return super().remove_reader(fd)
+        had, sock.on_readable = sock.on_readable is not None, None
+        return had
+
+    def _find_listening(self, fd: int) -> SimulatedSocket | None:
+        network = getattr(self, "network", None)
+        return None if network is None else network.listening.get(fd)
+
+    async def connect_accepted_socket(  # type: ignore[override] # as above
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], sock: Any, **_options: object
+    ) -> tuple[SimulatedTransport, asyncio.BaseProtocol]:
+        """Give an accepted connection its protocol."""
+        transport = cast("SimulatedSocket", sock).transport
+        assert transport is not None  # noqa: S101 - accepted sockets have one
+        protocol = protocol_factory()
+        transport.begin(protocol)
+        return transport, protocol
+
+    async def create_server(  # type: ignore[override] # as above
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | None = None,
+        *,
+        sock: Any = None,  # noqa: ANN401 - a simulated socket
+        **_options: object,
+    ) -> _SimulatedServer:
+        """Serve on a simulated socket, or on a port of the calling process's node."""
+        if sock is None:
+            process = _get_process()
+            sock = self.network.listen(process.node, host or process.node.address, port or 0)
+        return _SimulatedServer(self, sock, protocol_factory)
+
+    async def create_connection(  # type: ignore[override] # as above
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | None = None,
+        *,
+        local_addr: tuple[str, int] | None = None,
+        **_options: object,
+    ) -> tuple[SimulatedTransport, asyncio.BaseProtocol]:
+        """Connect to a simulated server."""
+        address = self.network.names.get(host or "", host or "")
+        source_address = "" if local_addr is None else local_addr[0]
+        transport = await self.network.connect(_get_process().node, address, port or 0, source_address)
+        protocol = protocol_factory()
+        transport.begin(protocol)
+        return transport, protocol
+
+    async def getaddrinfo(  # type: ignore[override] # as above
+        self, host: str | bytes | None, port: str | int | None, **_options: object
+    ) -> list[tuple[Any, ...]]:
+        """Look a name up among the simulated nodes.
+
+        Raises:
+            socket.gaierror: It is unknown.
+        """
+        name = host.decode() if isinstance(host, bytes) else host or ""
+        address = self.network.names.get(name, name)
+        if not address[:1].isdigit():
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, int(port or 0)))]
+
+
+class _SimulatedServer:
+    """What `VirtualLoop.create_server` returns."""
+
+    def __init__(
+        self, loop: VirtualLoop, sock: SimulatedSocket, protocol_factory: Callable[[], asyncio.BaseProtocol]
+    ) -> None:
+        self.sockets = (sock,)
+        self._loop = loop
+        self._sock = sock
+        self._protocol_factory = protocol_factory
+        loop.add_reader(sock, self._accept)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                accepted, _ = self._sock.accept()
+                assert accepted.transport is not None  # noqa: S101 - accepted sockets have one
+                accepted.transport.begin(self._protocol_factory())
+
+    def is_serving(self) -> bool:
+        """Return True until it is closed."""
+        return not self._sock.is_closed
+
+    def close(self) -> None:
+        """Stop accepting."""
+        self._loop.remove_reader(self._sock)
+        self._sock.close()
+
+    async def wait_closed(self) -> None:
+        """Do nothing: closing takes no time."""
+
+    async def start_serving(self) -> None:
+        """Do nothing: it serves already."""
+
+
+def _get_process() -> SimulatedProcess:
+    process = _PROCESS.get()
+    if process is None:
+        raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+    return process
+
+
+def read_uptime_s() -> float:
+    """Return the uptime of the machine on which the running process runs, in virtual seconds."""
+    process = _PROCESS.get()
+    return asyncio.get_running_loop().time() if process is None else process.clock.uptime_s()
