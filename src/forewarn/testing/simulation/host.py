@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Sequence
 from typing import cast
 
@@ -17,10 +18,12 @@ from forewarn.testing.simulation.network import Network, Node
 from forewarn.testing.simulation.trace import Trace
 from forewarn.testing.simulation.virtual_loop import SimulatedProcess
 
-__all__ = ["METADATA_ADDRESS", "HostEndpoint"]
+__all__ = ["METADATA_ADDRESS", "TLS", "HostEndpoint"]
 
 METADATA_ADDRESS = "169.254.169.254"
 _PORT = 80
+# Not used, since the simulation has no TLS; made once, because that takes a tenth of a second.
+TLS = ssl.create_default_context()
 
 
 class HostEndpoint:
@@ -57,7 +60,7 @@ class HostEndpoint:
             self._process.kill(is_power_loss=is_power_loss)
 
     async def _run(self) -> None:
-        client = ControlPlaneClient(self.name, self._urls, self._token)
+        client = ControlPlaneClient(self.name, self._urls, self._token, TLS)
         remote = RemoteAuthority(client, build_empty_state(self.name), self.clock)
         traffic = Traffic(EndpointLimits(), len(remote.feed.versions), FaultRegistry(self.clock))
         app = MetadataApp(remote, self.clock, traffic, 0.0)

@@ -1,14 +1,15 @@
-"""One source of randomness for everything that runs in a simulation, libraries included."""
+"""One source of randomness and of time for everything that runs in a simulation, libraries included."""
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-__all__ = ["seeded_randomness"]
+__all__ = ["seeded_randomness", "virtual_time"]
 
 
 @contextmanager
@@ -35,3 +36,22 @@ def seeded_randomness(seed: int) -> Iterator[None]:
     finally:
         os.urandom, random.Random, cast("Any", random)._urandom = before  # type: ignore[misc] # noqa: SLF001 - as above
         shared.setstate(state)
+
+
+@contextmanager
+def virtual_time(read_s: Callable[[], float], start_s: float) -> Iterator[None]:
+    """Have the functions of `time` return virtual time while the block runs: HTTP libraries read them themselves.
+
+    Args:
+        read_s: Returns the virtual seconds since the start.
+        start_s: Time of the start, in seconds since 1970.
+    """
+    names = ("monotonic", "perf_counter", "time")
+    before = {name: getattr(time, name) for name in names}
+    time.monotonic = time.perf_counter = read_s
+    time.time = lambda: start_s + read_s()
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(time, name, function)

@@ -19,10 +19,10 @@ from forewarn.client import Pace
 from forewarn.clock import replace_uptime
 from forewarn.core.model import Maintenance
 from forewarn.testing.simulation.database import Database, LinkState
-from forewarn.testing.simulation.host import METADATA_ADDRESS, HostEndpoint
-from forewarn.testing.simulation.machine_clock import MachineClock
+from forewarn.testing.simulation.host import METADATA_ADDRESS, TLS, HostEndpoint
+from forewarn.testing.simulation.machine_clock import START, MachineClock
 from forewarn.testing.simulation.network import Network
-from forewarn.testing.simulation.randomness import seeded_randomness
+from forewarn.testing.simulation.randomness import seeded_randomness, virtual_time
 from forewarn.testing.simulation.replica import CONTROL_PORT, Replica
 from forewarn.testing.simulation.trace import Trace
 from forewarn.testing.simulation.virtual_loop import SimulatedProcess, VirtualLoop, read_uptime_s
@@ -118,7 +118,7 @@ class World:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(
                 httpx.AsyncClient(
-                    base_url=self.urls[0], headers={"authorization": f"Bearer {self._token}"}, trust_env=False
+                    base_url=self.urls[0], headers={"authorization": f"Bearer {self._token}"}, trust_env=False, verify=TLS
                 )
             )
             names = [f"host-{n}" for n in range(self.size.hosts)]
@@ -176,7 +176,11 @@ def simulate(seed: int, state_dir: Path, size: Size | None = None) -> World:
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
     try:
-        with replace_uptime(read_uptime_s), seeded_randomness(seed):
+        with (
+            replace_uptime(read_uptime_s),
+            seeded_randomness(seed),
+            virtual_time(loop.time, START.timestamp()),
+        ):
             return loop.run_until_complete(run())
     finally:
         loop.drop_tasks()
