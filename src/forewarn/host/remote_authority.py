@@ -19,7 +19,7 @@ from forewarn.host.control_plane_client import ControlPlaneClient
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity
 from forewarn.util.fair_share import FairSemaphore, QueueLimits
-from forewarn.util.secrets import replace_private, restrict_to_owner
+from forewarn.util.secrets import restrict_to_owner
 from forewarn.wire.hostfeed import BadFeedLine, HostFeedState, encode_state_line, parse_line
 from forewarn.wire.imds import Dialect
 
@@ -43,7 +43,7 @@ class RemoteAuthority:
         control_plane: Connection to the control plane.
         state: State known at the start of this process.
         clock: Service clock.
-        file: State file; None if the state is not stored.
+        save: Stores the state, encoded, so that it survives a crash; may raise OSError. None if it is not stored.
 
     Attributes:
         feed: Current documents.
@@ -52,7 +52,7 @@ class RemoteAuthority:
     """
 
     def __init__(
-        self, control_plane: ControlPlaneClient, state: HostFeedState, clock: Clock, file: Path | None = None
+        self, control_plane: ControlPlaneClient, state: HostFeedState, clock: Clock, save: Callable[[bytes], None] | None = None
     ) -> None:
         self.feed = Feed(state.dialect)
         self.identity = Identity(self.feed)
@@ -60,7 +60,7 @@ class RemoteAuthority:
         self._state = state
         self._control_plane = control_plane
         self._clock = clock
-        self._file = file
+        self._save = save
         self._last_line_s: float | None = None
         self._is_changed = asyncio.Event()
         self._has_room = asyncio.Event()
@@ -204,15 +204,13 @@ class RemoteAuthority:
             # Updates that arrive during the write are left for the next round; they set the event again.
             updates, self._pending_updates = self._pending_updates, []
             self._has_room.set()
-            if self._file is not None:
+            if self._save is not None:
                 try:
-                    await asyncio.to_thread(
-                        replace_private, self._file, encode_state_line(self._merge_updates(updates))
-                    )
+                    await asyncio.to_thread(self._save, encode_state_line(self._merge_updates(updates)))
                 except OSError as error:
                     # Go on without a copy: it is better to serve new events than to be able to serve them after a
                     # crash.
-                    _log.warning("cannot write the state file", file=str(self._file), error=error.strerror)
+                    _log.warning("cannot write the state file", file=error.filename, error=error.strerror)
             for each in updates:
                 if isinstance(each, HostFeedState):
                     self._apply_state(each)

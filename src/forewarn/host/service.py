@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from forewarn.host.listener_settings import IdentificationMethod, ListenerSettin
 from forewarn.host.listeners import Listeners
 from forewarn.host.remote_authority import RemoteAuthority, build_empty_state, read_state
 from forewarn.net.listen_address import bind_listener, build_socket_url, is_loopback, is_own_host, parse_listen
+from forewarn.util.secrets import replace_private
 from forewarn.util.tasks import cancel_tasks
 
 if TYPE_CHECKING:
@@ -71,7 +73,8 @@ class HostService:
         known = None if state_file is None else read_state(state_file, control_plane.host)
         self.is_from_file = known is not None
         state = known or build_empty_state(control_plane.host)
-        self.remote = RemoteAuthority(control_plane, state, clock, state_file)
+        save = None if state_file is None else partial(replace_private, state_file)
+        self.remote = RemoteAuthority(control_plane, state, clock, save)
         self.traffic = Traffic(
             EndpointLimits(host_names=host_names), len(self.remote.feed.versions), FaultRegistry(clock)
         )

@@ -136,6 +136,12 @@ class LinkState:
         self.dies_at_commit: Callable[[], None] | None = None
         self._random = random
 
+    def heal(self) -> None:
+        """End every fault."""
+        self.is_cut = False
+        self.refuses = self.loses_answer = self.aborts = 0.0
+        self.dies_at_commit = None
+
     def strikes(self, probability: float) -> bool:
         """Draw whether a fault of that probability happens now."""
         return probability > 0 and self._random() < probability

@@ -20,26 +20,25 @@ class MachineClock:
         loop: Loop whose time is the true time.
         offset: Lead over the true time.
         drift: Additional seconds per true second; negative for a slow clock.
+
+    Attributes:
+        offset: Lead over the true time; may be set.
     """
 
     is_virtual = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop, offset: timedelta = timedelta(0), drift: float = 0.0) -> None:
         self._loop = loop
-        self._offset = offset
+        self.offset = offset
         self._drift = drift
 
     def now(self) -> datetime:
         """Return the time that this clock shows."""
-        return START + timedelta(seconds=self.uptime_s()) + self._offset
+        return START + timedelta(seconds=self.uptime_s()) + self.offset
 
     def uptime_s(self) -> float:
         """Return the seconds since the start, at the pace of this clock, unaffected by setting it."""
         return self._loop.time() * (1 + self._drift)
-
-    def set_by(self, by: timedelta) -> None:
-        """Set the clock forward, or back."""
-        self._offset += by
 
     async def wait_until(self, moment: datetime) -> None:
         """Sleep until this clock shows `moment`."""

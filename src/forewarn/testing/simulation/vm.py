@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
+from collections.abc import Callable
+from contextlib import suppress
 
 from forewarn.agent.agent import Agent
 from forewarn.agent.codec import decode_json, encode_json
@@ -13,74 +16,99 @@ from forewarn.agent.rule import EventStep
 from forewarn.agent.state import AgentState
 from forewarn.agent.steps import Remember
 from forewarn.client import AsyncClient, Pace
+from forewarn.client.exchange import HttpAnswer, HttpRequest
+from forewarn.client.transport import AsyncHttpTransport
 from forewarn.errors import HookFailed
-from forewarn.testing.simulation.machine_clock import MachineClock
-from forewarn.testing.simulation.network import Node
-from forewarn.testing.simulation.trace import Trace
-from forewarn.testing.simulation.virtual_loop import SimulatedProcess
+from forewarn.testing.simulation.machine import Machine
+from forewarn.wire.document import NoDocument, decode_document
+from forewarn.wire.imds import decode_approval
 
 __all__ = ["SimulatedVm"]
 
+_SPANS_S = (0.0, 0.5, 2.0, 10.0, 45.0)
+_HANGS_S = 900.0
 
-class SimulatedVm:
-    """A VM, which may be killed, frozen and started again.
+
+class SimulatedVm(Machine):
+    """A VM, which may be killed and started again.
 
     Attributes:
         disk: State of the agent as its disk holds it.
-        failures: Probability that a step fails.
+        is_disk_full: True while the disk takes nothing.
+        failures: Probability that a step fails or hangs.
+        agent: The agent that runs; None if there is none.
     """
 
-    def __init__(  # noqa: PLR0913 - its parts
-        self,
-        node: Node,
-        configuration: Configuration,
-        pace: Pace,
-        clock: MachineClock,
-        trace: Trace,
-        rng: random.Random,
-    ) -> None:
-        self.name = node.name
-        self.node = node
-        self.clock = clock
+    def prepare(self, configuration: Configuration, pace: Pace, rng: random.Random) -> None:
+        """Set up the agent; before the first start."""
         self.disk = b""
+        self.is_disk_full = False
         self.failures = 0.0
         self.agent: Agent | None = None
         self._configuration = configuration
         self._pace = pace
-        self._trace = trace
         self._rng = rng
-        self._process: SimulatedProcess | None = None
 
     @property
-    def is_running(self) -> bool:
-        """True while its agent is alive."""
-        return self._process is not None and self._process.is_alive
+    def is_at_rest(self) -> bool:
+        """True if the agent runs and has nothing left to do."""
+        return self.is_running and self.agent is not None and not self.agent.records
 
-    def start(self) -> None:
-        """Start the agent, unless it runs."""
-        if not self.is_running:
-            self._trace.note(self.name, "start")
-            self._process = SimulatedProcess(self.name, self.node, self.clock)
-            self._process.start(self._run())
-
-    def kill(self, *, is_power_loss: bool = False) -> None:
-        """Kill the agent, or the whole VM."""
-        if self._process is not None and self._process.is_alive:
-            self._trace.note(self.name, "kill", power=is_power_loss)
-            self._process.kill(is_power_loss=is_power_loss)
-            self.agent = None
-
-    async def _run(self) -> None:
-        async with AsyncClient("http://169.254.169.254", pace=self._pace, chance=self._rng.random) as client:
+    async def run(self) -> None:
+        """Run the agent."""
+        transport = _ObservedTransport(self)
+        async with AsyncClient(transport=transport, pace=self._pace, chance=self._rng.random) as client:
             agent = self.agent = Agent(
                 self._configuration,
                 client=client,
                 clock=self.clock,
-                steps=_Steps(self.name, self._trace, self._rng, lambda: self.failures),
+                steps=_Steps(self, self._rng),
                 storage=_Storage(self),
                 fallback_name=self.name,
             )
             await agent.run()
+
+    def on_kill(self) -> None:
+        """Forget the agent."""
+        self.agent = None
+
+    def retry_failed_recoveries(self) -> None:
+        """Do what a person would who repairs the cause: have failed recoveries run again."""
+        if self.agent is None:
+            return
+        for record in self.agent.records:
+            if record.has_failed(EventStep.RECOVER) or record.has_failed(EventStep.CANCELED):
+                with suppress(LookupError):
+                    self.agent.retry_recovery(record.event.id)
+
+
+class _ObservedTransport:
+    """The agent's own transport; documents and accepted approvals are noted in the trace."""
+
+    def __init__(self, vm: SimulatedVm) -> None:
+        self._vm = vm
+        self._transport = AsyncHttpTransport("http://169.254.169.254")
+        self._shown = b""
+
+    async def send(self, request: HttpRequest) -> HttpAnswer:
+        """Send one request."""
+        answer = await self._transport.send(request)
+        if "scheduledevents" not in request.path or answer.status != 200:
+            return answer
+        if request.method == "POST":
+            for event_id in decode_approval(request.body, 1000):
+                self._vm.note("approved", event=event_id)
+        elif answer.body != self._shown:
+            self._shown = answer.body
+            with suppress(NoDocument):
+                document = decode_document(answer.body)
+                events = {e.id: [e.status, sorted(e.resources)] for e in document.events}
+                self._vm.note("document", incarnation=document.incarnation, events=events)
+        return answer
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._transport.close()
 
 
 class _Storage:
@@ -93,28 +121,32 @@ class _Storage:
         return decode_json(self._vm.disk, AgentState) if self._vm.disk else AgentState()
 
     def save(self, state: AgentState) -> None:
+        if self._vm.is_disk_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
         self._vm.disk = encode_json(state)
 
 
 class _Steps:
-    """`StepExecutor` whose steps take a while, and may fail."""
+    """`StepExecutor` whose steps take a while, fail or hang."""
 
-    def __init__(self, vm: str, trace: Trace, rng: random.Random, failures: object) -> None:
+    def __init__(self, vm: SimulatedVm, rng: random.Random) -> None:
         self._vm = vm
-        self._trace = trace
         self._rng = rng
-        self._failures = failures
 
     async def run(self, record: EventRecord, step: EventStep, vm: str, save_memory: Remember, reason: str = "") -> str:
         """Take some seconds; see `StepExecutor.run`."""
         del vm, save_memory, reason
-        self._trace.note(self._vm, "step", step=step.value, event=record.event.id)
+        event_id = record.event.id
+        self._vm.note("step", step=step.value, event=event_id)
         how = "stopped"
         try:
-            await asyncio.sleep(self._rng.choice([0.0, 0.5, 2.0, 10.0]))
-            how = "failed" if self._rng.random() < self._failures() else "done"  # type: ignore[operator]
-            if how == "failed":
+            span_s, is_failing = self._rng.choice(_SPANS_S), self._rng.random() < self._vm.failures
+            if is_failing and self._rng.random() < 0.3:
+                span_s = _HANGS_S
+            await asyncio.sleep(span_s)
+            how = "failed" if is_failing else "done"
+            if is_failing:
                 raise HookFailed("the step failed")
             return ""
         finally:
-            self._trace.note(self._vm, "step-end", step=step.value, event=record.event.id, how=how)
+            self._vm.note("step-end", step=step.value, event=event_id, how=how)

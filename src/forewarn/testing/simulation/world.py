@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import AsyncExitStack
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,44 +17,76 @@ from forewarn.agent.configuration import Configuration
 from forewarn.agent.rule import Hook, Rule
 from forewarn.client import Pace
 from forewarn.clock import replace_uptime
-from forewarn.core.model import Maintenance
+from forewarn.core.model import ACTIVE_STATES, AuditEntry, Event, Maintenance
+from forewarn.errors import ActuatorError
+from forewarn.testing.simulation.chaos import Chaos
 from forewarn.testing.simulation.database import Database, LinkState
 from forewarn.testing.simulation.host import METADATA_ADDRESS, TLS, HostEndpoint
+from forewarn.testing.simulation.machine import Machine
 from forewarn.testing.simulation.machine_clock import START, MachineClock
-from forewarn.testing.simulation.network import Network
+from forewarn.testing.simulation.network import Network, Node
 from forewarn.testing.simulation.randomness import seeded_randomness, virtual_time
 from forewarn.testing.simulation.replica import CONTROL_PORT, Replica
 from forewarn.testing.simulation.trace import Trace
 from forewarn.testing.simulation.virtual_loop import SimulatedProcess, VirtualLoop, read_uptime_s
 from forewarn.testing.simulation.vm import SimulatedVm
+from forewarn.util.tasks import cancel_tasks
 
 __all__ = ["Size", "World", "simulate"]
+
+_REST_S_MAX = 4 * 3600.0
+_LOOK_S = 20.0
+_WEB = 2
+"""Number of VMs in the availability set; the others are alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much there is in a world."""
+    """Size of a world.
+
+    Attributes:
+        span_s: Duration of the phase with faults, in seconds.
+    """
 
     replicas: int = 3
     hosts: int = 2
     vms: int = 4
-    span_s: float = 600.0
+    span_s: float = 300.0
 
 
-class _Hypervisor:
-    """Actuator of all replicas: `simulate`, and a fact in the trace for each impact."""
+class Hypervisor:
+    """Actuator of all replicas: `simulate`, with failures, and a fact in the trace for each impact.
+
+    Attributes:
+        failures: Probability that a call fails.
+    """
 
     is_observable = True
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, rng: random.Random) -> None:
+        self.failures = 0.0
         self._trace = trace
-        self._simulate = Simulate()
+        self._rng = rng
+        # Short, or most of the simulated time would pass while nothing happens.
+        self._simulate = Simulate(timedelta(seconds=5), timedelta(seconds=20))
         self._hit: dict[str, None] = {}
 
+    def plan(self, maintenance: Maintenance) -> tuple[str, ...]:
+        """Return what would be done."""
+        return self._simulate.plan(maintenance)
+
+    async def check(self) -> None:
+        """Do nothing."""
+
     async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
+        """Begin, or go on."""
         return await self.observe(maintenance, now)
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
+        """Return how far it is."""
+        await asyncio.sleep(self._rng.uniform(0.001, 0.5))
+        if self._rng.random() < self.failures:
+            raise ActuatorError("the hypervisor is busy")
         progress = await self._simulate.observe(maintenance, now)
         if progress.is_impacted and maintenance.id not in self._hit:
             self._hit[maintenance.id] = None
@@ -62,6 +94,7 @@ class _Hypervisor:
         return progress
 
     async def abort(self, maintenance: Maintenance, now: datetime) -> None:
+        """Note it."""
         del now
         self._trace.note("hypervisor", "abort", maintenance=maintenance.id)
 
@@ -70,107 +103,188 @@ class _Hypervisor:
 
 
 class World:
-    """Replicas, hosts, VMs, an operator, and what lies between them."""
+    """Replicas, hosts, VMs, an operator, and what lies between them.
+
+    Attributes:
+        left: What had not come to its end when the run was over.
+        maintenances, events, entries: What the database holds at the end.
+    """
 
     def __init__(self, seed: int, size: Size, state_dir: Path) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)  # noqa: S101 - made by `simulate`
-        self.rng = random.Random(f"world {seed}")  # noqa: S311 - no secrets
-        self.trace = Trace()
+        self.seed = seed
         self.size = size
-        self.network = loop.network = Network(random.Random(f"network {seed}"))  # noqa: S311 - as above
-        self.database = Database(MachineClock(loop))
-        self.hypervisor = _Hypervisor(self.trace)
-        links = random.Random(f"database {seed}")  # noqa: S311 - as above
-        self.replicas = [
-            Replica(
-                self.network.add_node(f"replica-{n}", f"10.0.0.{n + 1}"),
-                self.network,
-                self.database,
-                LinkState(links.random),
-                MachineClock(loop),
-                self.hypervisor,
-                self.trace,
-                state_dir,
-            )
-            for n in range(size.replicas)
-        ]
-        self.urls = [f"http://10.0.0.{n + 1}:{CONTROL_PORT}" for n in range(size.replicas)]
-        self.operator_node = self.network.add_node("operator", "10.0.1.1")
-        self.hosts: list[HostEndpoint] = []
-        self.vms: list[SimulatedVm] = []
+        self.trace = Trace()
+        self.left: list[str] = []
+        self.maintenances: list[Maintenance] = []
+        self.events: dict[str, list[Event]] = {}
+        self.entries: list[AuditEntry] = []
         self._loop = loop
-        self._seed = seed
+        self._rng = self._make_rng("world")
+        self.network = loop.network = Network(self._make_rng("network"))
+        self.database = Database(MachineClock(loop))
+        self.hypervisor = Hypervisor(self.trace, self._make_rng("hypervisor"))
+        self.replicas = [self._add(Replica, f"replica-{n}", f"10.0.0.{n + 1}") for n in range(size.replicas)]
+        self.hosts = [self._add(HostEndpoint, f"host-{n}", f"10.0.2.{n + 1}") for n in range(size.hosts)]
+        self.vms = [self._add(SimulatedVm, f"vm-{n}", f"10.0.3.{n + 1}") for n in range(size.vms)]
+        self.urls = [f"http://{replica.node.address}:{CONTROL_PORT}" for replica in self.replicas]
+        links = self._make_rng("database")
+        for replica in self.replicas:
+            replica.prepare(self.database, LinkState(links.random), self.hypervisor, state_dir)
+        self._operator = self.network.add_node("operator", "10.0.1.1")
         self._token = (state_dir / "operator.token").read_text().strip()
 
-    async def run(self) -> None:
-        """Run it to its end."""
-        operator = SimulatedProcess("operator", self.operator_node, MachineClock(self._loop))
-        await operator.start(self._operate())
-        for each in (*self.vms, *self.hosts, *self.replicas):
-            each.kill()
-        self.network.close()
+    @property
+    def machines(self) -> list[Machine]:
+        """All machines."""
+        return [*self.replicas, *self.hosts, *self.vms]
 
-    async def _operate(self) -> None:
+    def _make_rng(self, name: str) -> random.Random:
+        return random.Random(f"{name} {self.seed}")  # noqa: S311 - for simulations only
+
+    def _add(self, kind: type[Any], name: str, address: str) -> Any:  # noqa: ANN401 - a machine of that kind
+        node: Node = self.network.add_node(name, address)
+        return kind(node, self.network, MachineClock(self._loop), self.trace)
+
+    async def run(self) -> None:
+        """Run it to its end: set up, faults, healing, rest."""
+        operator = SimulatedProcess("operator", self._operator, MachineClock(self._loop))
+        await operator.start(self._set_up())
+        chaos = Chaos(self, self._make_rng("chaos"))
+        self.trace.note("chaos", "kinds", kinds=chaos.kinds)
+        trouble = asyncio.create_task(chaos.run())
+        await operator.start(self._operate())
+        await cancel_tasks(trouble)
+        chaos.heal()
+        await self._come_to_rest()
+
+    # Set-up
+
+    async def _set_up(self) -> None:
         for replica in self.replicas:
             replica.start()
         await asyncio.sleep(3)
-        async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(
-                httpx.AsyncClient(
-                    base_url=self.urls[0], headers={"authorization": f"Bearer {self._token}"}, trust_env=False, verify=TLS
-                )
-            )
-            names = [f"host-{n}" for n in range(self.size.hosts)]
-            inventory: dict[str, Any] = {
-                "hosts": [{"name": name} for name in names],
-                "vms": [
-                    {"name": f"vm-{n}", "host": names[n % len(names)], "addresses": [f"10.0.3.{n + 1}"]}
-                    for n in range(self.size.vms)
-                ],
-            }
-            answer = await client.put("/v1/inventory?remove_missing=true", json=inventory)
-            self.trace.note("operator", "inventory", status=answer.status_code)
-            for n, name in enumerate(names):
-                token = (await client.post(f"/v1/hosts/{name}/tokens")).json()["token"]
-                node = self.network.add_node(name, f"10.0.2.{n + 1}")
-                self.hosts.append(
-                    HostEndpoint(node, self.network, MachineClock(self._loop), self.trace, self.urls, token)
-                )
-                self.hosts[-1].start()
-            for n in range(self.size.vms):
-                node = self.network.add_node(f"vm-{n}", f"10.0.3.{n + 1}")
-                node.routes[METADATA_ADDRESS] = self.hosts[n % len(names)].node
-                hook = (Hook(shell="something"),)  # noqa: S604 - never run: the steps are simulated
-                configuration = Configuration(rule=(Rule(name="all", prepare=hook, recover=hook),), timezone="UTC")
-                vm = SimulatedVm(
-                    node,
-                    configuration,
-                    Pace(wait_s=60, poll_interval_s=1),
-                    MachineClock(self._loop),
-                    self.trace,
-                    random.Random(f"vm {n} {self._seed}"),  # noqa: S311 - no secrets
-                )
-                self.vms.append(vm)
-                vm.start()
-            await asyncio.sleep(30)
-            for name in names:
-                answer = await client.post(
-                    "/v1/maintenance", json={"hosts": [name], "type": "Reboot", "duration_s": 9}
-                )
-                self.trace.note("operator", "schedule", status=answer.status_code, ids=len(answer.json()["items"]))
-            await asyncio.sleep(self.size.span_s)
-            answer = await client.get("/v1/maintenance")
-            for item in answer.json()["items"]:
-                self.trace.note("operator", "maintenance", id=item["id"], state=item["state"])
+        names = [host.name for host in self.hosts]
+        inventory: dict[str, Any] = {
+            "hosts": [{"name": name} for name in names],
+            "scopes": [{"name": "web", "kind": "availability-set"}],
+            "vms": [
+                {"name": vm.name, "host": names[n % len(names)], "addresses": [vm.node.address]}
+                | ({"scope": "web"} if n < _WEB else {})
+                for n, vm in enumerate(self.vms)
+            ],
+        }
+        async with self._connect(0) as client:
+            (await client.put("/v1/inventory?remove_missing=true", json=inventory)).raise_for_status()
+            for host in self.hosts:
+                host.prepare(self.urls, (await client.post(f"/v1/hosts/{host.name}/tokens")).json()["token"])
+                host.start()
+        for n, vm in enumerate(self.vms):
+            vm.node.routes[METADATA_ADDRESS] = self.hosts[n % len(self.hosts)].node
+            vm.prepare(self._draw_configuration(), self._draw_pace(), self._make_rng(vm.name))
+            vm.start()
+        await asyncio.sleep(30)
+
+    def _draw_configuration(self) -> Configuration:
+        hook = (Hook(shell="something"),)  # noqa: S604 - never run: the steps are simulated
+        kinds: list[dict[str, Any]] = [
+            {"prepare": hook, "recover": hook},
+            {"prepare": hook, "recover": hook},
+            {"prepare": hook, "recover": hook, "on_failure": "approve"},
+            {"approve": "at-once", "recover": hook},
+            {"approve": "never", "prepare": hook, "recover": hook},
+        ]
+        return Configuration(rule=(Rule(name="all", **self._rng.choice(kinds)),), timezone="UTC")
+
+    def _draw_pace(self) -> Pace:
+        return Pace(wait_s=self._rng.choice([0, 60, 120]), poll_interval_s=self._rng.choice([5, 10]))
+
+    def _connect(self, number: int) -> httpx.AsyncClient:
+        headers = {"authorization": f"Bearer {self._token}"}
+        return httpx.AsyncClient(
+            base_url=self.urls[number], headers=headers, trust_env=False, verify=TLS, timeout=10.0
+        )
+
+    # Operators
+
+    async def _operate(self) -> None:
+        until_s = self._loop.time() + self.size.span_s
+        while self._loop.time() < until_s:
+            await asyncio.sleep(self._rng.expovariate(1 / 40))
+            with suppress(httpx.HTTPError, ValueError):
+                async with self._connect(self._rng.randrange(len(self.replicas))) as client:
+                    await self._act(client)
+
+    async def _act(self, client: httpx.AsyncClient) -> None:
+        rng, host, vm = self._rng, self._rng.choice(self.hosts).name, self._rng.choice(self.vms).name
+        kind = rng.choice(["host", "host", "host", "vm", "restart", "cancel"])
+        key = {"idempotency-key": f"{rng.getrandbits(64):x}"}
+        if kind == "cancel":
+            items = (await client.get("/v1/maintenance?state=scheduled")).json()["items"]
+            if items:
+                await client.post(f"/v1/maintenance/{rng.choice(items)['id']}/cancel", headers=key)
+            return
+        if kind == "restart":
+            answer = await client.post(f"/v1/vms/{vm}/restart", headers=key)
+        else:
+            what = {"hosts": [host]} if kind == "host" else {"vms": [vm]}
+            body = what | {"type": rng.choice(["Freeze", "Reboot", "Redeploy"]), "duration_s": 9}
+            answer = await client.post("/v1/maintenance", json=body, headers=key)
+        self.trace.note("operator", kind, status=answer.status_code)
+
+    # The end
+
+    def scope_of(self, vm: str) -> set[str]:
+        """Return the names of the VMs whose events a VM may see."""
+        web = {each.name for each in self.vms[:_WEB]}
+        return web if vm in web else {vm}
+
+    def true_time(self, at_s: float) -> datetime:
+        """Return the true time of a fact."""
+        return START + timedelta(seconds=at_s)
+
+    def find_maintenance(self, event_id: str) -> Maintenance | None:
+        """Return the maintenance of an event."""
+        ids = {event.id: event.maintenance_id for each in self.events.values() for event in each}
+        return next((m for m in self.maintenances if m.id == ids.get(event_id)), None)
+
+    async def _come_to_rest(self) -> None:
+        deadline_s = self._loop.time() + _REST_S_MAX
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for machine in self.machines:
+                machine.start()
+            for vm in self.vms:
+                vm.retry_failed_recoveries()
+            self._read_database()
+            self.left = [f"maintenance {m.id} is {m.state}" for m in self.maintenances if m.state in ACTIVE_STATES]
+            self.left += [f"{vm.name}: its agent is not at rest" for vm in self.vms if not vm.is_at_rest]
+            if not self.left or self._loop.time() > deadline_s:
+                return
+
+    def _read_database(self) -> None:
+        with self.database.read() as reader:
+            self.maintenances = reader.list_maintenances(limit=100_000).items
+            self.events = reader.find_events_of([m.id for m in self.maintenances])
+            self.entries = reader.list_entries(limit=100_000).items
 
 
 def simulate(seed: int, state_dir: Path, size: Size | None = None) -> World:
-    """Run a world from a seed."""
+    """Run a world from a seed.
+
+    Args:
+        seed: Everything follows from it.
+        state_dir: Folder with the operator's token.
+        size: Size of the world; None for the default.
+    """
 
     async def run() -> World:
         world = World(seed, size or Size(), state_dir)
-        await world.run()
+        try:
+            await world.run()
+        finally:
+            world.network.close()
         return world
 
     loop = VirtualLoop()

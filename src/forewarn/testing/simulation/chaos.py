@@ -1,0 +1,210 @@
+"""Faults of a run: which kinds there are is drawn from the seed, and when each happens.
+
+Each seed draws only some kinds. So in some worlds two rare kinds happen often, and meet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from forewarn.testing.simulation.network import NetworkFaults
+
+if TYPE_CHECKING:
+    from forewarn.testing.simulation.machine import Machine
+    from forewarn.testing.simulation.world import World
+
+__all__ = ["KINDS", "Chaos"]
+
+_KINDS_MAX = 6
+_PAUSES_S = (2.0, 10.0, 30.0)
+
+
+class Chaos:
+    """Makes trouble until it is stopped, then heals everything.
+
+    Args:
+        world: The world that it troubles.
+        rng: Source of kinds, moments and victims.
+
+    Attributes:
+        kinds: Kinds of faults in this run.
+    """
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self.kinds = rng.sample(sorted(KINDS), rng.randint(0, _KINDS_MAX))
+        self._world = world
+        self._rng = rng
+        self._pause_s = rng.choice(_PAUSES_S)
+
+    async def run(self) -> None:
+        """Let faults happen, until cancelled."""
+        if not self.kinds:
+            return
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(self._rng.expovariate(1 / self._pause_s))
+                kind = self._rng.choice(self.kinds)
+                self._world.trace.note("chaos", kind)
+                group.create_task(_swallow(KINDS[kind](self._world, self._rng)))
+
+    def heal(self) -> None:
+        """End every fault and start everything that is down."""
+        world = self._world
+        world.trace.note("chaos", "heal")
+        world.network.heal_all()
+        world.database.hint_is_lost = lambda: False
+        world.hypervisor.failures = 0.0
+        for replica in world.replicas:
+            replica.link.heal()
+            replica.clock.offset = timedelta(0)
+        for vm in world.vms:
+            vm.failures = 0.0
+            vm.is_disk_full = False
+            vm.clock.offset = timedelta(0)
+        for machine in world.machines:
+            machine.start()
+
+
+async def _swallow(work: Awaitable[None]) -> None:
+    await work
+
+
+Act = Callable[["World", random.Random], Awaitable[None]]
+
+
+async def _kill(machine: Machine, rng: random.Random, *, is_power_loss: bool) -> None:
+    machine.kill(is_power_loss=is_power_loss)
+    await asyncio.sleep(rng.choice([0.5, 5.0, 30.0, 120.0]))
+    machine.start()
+
+
+async def _kill_replica(world: World, rng: random.Random) -> None:
+    await _kill(rng.choice(world.replicas), rng, is_power_loss=False)
+
+
+async def _lose_replica(world: World, rng: random.Random) -> None:
+    await _kill(rng.choice(world.replicas), rng, is_power_loss=True)
+
+
+async def _kill_at_commit(world: World, rng: random.Random) -> None:
+    replica = rng.choice(world.replicas)
+    replica.link.dies_at_commit = replica.kill
+    await asyncio.sleep(rng.choice([5.0, 30.0]))
+    replica.link.dies_at_commit = None
+    replica.start()
+
+
+async def _kill_endpoint(world: World, rng: random.Random) -> None:
+    await _kill(rng.choice(world.hosts), rng, is_power_loss=rng.random() < 0.5)
+
+
+async def _kill_agent(world: World, rng: random.Random) -> None:
+    await _kill(rng.choice(world.vms), rng, is_power_loss=rng.random() < 0.5)
+
+
+async def _cut_database(world: World, rng: random.Random) -> None:
+    link = rng.choice(world.replicas).link
+    link.is_cut = True
+    await asyncio.sleep(rng.choice([1.0, 6.0, 40.0]))
+    link.is_cut = False
+
+
+async def _trouble_database(world: World, rng: random.Random) -> None:
+    for replica in world.replicas:
+        replica.link.refuses = rng.choice([0.0, 0.1])
+        replica.link.loses_answer = rng.choice([0.0, 0.1, 0.3])
+        replica.link.aborts = rng.choice([0.0, 0.1])
+    await asyncio.sleep(rng.choice([5.0, 30.0]))
+    for replica in world.replicas:
+        replica.link.refuses = replica.link.loses_answer = replica.link.aborts = 0.0
+
+
+async def _lose_hints(world: World, rng: random.Random) -> None:
+    world.database.hint_is_lost = lambda: rng.random() < 0.8
+    await asyncio.sleep(60.0)
+    world.database.hint_is_lost = lambda: False
+
+
+async def _cut_network(world: World, rng: random.Random) -> None:
+    source, target = rng.sample(world.machines, 2)
+    pairs = [(source.name, target.name)] + [(target.name, source.name)] * rng.randint(0, 1)
+    for pair in pairs:
+        world.network.cut(*pair)
+    await asyncio.sleep(rng.choice([2.0, 15.0, 60.0, 200.0]))
+    for pair in pairs:
+        world.network.heal(*pair)
+
+
+async def _isolate(world: World, rng: random.Random) -> None:
+    machine = rng.choice(world.machines)
+    pairs = [(machine.name, "*"), ("*", machine.name)]
+    for pair in rng.choice([pairs, pairs[:1], pairs[1:]]):
+        world.network.cut(*pair)
+    await asyncio.sleep(rng.choice([2.0, 15.0, 60.0]))
+    for pair in pairs:
+        world.network.heal(*pair)
+
+
+async def _trouble_network(world: World, rng: random.Random) -> None:
+    world.network.faults = NetworkFaults(
+        refused=rng.choice([0.0, 0.2]), reset=rng.choice([0.0, 0.05]), slow=rng.choice([0.0, 0.1, 0.3])
+    )
+    await asyncio.sleep(rng.choice([10.0, 60.0]))
+    world.network.faults = NetworkFaults()
+
+
+async def _set_replica_clock(world: World, rng: random.Random) -> None:
+    clock = rng.choice(world.replicas).clock
+    clock.offset = timedelta(seconds=rng.choice([-20.0, -1.5, 1.5, 20.0, 600.0]))
+    await asyncio.sleep(rng.choice([10.0, 60.0]))
+    clock.offset = timedelta(0)
+
+
+async def _set_vm_clock(world: World, rng: random.Random) -> None:
+    clock = rng.choice(world.vms).clock
+    clock.offset = timedelta(seconds=rng.choice([-7200.0, -30.0, 30.0, 7200.0]))
+
+
+async def _fail_steps(world: World, rng: random.Random) -> None:
+    vm = rng.choice(world.vms)
+    vm.failures = rng.choice([0.3, 1.0])
+    await asyncio.sleep(60.0)
+    vm.failures = 0.0
+
+
+async def _fill_disk(world: World, rng: random.Random) -> None:
+    vm = rng.choice(world.vms)
+    vm.is_disk_full = True
+    await asyncio.sleep(rng.choice([5.0, 60.0]))
+    vm.is_disk_full = False
+
+
+async def _fail_hypervisor(world: World, rng: random.Random) -> None:
+    world.hypervisor.failures = rng.choice([0.2, 0.8])
+    await asyncio.sleep(30.0)
+    world.hypervisor.failures = 0.0
+
+
+KINDS: dict[str, Act] = {
+    "kill-replica": _kill_replica,
+    "lose-replica": _lose_replica,
+    "kill-at-commit": _kill_at_commit,
+    "kill-endpoint": _kill_endpoint,
+    "kill-agent": _kill_agent,
+    "cut-database": _cut_database,
+    "trouble-database": _trouble_database,
+    "lose-hints": _lose_hints,
+    "cut-network": _cut_network,
+    "isolate": _isolate,
+    "trouble-network": _trouble_network,
+    "replica-clock": _set_replica_clock,
+    "vm-clock": _set_vm_clock,
+    "fail-steps": _fail_steps,
+    "fill-disk": _fill_disk,
+    "fail-hypervisor": _fail_hypervisor,
+}
+"""What may go wrong, by name."""
