@@ -77,7 +77,8 @@ class Channel:
         self.last_polled_at: datetime | None = None
         self.settled: frozenset[str] = frozenset()
         self._listed: frozenset[str] = frozenset()
-        self._waiters: set[asyncio.Future[None]] = set()
+        # A dictionary, which keeps the order: waiters are released in the order in which they came.
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     @property
     def replies(self) -> tuple[EncodedReply, ...]:
@@ -142,7 +143,7 @@ class Channel:
 
     def wake_waiters(self) -> None:
         """Wake every held request."""
-        waiters, self._waiters = self._waiters, set()
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -150,12 +151,12 @@ class Channel:
     def add_waiter(self) -> asyncio.Future[None]:
         """Return a future that is done when the document has changed. Release it with `remove_waiter`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         return waiter
 
     def remove_waiter(self, waiter: asyncio.Future[None]) -> None:
         """Release a future from `add_waiter`."""
-        self._waiters.discard(waiter)
+        self._waiters.pop(waiter, None)
 
 
 class Feed:

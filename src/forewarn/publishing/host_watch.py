@@ -118,8 +118,9 @@ class HostWatches:
         self._first_answer_delay_s = first_answer_delay_s
         self._position = position
         self._watches_max = watches_max
-        self._watches: set[HostWatch] = set()
-        self._by_audience: dict[str, set[HostWatch]] = {}
+        # Dictionaries, which keep the order: watchers are woken in the order in which they came.
+        self._watches: dict[HostWatch, None] = {}
+        self._by_audience: dict[str, dict[HostWatch, None]] = {}
         feed.listeners.append(self._queue_document)
         identity.listeners.append(self._restart_watches)
 
@@ -140,13 +141,13 @@ class HostWatches:
         if len(self._watches) >= self._watches_max:
             raise LimitExceeded(f"{len(self._watches)} endpoints watch already (watches_max)")
         watch = HostWatch(host)
-        self._watches.add(watch)
+        self._watches[watch] = None
         self._add_watch(watch, self._read_declared(host))
         return watch
 
     def end_watch(self, watch: HostWatch) -> None:
         """End a watch."""
-        self._watches.discard(watch)
+        self._watches.pop(watch, None)
         self._remove_watch(watch)
 
     def build_state(self, watch: HostWatch) -> HostFeedState:
@@ -171,12 +172,12 @@ class HostWatches:
         watch.declared = declared
         watch.audiences = frozenset(self._identity.get_audience_key(vm.name) for vm in declared[0])
         for key in watch.audiences:
-            self._by_audience.setdefault(key, set()).add(watch)
+            self._by_audience.setdefault(key, {})[watch] = None
 
     def _remove_watch(self, watch: HostWatch) -> None:
         for key in watch.audiences:
-            watches = self._by_audience.get(key, set())
-            watches.discard(watch)
+            watches = self._by_audience.get(key, {})
+            watches.pop(watch, None)
             if not watches:
                 self._by_audience.pop(key, None)
 
@@ -190,7 +191,7 @@ class HostWatches:
     def _restart_watches(self, delta: InventoryDelta | None) -> None:
         """Restart the watches of hosts whose declaration changed, and only those: the rest may be thousands."""
         hosts = None if delta is None else delta.hosts
-        watches = self._watches if hosts is None else [watch for watch in self._watches if watch.host in hosts]
+        watches = list(self._watches) if hosts is None else [watch for watch in self._watches if watch.host in hosts]
         for watch in watches:
             declared = self._read_declared(watch.host)
             if declared == watch.declared:

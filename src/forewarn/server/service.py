@@ -85,6 +85,7 @@ class Service:
         may_start_process: True to allow a separate process for answering VMs, if the settings ask for it.
         store: Store of record, which is closed at the end; None for the one in the settings.
         bind: Binds an address for listening; a simulation has its own network.
+        make_app: Makes what the control address serves; None for the control API and the dashboard.
 
     Attributes:
         control: Control listener, while it runs.
@@ -103,9 +104,11 @@ class Service:
         may_start_process: bool = False,
         store: Store | None = None,
         bind: Callable[[str, int], AbstractContextManager[socket.socket]] = bind_listener,
+        make_app: Callable[[Context, TelemetryConfig | None], ASGIApp] | None = None,
     ) -> None:
         self.settings = settings
         self._bind = bind
+        self._make_app = make_app or _make_whole_app
         # All parts of the service share a virtual clock and injected faults, so these need a single process.
         self._has_process = (
             may_start_process
@@ -283,8 +286,7 @@ class Service:
                 stack.push_async_callback(cancel_tasks, asyncio.create_task(self.first_seen_detector.run()))
             await stack.enter_async_context(self.backend.scheduling())
             stack.push_async_callback(self.context.refusal_log.stop)
-            control_app = make_control_app(self.context, cast("TelemetryConfig | None", self.tracing.telemetry_options))
-            add_dashboard(control_app, self.context)
+            control_app = self._make_app(self.context, cast("TelemetryConfig | None", self.tracing.telemetry_options))
             names = self.tracing.propagation_headers
             guarded: ASGIApp = TraceHeaderFilter(control_app, self.context, names) if names else control_app
             # That process learns of a commit a moment later; the answer to the caller waits until it has.
@@ -383,6 +385,12 @@ class Service:
 
 _SAMPLE = Inventory(hosts=(Host(name="host-1"),), vms=(VirtualMachine(name="vm-1", host="host-1"),))
 """Sample inventory, declared when there is none: one VM, assumed for every caller on this machine."""
+
+
+def _make_whole_app(context: Context, telemetry: TelemetryConfig | None) -> ASGIApp:
+    app = make_control_app(context, telemetry)
+    add_dashboard(app, context)
+    return app
 
 
 def _make_throttle(settings: Settings) -> Throttle:

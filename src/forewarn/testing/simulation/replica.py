@@ -6,15 +6,21 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 from forewarn.actuators import Actuator
 from forewarn.config import Settings
+from forewarn.control import Context, make_control_app
 from forewarn.server.service import Service
 from forewarn.testing.simulation.database import Database, LinkState, ReplicaStore
 from forewarn.testing.simulation.machine import Machine
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 __all__ = ["CONTROL_PORT", "Replica"]
 
@@ -34,24 +40,24 @@ class Replica(Machine):
         self.link = link
         self._database = database
         self._actuator = actuator
-        self._state_dir = state_dir
-
-    async def run(self) -> None:
-        """Run the service."""
-        settings = Settings(
+        self._settings = Settings(
             control_listen=f"{self.node.address}:{CONTROL_PORT}",
             metadata_listen=f"{self.node.address}:{_METADATA_PORT}",
-            state_dir=self._state_dir,
+            state_dir=state_dir,
             insecure=True,
             metadata_process="shared",
             history_retention=timedelta(days=30),
         )
+
+    async def run(self) -> None:
+        """Run the service."""
         service = Service(
-            settings,
+            self._settings,
             store=ReplicaStore(self._database, self.link),
             clock=self.clock,
             actuator=self._actuator,
             bind=self._bind,
+            make_app=_use_shared_app,
         )
         async with service.running():
             self.note("ready")
@@ -64,3 +70,25 @@ class Replica(Machine):
             yield cast("socket.socket", sock)
         finally:
             sock.close()
+
+
+_CONTEXT: ContextVar[Context] = ContextVar("context of the replica")
+
+
+class _CurrentContext:
+    """The `Context` of the replica whose process asks for it."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the context has
+        return getattr(_CONTEXT.get(), name)
+
+
+@cache
+def _make_shared_app() -> ASGIApp:
+    # FastAPI prepares each route at its first request, which would take half of the time of a simulation if each
+    # replica had an app of its own.
+    return make_control_app(cast("Context", _CurrentContext()))
+
+
+def _use_shared_app(context: Context, _telemetry: object) -> ASGIApp:
+    _CONTEXT.set(context)
+    return _make_shared_app()
