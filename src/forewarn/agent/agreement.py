@@ -70,9 +70,9 @@ class TogetherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             prepared.
         secondary_after: ``secondary``: how long this VM, when prepared, waits for its primary to approve.
         secondary_sources: ``secondary``: sources of the events that this VM approves.
-        deadline: ``all-prepared``: maximum time to wait until all VMs have reported that they are prepared, counted
-            from the moment when this VM first sees the event. After this time, the event is approved even if reports
-            are missing, but not if another VM reports that it holds the event back.
+        deadline: ``all-prepared``: maximum time to wait for the reports of all VMs, counted from the moment when
+            this VM first sees the event. Then the event is approved even if reports are missing, unless a VM
+            reports that its preparation failed or that a person has to approve.
         stagger: ``all-prepared``: if a VM does not approve, the next VM in `Resources` approves after this delay.
         listen: Address on which this agent answers the agents of the other VMs.
         peers: Table with the name and the URL of each other VM.

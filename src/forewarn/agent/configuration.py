@@ -86,7 +86,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         poll_interval: Interval between polls, if the endpoint supports no long polls.
         wait: Maximum duration of a long poll: the endpoint holds the request until something changes. With ``0s``, the
             agent makes no long polls.
-        state_file: Path of the file with the state that survives restarts; if not set, the default path of the system.
+        state_file: Path of the file with the state that survives restarts; if not set, the system's default path.
         listen: Address for /metrics, /healthz, /readyz, /drainz, `agent status` and `agent approve`; an
             empty string disables them.
         log_file: Path of the log file; if not set, the log goes to stderr, which systemd puts into the journal.
@@ -94,8 +94,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         timezone: Time zone of the rules' windows: ``local``, or a name like ``Europe/Oslo``.
         margin: Safety margin: how long before `NotBefore` the agent stops the steps `prepare` and `before-approval`, if
             they are still running.
-        output_size_bytes_max: Maximum number of bytes that the agent keeps of a hook's standard output. The same
-            maximum applies separately to standard error. If the output is longer, the agent keeps the end.
+        output_size_bytes_max: Maximum number of bytes that the agent keeps of each output stream of a hook (standard
+            output and standard error). Of longer output, the agent keeps the end.
         events_max: Maximum number of events that the agent handles at the same time; further events are only logged.
         history_max: Number of finished events that `agent status` shows.
         dry_run: True to only log the hooks, handlers and approvals that the agent would carry out.

@@ -64,9 +64,8 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         headers: Headers of the webhook's request.
         template: Service behind the webhook. ``slack``, ``teams`` (a workflow's webhook) and ``discord`` get a message
             for people. ``forewarn`` gets the JSON that commands read from standard input.
-        body: JSON to send instead of the message of `template`. The strings of this JSON may hold placeholders
-            like ``$event_type``. The agent escapes each placeholder's value as the service that `template` names
-            requires.
+        body: JSON to send instead of the message of `template`. Its strings may hold placeholders like
+            ``$event_type``. The agent escapes their values for the service that `template` names.
         timeout: Time limit for one attempt.
         retries: Number of further attempts after a failure.
         retry_delay: Pause before each further attempt.
@@ -170,11 +169,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             approve`) or ``never``.
         handlers: Built-in handlers. To prepare, they run in this order, before the hooks of `prepare`. To recover,
             they run in reverse order, after the hooks of `recover`.
-        prepare: Hooks for an event that is Scheduled.
+        prepare: Hooks that prepare the VM for the event.
         before_approval: Hooks that run just before the approval is sent.
         started: Hooks for an event that has started.
-        recover: Hooks for an event that is over.
-        canceled: Hooks for an event that was canceled; if not set, the hooks of `recover`.
+        recover: Hooks that put the VM back to work after the event.
+        canceled: Hooks to run instead of `recover` if the event was canceled; if not set, the hooks of `recover`.
         alert: Hooks for a failed step.
         on_failure: What the agent does if a step before the approval fails: ``hold`` the approval, or ``approve``
             anyway.

@@ -50,7 +50,7 @@ async def list_entries(  # noqa: PLR0913 - a query parameter each
     """List audit log entries, oldest first.
 
     With `newest`, the first page holds the newest entries; to get the entries before them, pass `next` as `before`. A
-    page may hold fewer than `limit` entries, or none. It is the last page only if `next` is null.
+    page may hold fewer than `limit` entries, or none. The last page is the one on which `next` is null.
     """
     size = min(limit, context.settings.page_size_max)
     start, end = parse_after(after) or 0, parse_after(before)

@@ -52,7 +52,7 @@ async def schedule(
 
 @router.post("/plan")
 async def plan(context: ContextOf, actor: Actor, body: MaintenanceIn) -> PageOut[PlannedMaintenanceOut]:
-    """Preview the maintenances and events that a request would create now, and the VMs that no event would warn."""
+    """Preview the maintenances and events that a request would create now, and the VMs that would get no warning."""
     _check_size(context, body)
     found = await context.engine.maintenances.preview(body.to_request(), actor=actor)
     return PageOut(
@@ -79,7 +79,7 @@ async def list_maintenances(  # noqa: PLR0913 - a query parameter each
 ) -> PageOut[MaintenanceOut]:
     """List maintenances, newest first; `since` and `until` select by time of creation.
 
-    A page may hold fewer than `limit` maintenances, or none. It is the last page only if `next` is null.
+    A page may hold fewer than `limit` maintenances, or none. The last page is the one on which `next` is null.
     """
     size = min(limit, context.settings.page_size_max)
     before = parse_after(after)

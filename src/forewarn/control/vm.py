@@ -109,6 +109,6 @@ _add_operation("delete", "scale-set-delete", "Delete a VM, with a Terminate even
 
 @router.post("/{name}/update-model")
 async def update_model(context: ContextOf, actor: Actor, name: str) -> VmOut:
-    """Update a VM to its scale set's latest model, including the setting for delete notifications (R91)."""
+    """Update a VM to its scale set's latest model, including the setting for terminate notification (R91)."""
     await context.engine.inventory.update_model(name, actor=actor)
     return (await context.engine.read(lambda reader: _make_vms_out(reader, reader.list_vms(name=name))))[0]

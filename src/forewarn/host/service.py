@@ -149,7 +149,7 @@ class HostService:
             ("forewarn_endpoint_connections", "Open connections of VMs.", self.endpoint.connection_count),
             (
                 "forewarn_endpoint_answers",
-                "GETs that were answered with a prepared document of events. Other requests are not counted.",
+                "GETs that were answered with a ready-made document of events. Other requests are not counted.",
                 sum(self.traffic.fast_path_counts),
             ),
             (

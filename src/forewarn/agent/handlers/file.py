@@ -16,7 +16,7 @@ __all__ = ["FileHandler"]
 
 
 class FileHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="file"):
-    """Creates or removes a file, for health checks that test if the file exists.
+    """Creates or removes a file, for health checks that test whether the file exists.
 
     Attributes:
         touch: Path of a file that the handler creates. After the event, the handler removes the file, unless the file

@@ -52,7 +52,7 @@ class NginxHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fie
             events of the rule.
         test: Command that tests the configuration.
         reload: Command that makes nginx load the configuration.
-        settle: Time to wait after the reload, in which nginx's old processes finish their requests.
+        settle: Time to wait after the reload, so that nginx's old worker processes can finish their requests.
     """
 
     file: str
