@@ -244,7 +244,7 @@ def test_saving_the_same_key_again_changes_the_row(store: SqlStore) -> None:
 
 def test_an_outcome_is_remembered_with_its_content(store: SqlStore) -> None:
     kept = IdempotencyRecord(
-        key="op/ü", fingerprint="f", content={"maintenances": ["a", "b"], "n": None}, at=NOW + MICROSECOND
+        key="op/ü", fingerprint="f", outcome={"maintenances": ["a", "b"], "n": None}, at=NOW + MICROSECOND
     )
     with store.write() as tx:
         tx.save_idempotency_record(kept)

@@ -20,6 +20,7 @@ from tests.support.world import NOW, minutes
 from tests.unit.core.builders import an_event, maintenance, vm
 
 S = MaintenanceState
+ENDED, COMPLETED = Selection(states=(S.COMPLETED, S.FAILED)), Selection(states=(S.COMPLETED,))
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -47,9 +48,9 @@ def test_maintenances_come_newest_first_and_page_by_page(store: SqlStore) -> Non
         second = reader.list_maintenances(limit=4, before=first.next)
         assert [m.id for m in second.items] == ["m4", "m3", "m2", "m1"]
         assert second.next is None
-        ended = reader.list_maintenances(states=[S.COMPLETED, S.FAILED], limit=2)
+        ended = reader.list_maintenances(selection=ENDED, limit=2)
         assert [m.id for m in ended.items] == ["m7", "m5"]
-        assert [m.id for m in reader.list_maintenances(states=[S.COMPLETED], before=ended.next).items] == ["m3", "m1"]
+        assert [m.id for m in reader.list_maintenances(selection=COMPLETED, before=ended.next).items] == ["m3", "m1"]
         assert dict(reader.count_by_state()) == dict.fromkeys(S, 0) | {S.SCHEDULED: 3, S.COMPLETED: 4}
 
 
@@ -199,8 +200,8 @@ def test_pruning_forgets_what_ended_long_ago_with_all_that_belongs_to_it(store: 
         note("z"),
     )
     with store.write() as tx:
-        tx.save_idempotency_record(IdempotencyRecord(key="old", fingerprint="", content={}, at=NOW - MICROSECOND))
-        tx.save_idempotency_record(IdempotencyRecord(key="new", fingerprint="", content={}, at=NOW))
+        tx.save_idempotency_record(IdempotencyRecord(key="old", fingerprint="", outcome={}, at=NOW - MICROSECOND))
+        tx.save_idempotency_record(IdempotencyRecord(key="new", fingerprint="", outcome={}, at=NOW))
         assert tx.prune_history(NOW, NOW, 2) == PruneResult(maintenances=2, entries=2)
         assert {m.id for m in tx.list_maintenances().items} == {"old-2", "kept", "active"}
         assert tx.prune_history(NOW, NOW, 2) == PruneResult(maintenances=1, entries=2)

@@ -10,7 +10,7 @@ import pytest
 from forewarn.actuators import Progress, Simulate
 from forewarn.clock import RealClock
 from forewarn.core.model import Maintenance, MaintenanceState
-from forewarn.engine.leader_election import SoleLeader
+from forewarn.engine.leader_election import Leadership
 from forewarn.errors import LeaseLost
 from forewarn.store.contract import Transaction
 from tests.support.simulated import Simulated, inventory, simulated
@@ -22,11 +22,10 @@ pytestmark = pytest.mark.anyio
 _TURNS = 200
 
 
-class Lent(SoleLeader):
+class Lent(Leadership):
     """A lease that somebody may take away."""
 
-    def __init__(self) -> None:
-        self.is_held = True
+    is_held = True
 
     def ensure_leader(self) -> None:
         if not self.is_held:

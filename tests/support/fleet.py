@@ -21,13 +21,13 @@ from forewarn.core.model import (
     EntryKind,
     Event,
     Maintenance,
-    MaintenanceState,
     NotificationProfile,
     Scope,
     ScopeKind,
     VirtualMachine,
     audience_key,
 )
+from forewarn.core.selection import ACTIVE
 from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import CallerError, StoreUnavailable
 from forewarn.scheduling.scheduler import SchedulerSettings
@@ -43,8 +43,6 @@ from tests.unit.core.builders import availability_set, scale_set, vm
 __all__ = ["Fleet"]
 
 K = EntryKind
-S = MaintenanceState
-ACTIVE = {S.QUEUED, S.SCHEDULED, S.STARTED}
 ROUTINE = ["live-migration", "host-maintenance", "platform-redeploy", "os-upgrade"]
 SINGLE = ["user-restart", "user-redeploy", "spot-eviction", "scale-set-delete", "reimage", "predicted-failure"]
 VERSIONS = ["2017-03-01", "2017-08-01", "2019-01-01", "2020-07-01"]
@@ -266,7 +264,7 @@ class Fleet:
 
     def _active(self) -> list[Maintenance]:
         with self.store.store.read() as reader:
-            found: list[Maintenance] = reader.list_maintenances(states=sorted(ACTIVE), limit=10_000).items
+            found: list[Maintenance] = reader.list_maintenances(selection=ACTIVE, limit=10_000).items
         return found
 
     def key_of(self, name: str) -> str:

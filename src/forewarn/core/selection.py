@@ -23,7 +23,15 @@ from forewarn.core.model import (
     MaintenanceState,
 )
 
-__all__ = ["EVERYTHING", "Selection", "matches_entry", "matches_event", "matches_maintenance", "to_ascii_lower"]
+__all__ = [
+    "ACTIVE",
+    "EVERYTHING",
+    "Selection",
+    "matches_entry",
+    "matches_event",
+    "matches_maintenance",
+    "to_ascii_lower",
+]
 
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
@@ -102,6 +110,9 @@ class Selection:
 
 EVERYTHING = Selection()
 """Selection of the whole history."""
+
+ACTIVE = Selection(states=tuple(sorted(ACTIVE_STATES)))
+"""Selection of the active maintenances."""
 
 
 def matches_entry(selection: Selection, entry: AuditEntry, maintenance: Maintenance | None) -> bool:

@@ -21,7 +21,8 @@ from forewarn.core.access import Ownership, Principal
 from forewarn.core.maintenance import forecast as outlooks
 from forewarn.core.maintenance.alert_schedule import AlertThresholds
 from forewarn.core.maintenance.forecast import Forecast, MaintenanceProblem, forecast_maintenance
-from forewarn.core.model import ACTIVE_STATES, EntryKind, Event, Maintenance, MaintenanceState
+from forewarn.core.model import EntryKind, Event, Maintenance, MaintenanceState
+from forewarn.core.selection import ACTIVE
 from forewarn.store.contract import Reader
 
 __all__ = [
@@ -130,7 +131,7 @@ def read_board(  # noqa: PLR0913 - what to read, and how to judge it
     owned: Ownership | None = None,
 ) -> Board:
     """Read a whole board in one view of the store; with `owned`, only the maintenances that affect that tenant."""
-    page = reader.list_maintenances(states=sorted(ACTIVE_STATES), limit=_ACTIVE_MAX, owned=owned)
+    page = reader.list_maintenances(limit=_ACTIVE_MAX, selection=ACTIVE, owned=owned)
     found = [*page.items, *reader.list_ended_since(now - _ENDED_FOR, _ENDED_MAX, owned)]
     events = reader.find_events_of(m.id for m in found)
     return _make_board(

@@ -36,12 +36,11 @@ from forewarn.errors import ControlUnreachable, ForewarnError, LimitExceeded
 from forewarn.observability.logs import configure_logging
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity, InventoryRevision
+from forewarn.util.garbage import begin_rare_collections
 
 __all__ = ["ChildEndpoint", "PipeAuthority", "run_child"]
 
 _DESCRIPTORS_SPARE = 256
-# Responses create few reference cycles, and each collection delays the VMs that are waiting.
-_GC_THRESHOLDS = (50_000, 20, 50)
 _ANSWER_S = 30.0
 """Time limit for the service's answer; the VM then gets an error, although the request may have been carried out."""
 
@@ -242,10 +241,7 @@ class ChildEndpoint:
 
     async def _start_listening(self) -> None:
         self._is_listening = True
-        # Objects made at start are never garbage. Freeze them, since every scan of them would halt all responses.
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
-        gc.enable()
+        begin_rare_collections()
         await self._server.start(self._sockets)
 
     def _apply_inventory_part(self, part: messages.InventoryPart) -> None:
@@ -365,8 +361,7 @@ def run_child(arguments: Sequence[str]) -> None:
         signal.signal(number, signal.SIG_IGN)  # terminals and inits signal every process; the service ends this one
     channel, *listening = (socket.socket(fileno=int(number)) for number in arguments)
     configure_logging()
-    # Collections would scan the growing inventory again and again. They are enabled when listening starts.
-    gc.disable()
+    gc.disable()  # until listening starts
     # These mean that the service has gone, which is the regular reason to end.
     with suppress(BrokenPipeError, ConnectionError):
         uvloop.run(_run_over_pipe(channel, listening))

@@ -8,14 +8,14 @@ from forewarn.core.maintenance.decision import Draft
 from forewarn.core.model import EntryKind
 from forewarn.engine.clock_guard import describe_jump
 from forewarn.engine.idempotency import IdempotencyKey, recall_outcome, save_outcome
-from forewarn.engine.transaction import Committer, TransactionResult, save_draft, trace_command
+from forewarn.engine.transaction import Commands, Committer, TransactionResult, save_draft, trace_command
 from forewarn.errors import Conflict
 from forewarn.store.contract import Transaction
 
 __all__ = ["ClockCommands"]
 
 
-class ClockCommands:
+class ClockCommands(Commands):
     """Commands for the clock of decisions.
 
     Args:
@@ -26,8 +26,8 @@ class ClockCommands:
     """
 
     def __init__(self, *, committer: Committer) -> None:
+        super().__init__(committer=committer)
         self.guard = committer.clock_guard
-        self._committer = committer
 
     async def sync_jump(self) -> None:
         """Store a clock jump in the database, or adopt its state there: another replica may have confirmed it."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from forewarn.core.maintenance import enablement, settlement
 from forewarn.core.maintenance.actuator_result import ActuatorFailure, Progress, RetryPolicy, apply_result, mark_begun
 from forewarn.core.maintenance.alerting import run_alert_check
 from forewarn.core.maintenance.decision import ChangeSet, Draft, WorkingSet
 from forewarn.core.model import Audience, Maintenance, MaintenanceState
-from forewarn.engine.transaction import Committer, TransactionResult, save_draft
+from forewarn.engine.transaction import Commands, TransactionResult, save_draft
 from forewarn.store.contract import Reader, Transaction
 
 __all__ = ["DeadlineCommands", "DueWork"]
@@ -32,16 +32,11 @@ class DueWork:
     has_more: bool = False
 
 
-class DeadlineCommands:
-    """Commands of the scheduler; only the leader may run them.
+class DeadlineCommands(Commands):
+    """Commands of the scheduler; only the leader may run them."""
 
-    Args:
-        committer: Carries out the commands.
-    """
-
-    def __init__(self, *, committer: Committer) -> None:
-        self._committer = committer
-        self._alerts_due_at: datetime | None = None
+    # Time of the next check of the alerts, as `next_deadline` has read it.
+    _alerts_due_at: datetime | None = None
 
     async def handle_due(self, limit: int, in_flight: Iterable[str] = ()) -> DueWork:
         """Start what is due, disable silent audiences, and find the maintenances whose actuator is to be called.
@@ -65,8 +60,8 @@ class DeadlineCommands:
             waiting = [m for m in due if m.state is MaintenanceState.SCHEDULED]
             silent = [] if is_held else tx.list_inactive(now - self._committer.rules.disable_after, limit)
             # The stored times of requests lag behind; the feed may know of a request since.
-            asked = {a.key: self._committer.feed.last_polled_at(a.key) for a in silent}
-            heard = {a.key: moment for a in silent if (moment := asked[a.key]) and moment > _active_until(a)}
+            asked = ((a, self._committer.feed.last_polled_at(a.key)) for a in silent)
+            heard = {a.key: at for a, at in asked if at and a.active_until and at > a.active_until}
             tx.extend_active_until(heard)
             gone = [a for a in silent if a.key not in heard]
             if not (waiting or gone):
@@ -92,7 +87,7 @@ class DeadlineCommands:
         Args:
             limit: Maximum number of maintenances in one transaction.
         """
-        # `next_deadline` has read the time of the next check, so most rounds need no transaction.
+        # Most rounds need no transaction.
         if self._alerts_due_at is None or self._alerts_due_at > self._committer.clock.now():
             return False
 
@@ -182,7 +177,3 @@ class DeadlineCommands:
             return min((m for m in moments if m is not None), default=None)
 
         return await self._committer.read(read)
-
-
-def _active_until(audience: Audience) -> datetime:
-    return audience.active_until or datetime.min.replace(tzinfo=UTC)

@@ -11,14 +11,14 @@ from forewarn.core.maintenance import enablement
 from forewarn.core.maintenance.decision import Draft, WorkingSet
 from forewarn.core.model import EntryKind
 from forewarn.endpoint.fault_registry import FaultRegistry
-from forewarn.engine.transaction import Committer, trace_command
+from forewarn.engine.transaction import Commands, Committer, trace_command
 from forewarn.errors import NotFound
 from forewarn.store.contract import Transaction
 
 __all__ = ["FaultCommands"]
 
 
-class FaultCommands:
+class FaultCommands(Commands):
     """Commands that inject and clear faults.
 
     Args:
@@ -27,8 +27,8 @@ class FaultCommands:
     """
 
     def __init__(self, *, committer: Committer, registry: FaultRegistry) -> None:
+        super().__init__(committer=committer)
         self.registry = registry
-        self._committer = committer
 
     @trace_command("inject")
     async def inject(

@@ -54,11 +54,10 @@ class Follower:
                 except ForewarnError as error:
                     if not self.is_behind:
                         _log.warning("cannot follow the database; retrying", error=error.message)
-                    self.is_behind = True
-                    await asyncio.sleep(_RETRY_S)
                 except Exception:  # noqa: BLE001 - the follower must survive a bug; the log has the trace
                     _log.exception("following the database failed; retrying")
-                    self.is_behind = True
-                    await asyncio.sleep(_RETRY_S)
                 else:
                     self.is_behind = False
+                    continue
+                self.is_behind = True
+                await asyncio.sleep(_RETRY_S)

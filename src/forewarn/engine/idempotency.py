@@ -32,10 +32,10 @@ def recall_outcome(reader: Reader, key: IdempotencyKey | None) -> dict[str, Any]
     # A client that reuses a key by mistake must not take the outcome of another request for its own.
     if known.fingerprint != key.fingerprint:
         raise IdempotencyMismatch("this Idempotency-Key was used for a different request: use a new key")
-    return known.content
+    return known.outcome
 
 
-def save_outcome(tx: Transaction, key: IdempotencyKey | None, content: dict[str, Any], at: datetime) -> None:
+def save_outcome(tx: Transaction, key: IdempotencyKey | None, outcome: dict[str, Any], at: datetime) -> None:
     """Store the outcome of a request under its key, in the transaction of its changes; without a key, do nothing."""
     if key is not None:
-        tx.save_idempotency_record(IdempotencyRecord(key=key.key, fingerprint=key.fingerprint, content=content, at=at))
+        tx.save_idempotency_record(IdempotencyRecord(key=key.key, fingerprint=key.fingerprint, outcome=outcome, at=at))

@@ -31,7 +31,7 @@ from forewarn.core.maintenance import host_failure
 from forewarn.core.maintenance.decision import Draft, WorkingSet
 from forewarn.core.model import EntryKind, Host, Scope, VirtualMachine
 from forewarn.engine.idempotency import IdempotencyKey, recall_outcome, save_outcome
-from forewarn.engine.transaction import Committer, InventoryUpdate, TransactionResult, save_draft, trace_command
+from forewarn.engine.transaction import Commands, InventoryUpdate, TransactionResult, save_draft, trace_command
 from forewarn.errors import Conflict, NotFound
 from forewarn.publishing.identity import InventoryIndex
 from forewarn.store.contract import Reader, Transaction
@@ -79,6 +79,15 @@ class _Declaration:
     version: int | None = None
     whole: Inventory | None = None
 
+    @classmethod
+    def compare(
+        cls, before: Inventory, after: Inventory, change: InventoryChange, removals: RemovalLimit | None
+    ) -> _Declaration:
+        """Return the declaration that replaces an inventory, or a part of it."""
+        less, more = extract_changes(before, after)
+        scopes = _index_by_name(before.scopes), _index_by_name(after.scopes)
+        return cls(before=less, after=more, scopes=scopes, change=change, is_confirmed=removals is None)
+
     @property
     def is_empty(self) -> bool:
         """True if nothing differs."""
@@ -117,15 +126,8 @@ def _index_by_name(named: Iterable[N]) -> dict[str, N]:
     return {each.name: each for each in named}
 
 
-class InventoryCommands:
-    """Commands of operators, and of hosts, on the inventory.
-
-    Args:
-        committer: Carries out the commands.
-    """
-
-    def __init__(self, *, committer: Committer) -> None:
-        self._committer = committer
+class InventoryCommands(Commands):
+    """Commands of operators, and of hosts, on the inventory."""
 
     @trace_command("apply inventory")
     async def apply(  # noqa: PLR0913 - the options of the command
@@ -166,17 +168,7 @@ class InventoryCommands:
                 check_removals(before, inventory, removals)
             # Active maintenances are left out here, and are checked within the transaction.
             merged, change = apply_inventory(before, inventory, ())
-            less, more = extract_changes(before, merged)
-            scopes = _index_by_name(before.scopes), _index_by_name(merged.scopes)
-            return _Declaration(
-                before=less,
-                after=more,
-                scopes=scopes,
-                change=change,
-                is_confirmed=removals is None,
-                version=version,
-                whole=merged,
-            )
+            return replace(_Declaration.compare(before, merged, change, removals), version=version, whole=merged)
 
         # Planned before the transaction, so that approvals do not wait for the comparison of two large inventories.
         for _ in range(_PLANS_MAX):
@@ -239,20 +231,11 @@ class InventoryCommands:
             if removals is not None:
                 check_host_removals(declared.host, part, after, removals)
             merged, change = apply_inventory(part, after, active)
-            less, more = extract_changes(part, merged)
             # Only the surroundings of this host were read; all other VMs are unchanged.
             # The count of this replica may lag behind the rows just read, hence the lower bound.
             elsewhere = max(self._committer.identity.vm_count - len(part.vms), 0)
-            scopes = _index_by_name(part.scopes), _index_by_name(merged.scopes)
             change = replace(change, unchanged=change.unchanged + elsewhere)
-            return _Declaration(
-                before=less,
-                after=more,
-                scopes=scopes,
-                change=change,
-                is_confirmed=removals is None,
-                host=declared.host,
-            )
+            return replace(_Declaration.compare(part, merged, change, removals), host=declared.host)
 
         return await self._apply_declaration(plan, None, actor=actor, key=key)
 

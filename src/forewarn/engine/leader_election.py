@@ -12,7 +12,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import structlog
 
@@ -21,7 +21,7 @@ from forewarn.errors import ClockOff, ForewarnError, LeaseLost
 from forewarn.store.contract import SharedStore, SharedTransaction, Transaction
 from forewarn.store.lease import Lease
 
-__all__ = ["Leadership", "LeasedLeadership", "SoleLeader"]
+__all__ = ["Leadership", "LeasedLeadership"]
 
 _log = structlog.get_logger("forewarn.engine.leader_election")
 
@@ -36,20 +36,23 @@ _SKEW_MAX = timedelta(seconds=1)
 """Maximum difference between a replica's clock and the database's."""
 
 
-class Leadership(Protocol):
-    """Role of this process: leader or not."""
+class Leadership:
+    """Role of this process, leader or not; without a lease, that of the only process on its database.
+
+    Attributes:
+        has_replicas: True if other replicas may share the database.
+        until_s: Uptime at which the lease ends unless it is renewed.
+        skew: Lead of this process's clock over the database's.
+    """
+
+    has_replicas = False
+    until_s = math.inf
+    skew = timedelta(0)
 
     @property
     def is_held(self) -> bool:
         """True if this process is the leader, by its own clock."""
-
-    @property
-    def until_s(self) -> float:
-        """Uptime at which the lease ends unless it is renewed."""
-
-    @property
-    def skew(self) -> timedelta:
-        """Lead of this process's clock over the database's."""
+        return True
 
     def ensure_leader(self) -> None:
         """Check by its own clock that this process is still the leader.
@@ -72,37 +75,11 @@ class Leadership(Protocol):
             ClockOff: It does not.
         """
 
-    async def run(self) -> None:
-        """Take and renew the lease until cancelled."""
-
     async def release(self) -> None:
         """Release the lease, so that another replica can take over at once."""
 
 
-class SoleLeader:
-    """Leadership of the only process on its database."""
-
-    is_held = True
-    until_s = math.inf
-    skew = timedelta(0)
-
-    def ensure_leader(self) -> None:
-        """Do nothing: there is no other replica."""
-
-    def ensure_leader_in(self, tx: Transaction) -> None:
-        """Do nothing: there is no other replica."""
-
-    def check_clock(self) -> None:
-        """Do nothing: there is no other clock to compare with."""
-
-    async def run(self) -> None:
-        """Do nothing: there is no lease."""
-
-    async def release(self) -> None:
-        """Do nothing: there is no replica to take over."""
-
-
-class LeasedLeadership:
+class LeasedLeadership(Leadership):
     """Leadership of one among several replicas.
 
     Args:
@@ -115,8 +92,9 @@ class LeasedLeadership:
 
     Attributes:
         on_change: Called when the lease was won or lost.
-        until_s: Uptime at which the lease ends, as of the last renewal.
     """
+
+    has_replicas = True
 
     def __init__(  # noqa: PLR0913 - its parts
         self,
@@ -129,7 +107,6 @@ class LeasedLeadership:
     ) -> None:
         self.holder = holder
         self.on_change: Callable[[], None] = lambda: None
-        self.skew = timedelta(0)
         self._store = store
         self._clock = clock
         self._write = write

@@ -8,7 +8,7 @@ from forewarn.core.maintenance import enablement, settlement
 from forewarn.core.maintenance.approval import ApprovalResult, Approver, approve_events
 from forewarn.core.maintenance.decision import Draft, WorkingSet
 from forewarn.core.model import Audience
-from forewarn.engine.transaction import Committer, trace_command
+from forewarn.engine.transaction import Commands, Committer, trace_command
 from forewarn.observability.tracing import Origin
 from forewarn.store.contract import Transaction
 from forewarn.util.fair_share import FairBatcher, QueueLimits
@@ -25,7 +25,7 @@ ApprovalRequest = tuple[tuple[str, ...], Approver, Origin | None]
 """Events to approve, the approver, and the trace origin of the request."""
 
 
-class LocalAuthority:
+class LocalAuthority(Commands):
     """Authority of an endpoint that is backed by the store of this service.
 
     Args:
@@ -38,9 +38,9 @@ class LocalAuthority:
     """
 
     def __init__(self, *, committer: Committer, limits: QueueLimits) -> None:
+        super().__init__(committer=committer)
         self.feed = committer.feed
         self.identity = committer.identity
-        self._committer = committer
         # Inline commands make no one wait, so there is nothing to batch.
         requests_max = 1 if committer.is_inline else _APPROVALS_MAX
         self._approvals = FairBatcher(self._approve_all, requests_max=requests_max, weight_max=_IDS_MAX, limits=limits)

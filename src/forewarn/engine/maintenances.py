@@ -20,7 +20,7 @@ from forewarn.core.maintenance.unwarned import find_unwarned_vms
 from forewarn.core.model import Event, Maintenance
 from forewarn.endpoint.fault_registry import FaultRegistry
 from forewarn.engine.idempotency import IdempotencyKey, recall_outcome, save_outcome
-from forewarn.engine.transaction import Committer, TransactionResult, save_draft, trace_command
+from forewarn.engine.transaction import Commands, Committer, TransactionResult, save_draft, trace_command
 from forewarn.errors import LimitExceeded, NotFound
 from forewarn.store.contract import Transaction
 
@@ -50,7 +50,7 @@ def _preview_maintenance(draft: Draft, maintenance_id: str) -> MaintenancePrevie
     return MaintenancePreview(maintenance=m, events=events, unwarned_vms=found)
 
 
-class MaintenanceCommands:
+class MaintenanceCommands(Commands):
     """Commands of operators and tenants on maintenances.
 
     Args:
@@ -59,7 +59,7 @@ class MaintenanceCommands:
     """
 
     def __init__(self, *, committer: Committer, faults: FaultRegistry) -> None:
-        self._committer = committer
+        super().__init__(committer=committer)
         self._faults = faults
 
     @trace_command("schedule")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from forewarn.core.model import Scope, ScopeKind, VirtualMachine
+from forewarn.core.model import ScopeKind
 from forewarn.errors import InvalidRequest, NotFound
 from forewarn.store.contract import Reader
 
@@ -30,10 +30,7 @@ def check_owned(reader: Reader, scopes: Iterable[str], vms: Iterable[str]) -> No
         if not found:
             raise NotFound(f"vm {name!r} does not exist: see 'forewarn vm list'", vm=name)
         # A VM sees all events of its scope (R58), so its owner has to own the whole scope (ADR 16).
-        if not _is_standalone(found[0], reader.find_scopes([found[0].scope or ""])):
-            msg = f"vm {name!r} is in scope {found[0].scope!r} and sees all its events: name the scope"
-            raise InvalidRequest(msg, vm=name)
-
-
-def _is_standalone(vm: VirtualMachine, scopes: dict[str, Scope]) -> bool:
-    return vm.scope is None or scopes[vm.scope].kind is ScopeKind.STANDALONE
+        for scope in reader.find_scopes([found[0].scope or ""]).values():
+            if scope.kind is not ScopeKind.STANDALONE:
+                msg = f"vm {name!r} is in scope {scope.name!r} and sees all its events: name the scope"
+                raise InvalidRequest(msg, vm=name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from forewarn.core.model import EntryKind
-from forewarn.engine.transaction import Committer, TransactionResult, save_draft
+from forewarn.engine.transaction import Commands, TransactionResult, save_draft
 from forewarn.store.contract import PruneResult, Transaction
 from forewarn.util.duration import format_duration
 
@@ -14,18 +14,9 @@ __all__ = ["RetentionCommands"]
 _FORGOTTEN_MAX = 200
 """Maintenances deleted in one transaction; other commands wait for it."""
 
-_MICROSECOND = timedelta(microseconds=1)
 
-
-class RetentionCommands:
-    """Commands of housekeeping.
-
-    Args:
-        committer: Carries out the commands.
-    """
-
-    def __init__(self, *, committer: Committer) -> None:
-        self._committer = committer
+class RetentionCommands(Commands):
+    """Commands of housekeeping."""
 
     async def prune_history(
         self, history: timedelta, outcomes: timedelta, entries_max: int, audit: timedelta | None = None
@@ -45,7 +36,7 @@ class RetentionCommands:
         excess = await self._committer.read(lambda reader: reader.get_newest_excess_at(entries_max))
         if excess is not None and excess >= before:
             # What ended exactly at `before` is spared, but the newest entry in excess must go too.
-            before, why = excess + _MICROSECOND, f"beyond {entries_max} entries (history_entries_max)"
+            before, why = excess + timedelta.resolution, f"beyond {entries_max} entries (history_entries_max)"
         audit_before = now - (history if audit is None else audit)
         forgotten = PruneResult()
         try:

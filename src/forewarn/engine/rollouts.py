@@ -25,7 +25,7 @@ from forewarn.core.rollout.rollout_step_types import (
     WaitForChange,
 )
 from forewarn.engine.idempotency import IdempotencyKey, recall_outcome, save_outcome
-from forewarn.engine.transaction import Committer, TransactionResult, save_draft, trace_command
+from forewarn.engine.transaction import Commands, Committer, TransactionResult, save_draft, trace_command
 from forewarn.errors import CallerError, LimitExceeded, NotFound
 from forewarn.store.contract import Reader, StoredRollout, Transaction
 from forewarn.wire.rollout import decode_rollout, encode_rollout
@@ -56,7 +56,7 @@ class DriveResult:
     has_changed: bool
 
 
-class RolloutCommands:
+class RolloutCommands(Commands):
     """Commands of operators and of the rollout driver.
 
     Args:
@@ -67,10 +67,10 @@ class RolloutCommands:
     """
 
     def __init__(self, *, committer: Committer) -> None:
+        super().__init__(committer=committer)
         # Assumed at the start: the database may hold rollouts from before a restart.
         self.may_be_active = True
         self._changes_noted = 0
-        self._committer = committer
         committer.listeners.append(self._note_changes)
         committer.remote_listeners.append(self._note_remote_changes)
 
@@ -108,11 +108,10 @@ class RolloutCommands:
             lambda reader: (reader.get_inventory(), reader.get_inventory_version())
         )
 
-        def work(tx: Transaction) -> TransactionResult[Rollout]:
+        def change(tx: Transaction, draft: Draft) -> Rollout:
             known = recall_outcome(tx, key)
             if known is not None:
-                return TransactionResult(answer=_load_rollout(tx, known["rollout"]))
-            draft = self._committer.make_draft(tx, actor)
+                return _load_rollout(tx, known["rollout"])
             if len(tx.list_rollouts(is_ended=False, limit=_ACTIVE_MAX)) >= _ACTIVE_MAX:
                 raise LimitExceeded(f"{_ACTIVE_MAX} rollouts are active already: abort one, or wait")
             # Planned again, in the transaction: the inventory may have changed since the operator saw the plan.
@@ -122,10 +121,10 @@ class RolloutCommands:
             started = rollout_commands.start_rollout(made, draft.now)
             save_outcome(tx, key, {"rollout": started.id}, draft.now)
             count = len(started.hosts)
-            action = f"started: {count} host{'' if count == 1 else 's'}"
-            return TransactionResult(answer=started, changes=[_store_and_record(tx, draft, started, action)])
+            _store_and_record(tx, draft, started, f"started: {count} host{'' if count == 1 else 's'}")
+            return started
 
-        return await self._commit(work)
+        return await self._record(change, actor=actor)
 
     @trace_command("change rollout")
     async def change(
@@ -144,12 +143,12 @@ class RolloutCommands:
             Conflict: Its state does not allow this.
         """
 
-        def work(tx: Transaction) -> TransactionResult[Rollout]:
-            draft = self._committer.make_draft(tx, actor)
+        def change_stored(tx: Transaction, draft: Draft) -> Rollout:
             changed = change(_load_rollout(tx, rollout_id), draft.now)
-            return TransactionResult(answer=changed, changes=[_store_and_record(tx, draft, changed, action)])
+            _store_and_record(tx, draft, changed, action)
+            return changed
 
-        return await self._commit(work)
+        return await self._record(change_stored, actor=actor)
 
     async def read(self, rollout_id: str) -> tuple[Rollout, WaitForChange | None]:
         """Return a rollout and the step it waits for; None if it does not wait.
@@ -205,9 +204,9 @@ class RolloutCommands:
         self.may_be_active = is_active or self._changes_noted != noted
         return driven
 
-    async def _commit(self, work: Callable[[Transaction], TransactionResult[Rollout]]) -> Rollout:
+    async def _record(self, change: Callable[[Transaction, Draft], Rollout], *, actor: str) -> Rollout:
         try:
-            return await self._committer.commit(work)
+            return await self._committer.record(change, actor=actor)
         finally:
             # A commit that failed may have succeeded all the same; then no listener hears of it.
             self._note_rollout()
@@ -253,8 +252,8 @@ class _RolloutTurn:
             return
         reason = f": {self.rollout.reason}" if self.rollout.reason else ""
         draft = self.committer.make_draft(self.tx, "forewarn")
-        word = f"{self.rollout.state.value}{reason}"
-        self.changes.append(_store_and_record(self.tx, draft, self.rollout, word))
+        _store_and_record(self.tx, draft, self.rollout, f"{self.rollout.state.value}{reason}")
+        self.changes.append(save_draft(self.tx, draft))
 
     def _carry_out(self, each: Step, now: datetime) -> None:
         match each:
@@ -357,8 +356,7 @@ def _store_rollout(tx: Transaction, rollout: Rollout) -> None:
     )
 
 
-def _store_and_record(tx: Transaction, draft: Draft, rollout: Rollout, action: str) -> ChangeSet:
+def _store_and_record(tx: Transaction, draft: Draft, rollout: Rollout, action: str) -> None:
     """Store the rollout and record the action in the audit log."""
     draft.record(EntryKind.ROLLOUT, reason=f"rollout {rollout.id} {rollout.spec.name!r} {action}")
     _store_rollout(tx, rollout)
-    return save_draft(tx, draft)

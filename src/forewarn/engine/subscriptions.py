@@ -21,7 +21,7 @@ from forewarn.core.subscription import (
     make_delivery_id,
 )
 from forewarn.engine.ownership import check_owned
-from forewarn.engine.transaction import Committer, TransactionResult, save_draft, trace_command
+from forewarn.engine.transaction import Commands, Committer, TransactionResult, save_draft, trace_command
 from forewarn.errors import Conflict, InvalidRequest, LimitExceeded, NotFound
 from forewarn.store.contract import Reader, Transaction
 from forewarn.util.secrets import new_signing_secret
@@ -50,7 +50,7 @@ class DeliveryResults:
     pause_reason: str | None = None
 
 
-class SubscriptionCommands:
+class SubscriptionCommands(Commands):
     """Commands of operators on subscriptions, and of the delivery workers.
 
     Args:
@@ -63,7 +63,7 @@ class SubscriptionCommands:
     def __init__(
         self, *, committer: Committer, subscriptions_max: int, deliveries_dead_max: int, secret_overlap: timedelta
     ) -> None:
-        self._committer = committer
+        super().__init__(committer=committer)
         self._subscriptions_max = subscriptions_max
         self._deliveries_dead_max = deliveries_dead_max
         self._secret_overlap = secret_overlap

@@ -10,7 +10,7 @@ from forewarn.core.access import Revocation, Role, Token
 from forewarn.core.maintenance.decision import ChangeSet, Draft
 from forewarn.core.model import AuditEntry, EntryKind
 from forewarn.engine.ownership import check_owned
-from forewarn.engine.transaction import Committer, TransactionResult, trace_command
+from forewarn.engine.transaction import Commands, Committer, TransactionResult, trace_command
 from forewarn.errors import LimitExceeded, NotFound
 from forewarn.store.contract import Transaction
 from forewarn.util.secrets import hash_token, new_token
@@ -40,7 +40,7 @@ class TokenRequest:
     lifetime: timedelta
 
 
-class TokenCommands:
+class TokenCommands(Commands):
     """Commands of operators on tokens, and of the control API on refused calls.
 
     Args:
@@ -49,7 +49,7 @@ class TokenCommands:
     """
 
     def __init__(self, *, committer: Committer, tokens_max: int) -> None:
-        self._committer = committer
+        super().__init__(committer=committer)
         self._tokens_max = tokens_max
 
     @trace_command("create token")

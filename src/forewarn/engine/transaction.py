@@ -26,7 +26,7 @@ from forewarn.core.maintenance.announcement import is_announcing, makes_event
 from forewarn.core.maintenance.decision import AudienceDocument, ChangeSet, DecisionRules, Draft, WorkingSet
 from forewarn.core.model import audience_key
 from forewarn.engine.clock_guard import ClockGuard
-from forewarn.engine.leader_election import Leadership, SoleLeader
+from forewarn.engine.leader_election import Leadership
 from forewarn.errors import StoreUnavailable
 from forewarn.observability.tracing import Tracing
 from forewarn.publishing.feed import Feed
@@ -34,6 +34,7 @@ from forewarn.publishing.identity import Identity, InventoryIndex
 from forewarn.store.contract import FeedChanges, Reader, Store, Transaction
 
 __all__ = [
+    "Commands",
     "Committer",
     "IdSource",
     "InventoryUpdate",
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-C = TypeVar("C", bound="_HasCommitter")
+C = TypeVar("C", bound="Commands")
 P = ParamSpec("P")
 
 Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -141,24 +142,28 @@ class TransactionResult(Generic[T]):
     snapshot: Snapshot | None = None
 
 
-class _HasCommitter(Protocol):
-    _committer: Committer
+class Commands:
+    """Commands on one subject.
+
+    Args:
+        committer: Carries out the commands.
+    """
+
+    def __init__(self, *, committer: Committer) -> None:
+        self._committer = committer
 
 
 def trace_command(
     name: str,
 ) -> Callable[[Callable[Concatenate[C, P], Awaitable[T]]], Callable[Concatenate[C, P], Coroutine[Any, Any, T]]]:
-    """Return a decorator that traces a command under this name, if tracing is on."""
+    """Return a decorator that traces a command under this name."""
 
     def decorate(
         method: Callable[Concatenate[C, P], Awaitable[T]],
     ) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
         @wraps(method)
         async def command(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            tracing = self._committer.tracing
-            if not tracing.is_on:
-                return await method(self, *args, **kwargs)
-            with tracing.command_span(name):
+            with self._committer.tracing.command_span(name):
                 return await method(self, *args, **kwargs)
 
         return command
@@ -213,7 +218,7 @@ class Committer:
         self.identity = identity
         self.rules = rules
         self.clock_guard = clock_guard or ClockGuard()
-        self.leadership: Leadership = leadership or SoleLeader()
+        self.leadership = leadership or Leadership()
         self.tracing = tracing or Tracing()
         self.is_inline = write is run_inline
         self.listeners: list[Callable[[ChangeSet], None]] = []
@@ -390,7 +395,7 @@ class Committer:
 
     def read_missed_documents(self, tx: Transaction) -> Sequence[AudienceDocument]:
         """Return documents that other replicas committed and that are not published here yet."""
-        return [] if isinstance(self.leadership, SoleLeader) else list(tx.get_feed_changes(self._position).documents)
+        return tx.get_feed_changes(self._position).documents if self.leadership.has_replicas else []
 
     # Publication
 
@@ -466,7 +471,7 @@ class Committer:
     @property
     def position(self) -> int:
         """Number of the last change of other replicas published here; 0 without other replicas."""
-        return 0 if isinstance(self.leadership, SoleLeader) else self._position
+        return self._position if self.leadership.has_replicas else 0
 
     def would_warn(self, cause: str, vm: str) -> bool:
         """Return whether this cause would show an event to this VM now, as far as this replica knows (R70c)."""

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -33,7 +34,7 @@ from forewarn.engine.engine import Engine
 from forewarn.engine.subscriptions import DeliveryResults
 from forewarn.errors import ForewarnError
 from forewarn.notifications.message_headers import build_headers
-from forewarn.notifications.outbox import Outbox, OutboxLimits, find_first_of_each, read_outbox
+from forewarn.notifications.outbox import Outbox, find_first_of_each, read_outbox
 
 if TYPE_CHECKING:
     from forewarn.net.outbound import PostOutcome
@@ -191,13 +192,16 @@ class DeliveryWorker:
 
     async def _read_outbox(self) -> Outbox | None:
         now = self._clock.now()
-        measure = OutboxLimits(
+        read = partial(
+            read_outbox,
+            subscription_id=self.id,
+            now=now,
             after=self._position,
             waiting_max=self._delivery_policy.waiting_max,
             is_open=self._breaker.is_open,
             allows_request=self._breaker.allows_request(now),
         )
-        return await self._engine.read(lambda reader: read_outbox(reader, self.id, measure, now))
+        return await self._engine.read(read)
 
     async def _run_round(self, outbox: Outbox) -> tuple[datetime | None, bool]:
         """Deliver what can be delivered now; return the time of the next round, and whether to go on."""

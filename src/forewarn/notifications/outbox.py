@@ -15,30 +15,13 @@ from forewarn.wire.rollout import decode_rollout
 if TYPE_CHECKING:
     from forewarn.wire.notification import Notification
 
-__all__ = ["Outbox", "OutboxLimits", "find_first_of_each", "read_outbox"]
+__all__ = ["Outbox", "find_first_of_each", "read_outbox"]
 
 _WINDOW = 200
 """Number of audit log entries read at a time."""
 
 _VMS_MAX = 2000
 """Maximum number of VMs in the maintenances of one read, unless a single maintenance has more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxLimits:
-    """Limits of one read of the outbox.
-
-    Attributes:
-        after: Sequence after which audit log entries are read, or the subscription's cursor if that is further.
-        waiting_max: Number of deliveries waiting for a retry from which on nothing new is read.
-        is_open: True if the circuit breaker is open: a single new entry is enough for a probe.
-        allows_request: True if the receiver may be sent anything now.
-    """
-
-    after: int
-    waiting_max: int
-    is_open: bool
-    allows_request: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +46,33 @@ class Outbox:
     notifications: list[Notification]
 
 
-def read_outbox(reader: Reader, subscription_id: str, limits: OutboxLimits, now: datetime) -> Outbox | None:
-    """Return the pending work now; None if the subscription no longer exists."""
+def read_outbox(  # noqa: PLR0913 - the limits of one read
+    reader: Reader,
+    subscription_id: str,
+    now: datetime,
+    *,
+    after: int,
+    waiting_max: int,
+    is_open: bool,
+    allows_request: bool,
+) -> Outbox | None:
+    """Return the pending work now; None if the subscription no longer exists.
+
+    Args:
+        reader: View of the store.
+        subscription_id: Id of the subscription.
+        now: Present time.
+        after: Sequence after which audit log entries are read, or the subscription's cursor if that is further.
+        waiting_max: Number of deliveries waiting for a retry from which on nothing new is read.
+        is_open: True if the circuit breaker is open: a single new entry is enough for a probe.
+        allows_request: True if the receiver may be sent anything now.
+    """
     subscription = reader.get_subscription(subscription_id)
     if subscription is None:
         return None
     # A round that reads below `waiting_max` can add a whole window of deliveries that wait.
-    waiting = reader.list_deliveries(subscription_id, DeliveryState.WAITING, limit=limits.waiting_max + _WINDOW)
-    firsts = find_first_of_each(waiting).values() if limits.allows_request else ()
+    waiting = reader.list_deliveries(subscription_id, DeliveryState.WAITING, limit=waiting_max + _WINDOW)
+    firsts = find_first_of_each(waiting).values() if allows_request else ()
     due = frozenset(d.subject for d in firsts if d.next_at is None or d.next_at <= now)
     turn = [delivery for delivery in waiting if delivery.subject in due]
     wanted = {delivery.key for delivery in turn}
@@ -80,9 +82,8 @@ def read_outbox(reader: Reader, subscription_id: str, limits: OutboxLimits, now:
     entries: list[AuditEntry] = []
     has_more = False
     # Otherwise nothing new is read: the cursor stops, and the audit log keeps the rest (ADR 18).
-    if limits.allows_request and len(waiting) < limits.waiting_max:
-        after = max(limits.after, subscription.cursor)
-        page = reader.list_entries(after=after, limit=1 if limits.is_open else _WINDOW)
+    if allows_request and len(waiting) < waiting_max:
+        page = reader.list_entries(after=max(after, subscription.cursor), limit=1 if is_open else _WINDOW)
         entries = ours.limit_entries(page.items)
         has_more = page.next is not None or len(entries) < len(page.items)
     # The cursor may be before entries whose deliveries are stored, if an earlier entry is not settled.

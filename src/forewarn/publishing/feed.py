@@ -121,6 +121,12 @@ class Channel:
         # Only ids of shown events, so that the set never outgrows the document.
         self.settled |= self._listed.intersection(event_ids)
 
+    @property
+    def current_document(self) -> AudienceDocument:
+        """Current document; while the audience is disabled, one that says so."""
+        gone = Audience(key=self.key, epoch=self.epoch, incarnation=self.incarnation)
+        return self.document or AudienceDocument(audience=gone)
+
     def find_unlisted(self, event_ids: Iterable[str]) -> tuple[str, ...]:
         """Return the ids that the document does not show."""
         return tuple(event_id for event_id in event_ids if event_id not in self._listed)
@@ -201,24 +207,18 @@ class Feed:
 
     def replace_documents(self, documents: Iterable[AudienceDocument]) -> None:
         """Show exactly these documents; an audience without one is disabled."""
-        keys = set()
-        for document in documents:
-            self.publish_documents([document])
-            keys.add(document.audience.key)
+        shown = list(documents)
+        self.publish_documents(shown)
+        keys = {document.audience.key for document in shown}
         for key, channel in self._channels.items():
             if channel.is_enabled and key not in keys:
                 channel.disable()
-                gone = AudienceDocument(
-                    audience=Audience(key=key, epoch=channel.epoch, incarnation=channel.incarnation)
-                )
                 for listener in self.listeners:
-                    listener(gone)
+                    listener(channel.current_document)
 
     def last_polls(self) -> dict[str, datetime]:
         """Return the time of each enabled audience's last request, as far as this process knows."""
-        return {
-            key: c.last_polled_at for key, c in self._channels.items() if c.last_polled_at is not None and c.is_enabled
-        }
+        return next(self.last_polls_in_parts(len(self._channels)), {})
 
     def last_polls_in_parts(self, size: int) -> Iterator[dict[str, datetime]]:
         """Yield the same in parts of at most `size` audiences, so that other work can run in between."""
@@ -248,12 +248,7 @@ class Feed:
 
     def all_documents(self) -> list[AudienceDocument]:
         """Return each audience's document; for a disabled audience, a document that says so."""
-        return [
-            channel.document
-            or AudienceDocument(audience=Audience(key=key, epoch=channel.epoch, incarnation=channel.incarnation))
-            for key, channel in self._channels.items()
-            if channel.document is not None or channel.epoch > 0
-        ]
+        return [c.current_document for c in self._channels.values() if c.document is not None or c.epoch > 0]
 
     @property
     def enabled_count(self) -> int:

@@ -269,10 +269,10 @@ class Identity:
         Raises:
             NotFound: The VM is not declared.
         """
-        vm = self._vms.get(name)
-        if vm is None:
+        found = self.find_declared(name)
+        if found is None:
             raise NotFound(f"vm {name!r} does not exist: see 'forewarn vm list'", vm=name)
-        return audience_key(vm, self._scopes.get(vm.scope) if vm.scope is not None else None)
+        return audience_key(*found)
 
     def find_declared(self, name: str) -> tuple[VirtualMachine, Scope | None] | None:
         """Return a VM and its scope; None if it is not declared. Safe on any thread."""
@@ -301,10 +301,9 @@ class Identity:
     def find_caller(self, name: str) -> Caller | None:
         """Return the caller for a VM name; None if the VM is not declared."""
         caller = self._callers.get(name)
-        vm = self._vms.get(name)
         # Only declared VMs get an entry, so strangers cannot fill the table.
-        if caller is None and vm is not None:
-            scope = self._scopes.get(vm.scope) if vm.scope is not None else None
+        if caller is None and (found := self.find_declared(name)) is not None:
+            vm, scope = found
             usage = self._retired_usages.pop(name, None) or CallerUsage()
             caller = self._callers[name] = Caller(vm, scope, self.feed.channel(audience_key(vm, scope)), usage)
         return caller

@@ -160,15 +160,14 @@ class Scheduler:
         while True:
             try:
                 await self._run_round()
+                continue
             except LeaseLost as error:
                 _log.warning("the lease is lost; this replica starts nothing more", reason=error.message)
-                await asyncio.sleep(_STORE_RETRY_S)
             except ForewarnError as error:
                 _log.warning("cannot use the store; retrying", error=error.message)
-                await asyncio.sleep(_STORE_RETRY_S)
             except Exception:  # noqa: BLE001 - the loop must survive a bug; the log has the trace
                 _log.exception("a round of the scheduler failed; retrying")
-                await asyncio.sleep(_STORE_RETRY_S)
+            await asyncio.sleep(_STORE_RETRY_S)
 
     async def _run_round(self) -> None:
         self._woken.clear()  # before anything is read, so that a change meanwhile starts another round

@@ -30,7 +30,7 @@ from forewarn.endpoint.traffic import EndpointLimits, Traffic
 from forewarn.engine.clock_guard import ClockGuard
 from forewarn.engine.engine import Engine, make_engine
 from forewarn.engine.follower import Follower
-from forewarn.engine.leader_election import Leadership, LeasedLeadership, SoleLeader
+from forewarn.engine.leader_election import Leadership, LeasedLeadership
 from forewarn.engine.transaction import Committer, IdSource, Runner, make_thread_runner, run_inline
 from forewarn.errors import ForewarnError
 from forewarn.net.listen_address import parse_host_names
@@ -102,7 +102,7 @@ class Backend:
         self.journal = RequestJournal(clock.now, settings.journal_requests_max)
         # A lease ends by real time, so there are no replicas on a virtual clock.
         shared = None if clock.is_virtual else store.shared
-        leadership: Leadership = SoleLeader()
+        leadership = Leadership()
         if shared is not None:
             # Readable in the log, and different even for replicas on one machine.
             holder = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"

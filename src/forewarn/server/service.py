@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import structlog
 import uvicorn
@@ -30,7 +30,7 @@ from forewarn.clock import VIRTUAL_START, Clock, RealClock, VirtualClock, uptime
 from forewarn.config import Settings
 from forewarn.control import Context, make_control_app
 from forewarn.control.admission import Admission
-from forewarn.control.listener import ControlServer, ListenerLimits
+from forewarn.control.listener import ControlServer
 from forewarn.control.refusal_log import RefusalLog
 from forewarn.control.settling import SettlingMiddleware
 from forewarn.control.throttle import Throttle
@@ -44,14 +44,16 @@ from forewarn.engine.inventory import SAMPLE_FINGERPRINT
 from forewarn.engine.transaction import make_thread_runner
 from forewarn.errors import ConfigError, Conflict, EndpointBehind, ForewarnError, InvalidRequest, ServerError
 from forewarn.net.listen_address import bind_listener, build_socket_url, is_loopback, parse_listen
-from forewarn.net.pool import PoolLimit, PoolLimits, parse_networks
+from forewarn.net.pool import PoolLimit, parse_networks
 from forewarn.observability.metrics import Metrics, MetricSources
 from forewarn.observability.tracing import make_tracing
 from forewarn.observability.tracing.first_seen import FirstSeenDetector
 from forewarn.publishing.host_watch import HostWatches
 from forewarn.server.backend import STOP_GRACE_S, Backend
+from forewarn.server.control_server import make_control_server
 from forewarn.store import SqlStore
 from forewarn.store.contract import Store
+from forewarn.util.garbage import begin_rare_collections
 from forewarn.util.tasks import cancel_tasks
 from forewarn.wire.inventory import compute_fingerprint, format_file_error, parse_inventory
 
@@ -65,8 +67,6 @@ _log = structlog.get_logger("forewarn.server.service")
 
 # With Python's default of 5 ms, a busy database thread could delay the event loop that long at each switch.
 _SWITCH_INTERVAL_S = 0.001
-# Rare collections, since each of them delays all answers.
-_GC_THRESHOLDS = (50_000, 20, 50)
 _PROBE_EVERY_S = 1.0
 _CHECK_SPAN_S = 60.0
 """Maximum duration of a check for damage, in seconds: while it runs, SQLite's write-ahead log grows. Only for a table
@@ -282,13 +282,10 @@ class Service:
             # That process learns of a commit a moment later; the answer to the caller waits until it has.
             if self.process is not None:
                 guarded = SettlingMiddleware(guarded, self.process.wait_until_settled)
-            server = self.control = ControlServer(
-                _make_control_config(self.settings, guarded), self._make_listener_limits()
-            )
+            server = self.control = make_control_server(self.settings, guarded)
             server.tick_s = self.control_tick_s
             server.log_callbacks.append(self.context.admission.log_limits)
             server.should_refuse_unread = self.context.admission.should_refuse_unread
-            _load_tls(server.config)
             control_task = asyncio.create_task(server.serve(sockets=[control]))
             stack.push_async_callback(_stop_control, server, control_task)
             # Registered after `_stop_control`, so it runs before: open streams would use up the time of the stop.
@@ -303,21 +300,6 @@ class Service:
                 await control_task
                 raise ServerError("the control API did not start")
             yield self
-
-    def _make_listener_limits(self) -> ListenerLimits:
-        settings = self.settings
-        return ListenerLimits(
-            header_size_bytes_max=settings.header_size_bytes_max,
-            request_timeout_s=settings.request_timeout.total_seconds(),
-            idle_timeout_s=settings.control_idle_timeout.total_seconds(),
-            pool=PoolLimits(
-                connections_max=settings.control_connections_max,
-                unknown_max=settings.control_unknown_connections_max,
-                per_address_max=settings.control_unknown_connections_per_address_max,
-                unknown_size_bytes_max=settings.control_unknown_size_bytes_max,
-                proxies=parse_networks(settings.control_proxies),
-            ),
-        )
 
     async def _load_state(self) -> None:
         """Load the state from the store, and apply the inventory file if it has changed since the last start."""
@@ -403,38 +385,6 @@ def _make_throttle(settings: Settings) -> Throttle:
     )
 
 
-def _make_control_config(settings: Settings, app: Any) -> uvicorn.Config:  # noqa: ANN401 - any ASGI app
-    return uvicorn.Config(
-        app,
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        # `control_proxies` decides which proxies are trusted; uvicorn would also trust those on this machine.
-        proxy_headers=False,
-        # Watches are answers that last for days; waiting longer would only delay the stop.
-        timeout_graceful_shutdown=1,
-        ssl_certfile=settings.tls_certificate,
-        ssl_keyfile=settings.tls_key,
-    )
-
-
-def _load_tls(config: uvicorn.Config) -> None:
-    """Read certificate and key before the service reports that it is ready.
-
-    Raises:
-        ConfigError: They cannot be read, or do not belong together.
-    """
-    try:
-        config.load()
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        msg = f"cannot use certificate {config.ssl_certfile} with key {config.ssl_keyfile}: {reason}"
-        raise ConfigError(msg) from error
-
-
 async def _stop_control(server: uvicorn.Server, task: asyncio.Task[None]) -> None:
     server.should_exit = True
     await asyncio.gather(task, return_exceptions=True)
@@ -518,14 +468,10 @@ def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
 
     settings = reserve_descriptors(settings)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    # Loading a large inventory creates millions of objects that all stay; collecting meanwhile only costs time.
-    gc.disable()
+    gc.disable()  # until the service is loaded
 
     def loaded(service: Service) -> None:
-        """Exempt all objects of the start from garbage collection, whose scans would delay every answer."""
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
-        gc.enable()
+        begin_rare_collections()
         ready(service)
 
     uvloop.run(serve(settings, loaded))

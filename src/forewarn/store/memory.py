@@ -65,12 +65,8 @@ class _ReadBlock:
         self._lock.release()
 
 
-class _WriteBlock:
+class _WriteBlock(_ReadBlock):
     """The block of a transaction."""
-
-    def __init__(self, lock: threading.Lock, tables: Tables) -> None:
-        self._lock = lock
-        self._tables = tables
 
     def __enter__(self) -> MemoryTransaction:
         self._lock.acquire()

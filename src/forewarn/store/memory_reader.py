@@ -133,16 +133,14 @@ class MemoryReader(Reader):
     def list_maintenances(
         self,
         *,
-        states: Sequence[MaintenanceState] = (),
         before: int | None = None,
         limit: int = 100,
         selection: Selection = EVERYTHING,
         owned: Ownership | None = None,
     ) -> Page[Maintenance]:
         index = self._tables.maintenances_by_state
-        states = selection.states or states
-        groups = [index.get_group(state) for state in dict.fromkeys(states)]
-        if not states:
+        groups = [index.get_group(state) for state in dict.fromkeys(selection.states)]
+        if not selection.states:
             groups = [self._tables.maintenances_by_sequence.get_group(ALL)]
         newest = merge(*(_iter_backwards(group, before) for group in groups), reverse=True)
         all_of_them = (self._tables.maintenances.rows[key] for _, key in newest)
@@ -289,8 +287,8 @@ class MemoryReader(Reader):
         return sorted(found, key=attrgetter("created_at"), reverse=True)[:limit]
 
     def get_idempotency_record(self, key: str) -> IdempotencyRecord | None:
-        found = self._tables.idempotency_records.rows.get(key)
-        return None if found is None else replace(found, content=copy_as_json(found.content))
+        found = super().get_idempotency_record(key)
+        return None if found is None else replace(found, outcome=copy_as_json(found.outcome))
 
     # Alert checks and deliveries
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Sequence
+from datetime import datetime
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from forewarn.core.access import Revocation, Token
@@ -121,19 +122,29 @@ class Table(Generic[V]):
     Args:
         noun: Name of a value, for messages.
         log: Undo log that the table writes the previous value at a key to.
-        followers: Indexes of the table.
 
     Attributes:
-        noun: Name of a value, for messages.
         rows: The values; changed by the methods alone.
     """
 
-    def __init__(self, noun: str, log: list[tuple[Table[Any], Any, Any]], *followers: _TableObserver[V]) -> None:
-        self.noun = noun
+    def __init__(self, noun: str, log: list[tuple[Table[Any], Any, Any]]) -> None:
         self.rows: dict[Any, V] = {}
+        self._noun = noun
         self._log = log
-        self._followers = followers
-        self._moving_followers = tuple(follower for follower in followers if not follower.is_fixed)
+        self._followers: list[_TableObserver[V]] = []
+        self._moving_followers: list[_TableObserver[V]] = []
+
+    def add_follower(self, follower: _TableObserver[V]) -> None:
+        """Inform an observer of every change from now on."""
+        self._followers.append(follower)
+        if not follower.is_fixed:
+            self._moving_followers.append(follower)
+
+    def add_index(self, place: Callable[[V], Place | None], *, is_fixed: bool = False) -> Index[V]:
+        """Add an index; see `Index` for the arguments."""
+        index = Index(place, is_fixed=is_fixed)
+        self.add_follower(index)
+        return index
 
     def add(self, key: Hashable, value: V) -> None:
         """Add a value at a key that had none.
@@ -147,7 +158,7 @@ class Table(Generic[V]):
 
     def refuse_duplicate(self, key: Hashable) -> NoReturn:
         """Raise the error that a database would raise for a second value with that key."""
-        msg = f"cannot store {self.noun} {key!r}: its key, or a unique value of it, is already in the store"
+        msg = f"cannot store {self._noun} {key!r}: its key, or a unique value of it, is already in the store"
         raise StoreUnavailable(msg)
 
     def put(self, key: Hashable, value: V | None) -> None:
@@ -168,103 +179,82 @@ class Table(Generic[V]):
 
 
 class Tables:
-    """All tables, their indexes, and the changes since the last commit."""
+    """All tables, their indexes, and the changes since the last commit.
+
+    Attributes:
+        by_kind: Table of each kind of value.
+        by_sequence: Index of each kind whose values have unique numbers.
+    """
 
     def __init__(self) -> None:
         self.counter = 0
+        self.heads = {chain: ChainHead() for chain in Chain}
+        self.by_kind: dict[type[Any], Table[Any]] = {}
         self._log: list[tuple[Table[Any], Any, Any]] = []
-
+        self._add_inventory()
+        self._add_maintenances()
+        self._add_audit_log()
         self.meta: Table[str] = Table("meta", self._log)
+        self.tokens = self._add_table("token", Token)
+        self.revocations = self._add_table("revocation", Revocation)
+        self.rollouts = self._add_table("rollout", StoredRollout)
+        self._add_table("outcome", IdempotencyRecord)
+        self.alert_checks = self._add_table("alert_check", AlertCheck)
+        self.alert_checks_by_at = self.alert_checks.add_index(lambda c: _place_at(c.at, c.maintenance_id))
+        self.subscriptions = self._add_table("subscription", Subscription)
+        self.deliveries = self._add_table("delivery", Delivery)
+        self.deliveries_by_state = self.deliveries.add_index(lambda d: ((d.subscription_id, d.state), d.key))
 
-        self.hosts_by_name: Index[Host] = Index(lambda h: (ALL, (h.name,)), is_fixed=True)
-        self.hosts: Table[Host] = Table("host", self._log, self.hosts_by_name)
-        self.scopes: Table[Scope] = Table("scope", self._log)
-        self.vms_by_name: Index[VirtualMachine] = Index(lambda v: (ALL, (v.name,)), is_fixed=True)
-        self.vms_by_host: Index[VirtualMachine] = Index(lambda v: (v.host, (v.name,)))
-        self.tokens: Table[Token] = Table("token", self._log)
-        self.rollouts: Table[StoredRollout] = Table("rollout", self._log)
+    def _add_table(self, noun: str, kind: type[V]) -> Table[V]:
+        table: Table[V] = Table(noun, self._log)
+        self.by_kind[kind] = table
+        return table
+
+    def _add_inventory(self) -> None:
+        self.hosts = self._add_table("host", Host)
+        self.hosts_by_name = self.hosts.add_index(lambda h: (ALL, (h.name,)), is_fixed=True)
+        self.scopes = self._add_table("scope", Scope)
+        self.vms = self._add_table("vm", VirtualMachine)
+        self.vms_by_name = self.vms.add_index(lambda v: (ALL, (v.name,)), is_fixed=True)
+        self.vms_by_host = self.vms.add_index(lambda v: (v.host, (v.name,)))
         self.addresses: Table[str] = Table("address", self._log)
-        self.vms: Table[VirtualMachine] = Table("vm", self._log, self.vms_by_name, self.vms_by_host)
 
-        self.audiences_by_active_until: Index[Audience] = Index(_inactive_place)
-        self.audiences: Table[Audience] = Table("audience", self._log, self.audiences_by_active_until)
+    def _add_maintenances(self) -> None:
+        self.audiences = self._add_table("audience", Audience)
+        self.audiences_by_active_until = self.audiences.add_index(lambda a: _place_at(a.active_until, a.key))
+        self.feed: Table[tuple[int, str]] = Table("feed", self._log)
+        self.feed_by_sequence = self.feed.add_index(lambda mark: (ALL, mark))
 
-        self.feed_by_sequence: Index[tuple[int, str]] = Index(lambda mark: (ALL, mark))
-        self.feed: Table[tuple[int, str]] = Table("feed", self._log, self.feed_by_sequence)
-
-        self.maintenances_by_sequence: Index[Maintenance] = Index(lambda m: (ALL, (m.sequence, m.id)), is_fixed=True)
-        self.maintenances_by_state: Index[Maintenance] = Index(lambda m: (m.state, (m.sequence, m.id)))
-        self.maintenances_by_due_at: Index[Maintenance] = Index(_due_place)
-        self.maintenances_by_ended_at: Index[Maintenance] = Index(_ended_place)
-        self.maintenances_by_tenant: Index[Maintenance] = Index(_tenant_place, is_fixed=True)
-        self.maintenances: Table[Maintenance] = Table(
-            "maintenance",
-            self._log,
-            self.maintenances_by_sequence,
-            self.maintenances_by_state,
-            self.maintenances_by_due_at,
-            self.maintenances_by_ended_at,
-            self.maintenances_by_tenant,
+        made = self.maintenances = self._add_table("maintenance", Maintenance)
+        self.maintenances_by_sequence = made.add_index(lambda m: (ALL, (m.sequence, m.id)), is_fixed=True)
+        self.maintenances_by_state = made.add_index(lambda m: (m.state, (m.sequence, m.id)))
+        self.maintenances_by_due_at = made.add_index(lambda m: _place_at(m.due_at, m.sequence, m.id))
+        self.maintenances_by_ended_at = made.add_index(lambda m: _place_at(m.ended_at, m.sequence, m.id))
+        self.maintenances_by_tenant = made.add_index(
+            lambda m: None if m.tenant_key is None else (m.tenant_key, (m.created_at, m.id)), is_fixed=True
         )
         self.holders = MaintenanceHolders()
-        self.claims: Table[Maintenance] = Table("claims of maintenance", self._log, self.holders)
+        self.claims: Table[Maintenance] = Table("claims of maintenance", self._log)
+        self.claims.add_follower(self.holders)
 
-        self.events_by_sequence: Index[Event] = Index(lambda e: (ALL, (e.sequence, e.id)), is_fixed=True)
-        self.events_by_maintenance: Index[Event] = Index(
-            lambda e: (e.maintenance_id, (e.sequence, e.id)), is_fixed=True
-        )
-        self.events_by_audience: Index[Event] = Index(
-            lambda e: (e.audience, (e.sequence, e.id)) if e.is_listed else None
-        )
-        self.events: Table[Event] = Table(
-            "event", self._log, self.events_by_sequence, self.events_by_maintenance, self.events_by_audience
-        )
-
-        self.entries_by_sequence: Index[ChainedEntry] = Index(lambda e: (ALL, (e[0],)), is_fixed=True)
-        self.entries_by_maintenance: Index[ChainedEntry] = Index(_entry_place)
-        self.entries_of_no_maintenance: Index[ChainedEntry] = Index(_place_without_maintenance)
-        self.entries_by_chain: Index[ChainedEntry] = Index(lambda e: (e[2], (e[0],)), is_fixed=True)
-        self.audit_log: Table[ChainedEntry] = Table(
-            "audit log entry",
-            self._log,
-            self.entries_by_sequence,
-            self.entries_by_maintenance,
-            self.entries_of_no_maintenance,
-            self.entries_by_chain,
-        )
-        self.forgotten_by_chain: Index[ChainLink] = Index(lambda each: (each.chain, (each.sequence,)), is_fixed=True)
-        self.forgotten_links: Table[ChainLink] = Table("forgotten audit log entry", self._log, self.forgotten_by_chain)
-        self.heads = {chain: ChainHead() for chain in Chain}
-
-        self.idempotency_records: Table[IdempotencyRecord] = Table("outcome", self._log)
-
-        self.revocations: Table[Revocation] = Table("revocation", self._log)
-
-        self.alert_checks_by_at: Index[AlertCheck] = Index(lambda check: (ALL, (check.at, check.maintenance_id)))
-        self.alert_checks: Table[AlertCheck] = Table("alert_check", self._log, self.alert_checks_by_at)
-        self.subscriptions: Table[Subscription] = Table("subscription", self._log)
-        self.deliveries_by_state: Index[Delivery] = Index(lambda d: ((d.subscription_id, d.state), d.key))
-        self.deliveries: Table[Delivery] = Table("delivery", self._log, self.deliveries_by_state)
-
-        self.by_kind: dict[type[Any], Table[Any]] = {
-            AlertCheck: self.alert_checks,
-            Audience: self.audiences,
-            Delivery: self.deliveries,
-            Event: self.events,
-            Host: self.hosts,
-            IdempotencyRecord: self.idempotency_records,
-            Maintenance: self.maintenances,
-            Revocation: self.revocations,
-            Scope: self.scopes,
-            StoredRollout: self.rollouts,
-            Subscription: self.subscriptions,
-            Token: self.tokens,
-            VirtualMachine: self.vms,
-        }
+        seen = self.events = self._add_table("event", Event)
+        self.events_by_sequence = seen.add_index(lambda e: (ALL, (e.sequence, e.id)), is_fixed=True)
+        self.events_by_maintenance = seen.add_index(lambda e: (e.maintenance_id, (e.sequence, e.id)), is_fixed=True)
+        self.events_by_audience = seen.add_index(lambda e: (e.audience, (e.sequence, e.id)) if e.is_listed else None)
         self.by_sequence: dict[type[Any], Index[Any]] = {
             Event: self.events_by_sequence,
             Maintenance: self.maintenances_by_sequence,
         }
+
+    def _add_audit_log(self) -> None:
+        log: Table[ChainedEntry] = Table("audit log entry", self._log)
+        self.audit_log = log
+        self.entries_by_sequence = log.add_index(lambda e: (ALL, (e[0],)), is_fixed=True)
+        self.entries_by_maintenance = log.add_index(_entry_place)
+        self.entries_of_no_maintenance = log.add_index(_place_without_maintenance)
+        self.entries_by_chain = log.add_index(lambda e: (e[2], (e[0],)), is_fixed=True)
+        self.forgotten_links: Table[ChainLink] = Table("forgotten audit log entry", self._log)
+        self.forgotten_by_chain = self.forgotten_links.add_index(lambda f: (f.chain, (f.sequence,)), is_fixed=True)
 
     def commit(self) -> None:
         """Commit the changes."""
@@ -278,24 +268,9 @@ class Tables:
         self._log.clear()
 
 
-def _inactive_place(audience: Audience) -> Place | None:
-    return None if audience.active_until is None else (ALL, (audience.active_until, audience.key))
-
-
-def _due_place(maintenance: Maintenance) -> Place | None:
-    return None if maintenance.due_at is None else (ALL, (maintenance.due_at, maintenance.sequence, maintenance.id))
-
-
-def _ended_place(maintenance: Maintenance) -> Place | None:
-    if maintenance.ended_at is None:
-        return None
-    return (ALL, (maintenance.ended_at, maintenance.sequence, maintenance.id))
-
-
-def _tenant_place(maintenance: Maintenance) -> Place | None:
-    if maintenance.tenant_key is None:
-        return None
-    return (maintenance.tenant_key, (maintenance.created_at, maintenance.id))
+def _place_at(moment: datetime | None, *rest: object) -> Place | None:
+    """Return the place by that moment, and what orders the values of one moment; None without a moment."""
+    return None if moment is None else (ALL, (moment, *rest))
 
 
 def _entry_place(numbered: ChainedEntry) -> Place | None:

@@ -168,8 +168,8 @@ class MemoryTransaction(MemoryReader, Transaction):
         own.sort(key=attrgetter("expires_at", "nonce"), reverse=True)
         self._delete_rows(Revocation, [each.nonce for each in own[kept:]])
 
-    def save_idempotency_record(self, outcome: IdempotencyRecord) -> None:
-        self._tables.idempotency_records.add(outcome.key, replace(outcome, content=copy_as_json(outcome.content)))
+    def save_idempotency_record(self, record: IdempotencyRecord) -> None:
+        super().save_idempotency_record(replace(record, outcome=copy_as_json(record.outcome)))
 
     # Retention
 

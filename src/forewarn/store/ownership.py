@@ -17,12 +17,14 @@ __all__ = ["match_owned_entries", "match_owned_events", "match_owned_maintenance
 _Condition = sa.ColumnElement[bool]
 
 
-def match_owned_vms(owned: Ownership) -> _Condition:
-    """Return the condition on table `vm`; see `Ownership.has_vm`."""
+def match_owned_vms(owned: Ownership | None) -> list[_Condition]:
+    """Return the condition on table `vm`, if any; see `Ownership.has_vm`."""
+    if owned is None:
+        return []
     # A VM in a standalone scope counts as one without a scope.
     only_named = sa.select(t.scope.c.name).where(t.scope.c.kind == ScopeKind.STANDALONE)
     is_alone = t.vm.c.scope.is_(None) | t.vm.c.scope.in_(only_named)
-    return t.vm.c.scope.in_(sorted(owned.scopes)) | (is_alone & t.vm.c.name.in_(sorted(owned.vms)))
+    return [t.vm.c.scope.in_(sorted(owned.scopes)) | (is_alone & t.vm.c.name.in_(sorted(owned.vms)))]
 
 
 def _match_owned_claims(owned: Ownership) -> _Condition:
@@ -37,11 +39,13 @@ def _match_audience_of_claim(audience: sa.ColumnElement[str]) -> _Condition:
     return (audience == sa.literal("scope:") + t.claim.c.scope) | (audience == sa.literal("vm:") + t.claim.c.vm)
 
 
-def match_owned_maintenances(owned: Ownership, selection: Selection = EVERYTHING) -> _Condition:
-    """Return the condition on table `maintenance`: it claims a VM of the tenant at the selected place."""
+def match_owned_maintenances(owned: Ownership | None, selection: Selection = EVERYTHING) -> list[_Condition]:
+    """Return the condition on table `maintenance`, if any: it claims a VM of the tenant at the selected place."""
+    if owned is None:
+        return []
     # The same claim must be the tenant's and at that place.
     claimed = sa.select(t.claim.c.maintenance_id).where(_match_owned_claims(owned), *match_place(selection))
-    return t.maintenance.c.id.in_(claimed)
+    return [t.maintenance.c.id.in_(claimed)]
 
 
 def match_owned_events(owned: Ownership) -> _Condition:
@@ -75,8 +79,8 @@ def match_owned_entries(
     of_claim = sa.and_(
         _match_owned_claims(owned), _match_audience_of_claim(c.audience) | is_whole, *match_place(selection)
     )
-    names = sa.select(t.vm.c.name).where(match_owned_vms(owned))
-    keys = sa.select(sa.literal("vm:") + t.vm.c.name).where(match_owned_vms(owned))
+    names = sa.select(t.vm.c.name).where(*match_owned_vms(owned))
+    keys = sa.select(sa.literal("vm:") + t.vm.c.name).where(*match_owned_vms(owned))
     scopes = [f"scope:{name}" for name in sorted(owned.scopes)]
     by_inventory = [c.audience.in_(scopes), c.audience.in_(keys), c.vm.in_(names)]
     if is_near:

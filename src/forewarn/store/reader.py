@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -21,7 +21,6 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance.alert_schedule import AlertCheck
 from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import (
-    ACTIVE_STATES,
     Audience,
     AuditEntry,
     Event,
@@ -31,7 +30,7 @@ from forewarn.core.model import (
     Scope,
     VirtualMachine,
 )
-from forewarn.core.selection import EVERYTHING, Selection
+from forewarn.core.selection import ACTIVE, EVERYTHING, Selection
 from forewarn.core.subscription import Delivery, DeliveryState, Subscription
 
 __all__ = [
@@ -101,7 +100,7 @@ class IdempotencyRecord:
 
     key: str
     fingerprint: str
-    content: dict[str, Any]
+    outcome: dict[str, Any]
     at: datetime
 
 
@@ -121,6 +120,7 @@ KEY_FIELDS: dict[type[Any], str] = {
     Audience: "key",
     Event: "id",
     Host: "name",
+    IdempotencyRecord: "key",
     Maintenance: "id",
     Revocation: "nonce",
     Scope: "name",
@@ -250,7 +250,6 @@ class Reader(ABC):
     def list_maintenances(
         self,
         *,
-        states: Sequence[MaintenanceState] = (),
         before: int | None = None,
         limit: int = 100,
         selection: Selection = EVERYTHING,
@@ -259,7 +258,6 @@ class Reader(ABC):
         """Return maintenances, newest first, older than sequence `before`.
 
         Args:
-            states: Shorthand for a selection of these states, if the selection names none.
             before: Upper bound of the sequence, exclusive; None: start with the newest.
             limit: Maximum number in one page.
             selection: Filter.
@@ -268,10 +266,10 @@ class Reader(ABC):
 
     def list_active_maintenances(self) -> list[Maintenance]:
         """Return all active maintenances, newest first."""
-        page = self.list_maintenances(states=tuple(ACTIVE_STATES), limit=_PAGE)
+        page = self.list_maintenances(limit=_PAGE, selection=ACTIVE)
         found = list(page.items)
         while page.next is not None:
-            page = self.list_maintenances(states=tuple(ACTIVE_STATES), before=page.next, limit=_PAGE)
+            page = self.list_maintenances(before=page.next, limit=_PAGE, selection=ACTIVE)
             found += page.items
         return found
 
@@ -434,9 +432,9 @@ class Reader(ABC):
     def list_rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
         """Return the newest rollouts, newest first; optionally only those that have ended, or have not."""
 
-    @abstractmethod
     def get_idempotency_record(self, key: str) -> IdempotencyRecord | None:
         """Return the stored result of the command with that ``Idempotency-Key``; None if there is none."""
+        return self._find_rows(IdempotencyRecord, [key]).get(key)
 
     def get_clock_kind(self) -> str | None:
         """Return the kind of clock that the database is used with: ``real`` or ``virtual``; None while it is new."""

@@ -10,9 +10,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from forewarn.core.model import Claim
-
-__all__ = ["claim_rows", "from_rows", "split_into_pieces", "to_row"]
+__all__ = ["from_rows", "split_into_pieces", "to_row"]
 
 T = TypeVar("T")
 
@@ -41,11 +39,3 @@ def from_rows(kind: type[T], rows: sa.Result[Any]) -> list[T]:
 def to_row(value: object) -> dict[str, Any]:
     """Return the row for a value, which is one of the model's."""
     return {name: getattr(value, name) for name in _list_field_names(type(value))}  # type: ignore[arg-type] # a class is hashable
-
-
-def claim_rows(maintenance_id: str, claims: Iterable[Claim], *, is_active: bool) -> list[dict[str, Any]]:
-    """Return the index rows for the claims of a maintenance."""
-    return [
-        {"maintenance_id": maintenance_id, "vm": c.vm, "scope": c.scope, "host": c.host, "is_active": is_active}
-        for c in claims
-    ]

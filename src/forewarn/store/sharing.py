@@ -66,7 +66,6 @@ class PostgresTransaction(SqlTransaction, SharedTransaction):
         self._connection.execute(query.values(expires_at=_OVER))
 
     def flush(self) -> None:
-        """Write the counter back, and notify the other replicas on commit."""
         super().flush()
         if self.has_written:
             # PostgreSQL delivers this at the commit, so no replica looks before it can see the change.
@@ -114,7 +113,6 @@ class PostgresSharedStore:
         return Lease(holder=holder, term=term, expires_at=now + span, now=now) if count else None
 
     def wait_for_change(self, timeout_s: float) -> bool:
-        """Wait until a replica announces a commit or the time is over; return True for a commit."""
         with self._wrap_errors():
             try:
                 if self._listener is None:

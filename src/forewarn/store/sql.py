@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +85,8 @@ class SqlStore:
     def __init__(self, url: str, *, size_bytes_max: int | None = None, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> None:
         self.url = parse_store_url(url)
         self._is_sqlite = self.url.get_backend_name() == "sqlite"
-        self._lock: FileLock | None = None
+        self._resources = ExitStack()
         self._write_lock = threading.Lock()
-        self._writer: sa.Engine | None = None
-        self._reader: sa.Engine | None = None
         self._shared_store: PostgresSharedStore | None = None
         self._damage: str | None = None
         self._is_open = False
@@ -111,26 +109,30 @@ class SqlStore:
         if self._is_sqlite:
             is_memory = url.database in (None, "", ":memory:")
             if not is_memory:
-                self._lock = FileLock(Path(os.path.realpath(str(url.database))))
-                self._lock.acquire()
+                lock = FileLock(Path(os.path.realpath(str(url.database))))
+                self._resources.callback(lock.release)
+                lock.acquire()
             # A second connection to memory would open a second database.
             pool = {"poolclass": sa.StaticPool} if is_memory else {"pool_size": 1}
             self._writer = create_sqlite_engine(url, busy_timeout_ms, size_bytes_max, is_writer=True, **pool)
+            self._resources.callback(self._writer.dispose)
             self._reader = self._writer if is_memory else create_sqlite_engine(url, busy_timeout_ms, None, pool_size=4)
+            self._resources.callback(self._reader.dispose)
         else:
             self._writer = create_postgresql_engine(url, busy_timeout_ms)
+            self._resources.callback(self._writer.dispose)
             # All statements of a read see one snapshot; at PostgreSQL's default level, each would see a later one.
             self._reader = self._writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             self._shared_store = PostgresSharedStore(
                 self._writer, self.write, lambda: wrap_driver_errors(str(url.database))
             )
+            self._resources.callback(self._shared_store.close)
         with self._begin_transaction(idle_timeout_ms=_HALTED_AT_START_MS) as connection:
             # Under the writers' lock: of replicas that start together, one upgrades the schema and the others wait.
             upgrade_schema(connection)
 
     @contextmanager
     def _begin_transaction(self, *, idle_timeout_ms: int | None = None) -> Iterator[sa.Connection]:
-        assert self._writer is not None  # noqa: S101 - set by the constructor
         # Writers of this process queue here: at the database each would occupy a connection, and on SQLite it would
         # poll for the lock and might starve.
         with self._write_lock, self._watch_for_damage(), self._writer.begin() as connection:
@@ -140,7 +142,6 @@ class SqlStore:
 
     @contextmanager
     def write(self) -> Iterator[SqlTransaction]:
-        """Begin a write transaction; one at a time."""
         with self._begin_transaction() as connection:
             transaction = SqlTransaction(connection) if self._is_sqlite else PostgresTransaction(connection)
             yield transaction
@@ -149,13 +150,10 @@ class SqlStore:
 
     @property
     def shared(self) -> PostgresSharedStore | None:
-        """The same database as several replicas use it; None for SQLite."""
         return self._shared_store
 
     @contextmanager
     def read(self) -> Iterator[SqlReader]:
-        """Open a consistent view for reading."""
-        assert self._reader is not None  # noqa: S101 - set by the constructor
         if self._reader is self._writer:  # in memory there is one connection for all
             with self._begin_transaction() as connection:
                 yield SqlReader(connection)
@@ -183,12 +181,11 @@ class SqlStore:
 
     @property
     def damage(self) -> str | None:
-        """Description of the damage found since the store was opened; None if there is none."""
         return self._damage
 
     def check_pages(self, span_s: float) -> None:
         """Check the tables of a SQLite file in turn; PostgreSQL checks its own pages."""
-        if not self._is_sqlite or self._reader is None or self._reader is self._writer:
+        if not self._is_sqlite or self._reader is self._writer:
             return
         until_s = uptime_s() + span_s
         count = len(t.metadata.tables)
@@ -240,14 +237,8 @@ class SqlStore:
         return True
 
     def close(self) -> None:
-        """Close every connection and release the lock."""
-        if self._shared_store is not None:
-            self._shared_store.close()
-        for engine in {self._writer, self._reader} - {None}:
-            assert engine is not None  # noqa: S101 - None was taken out
-            engine.dispose()
-        if self._lock is not None:
-            self._lock.release()
+        # The lock of the file last: see `FileLock.release`.
+        self._resources.close()
 
 
 def parse_store_url(url: str) -> sa.URL:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import chain
 from operator import attrgetter
@@ -57,7 +56,7 @@ TABLES: dict[type[Any], sa.Table] = {
     Token: t.token,
     VirtualMachine: t.vm,
 }
-"""Table of each kind of value. Columns have the names of its fields, except the content of an idempotency record."""
+"""Table of each kind of value. Columns have the names of its fields."""
 
 _NEAR = 5000
 """Maximum number of following entries for which examining each is quicker than finding all that belong to a tenant."""
@@ -97,7 +96,7 @@ class SqlReader(Reader):
     def list_vms(
         self, *, host: str | None = None, name: str | None = None, owned: Ownership | None = None
     ) -> list[VirtualMachine]:
-        query = sa.select(t.vm) if owned is None else sa.select(t.vm).where(match_owned_vms(owned))
+        query = sa.select(t.vm).where(*match_owned_vms(owned))
         if host is not None:
             query = query.where(t.vm.c.host == host)
         if name is not None:
@@ -106,7 +105,7 @@ class SqlReader(Reader):
         return sorted(self._fetch_all(VirtualMachine, query), key=attrgetter("name"))
 
     def get_vm_page(self, after: str | None, limit: int, owned: Ownership | None = None) -> list[VirtualMachine]:
-        query = sa.select(t.vm) if owned is None else sa.select(t.vm).where(match_owned_vms(owned))
+        query = sa.select(t.vm).where(*match_owned_vms(owned))
         return self._fetch_all(VirtualMachine, self._add_paging(query, t.vm.c.name, after, limit))
 
     def get_host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
@@ -168,44 +167,37 @@ class SqlReader(Reader):
     def list_maintenances(
         self,
         *,
-        states: Sequence[MaintenanceState] = (),
         before: int | None = None,
         limit: int = 100,
         selection: Selection = EVERYTHING,
         owned: Ownership | None = None,
     ) -> Page[Maintenance]:
-        if states and not selection.states:
-            selection = replace(selection, states=tuple(states))
         within = find_sequence_range(self._connection, selection, before=before)
         # No index answers such a selection. The page covers a limited range instead, and may be short or empty.
         if selection.must_scan_maintenances:
             within = within.limit_to(selection.scan_max, self.get_position(), is_backwards=True)
         column = t.maintenance.c.sequence
         query = sa.select(t.maintenance).where(
-            *within.to_conditions(column), *build_maintenance_conditions(selection, self._dialect)
+            *within.to_conditions(column),
+            *build_maintenance_conditions(selection, self._dialect),
+            *match_owned_maintenances(owned, selection),
         )
-        if owned is not None:
-            query = query.where(match_owned_maintenances(owned, selection))
         found = self._fetch_all(Maintenance, query.order_by(column.desc()).limit(limit + 1))
         return Page(found[:limit], found[limit - 1].sequence if len(found) > limit else within.following)
 
     def list_ended_since(self, moment: datetime, limit: int, owned: Ownership | None = None) -> list[Maintenance]:
         c = t.maintenance.c
-        query = sa.select(t.maintenance).where(c.ended_at >= moment)
-        if owned is not None:
-            query = query.where(match_owned_maintenances(owned))
+        query = sa.select(t.maintenance).where(c.ended_at >= moment, *match_owned_maintenances(owned))
         return self._fetch_all(Maintenance, query.order_by(c.ended_at.desc(), c.sequence.desc()).limit(limit))
 
     def get_maintenance(self, maintenance_id: str, owned: Ownership | None = None) -> Maintenance | None:
-        query = sa.select(t.maintenance).where(t.maintenance.c.id == maintenance_id)
-        if owned is not None:
-            query = query.where(match_owned_maintenances(owned))
+        query = sa.select(t.maintenance).where(t.maintenance.c.id == maintenance_id, *match_owned_maintenances(owned))
         return next(iter(self._fetch_all(Maintenance, query)), None)
 
     def find_events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
         found: dict[str, list[Event]] = {}
         events = self._fetch_by_key(Event, t.event.c.maintenance_id, maintenance_ids)
-        for event in sorted(events, key=lambda e: e.sequence):
+        for event in sorted(events, key=attrgetter("sequence")):
             found.setdefault(event.maintenance_id, []).append(event)
         return found
 
@@ -266,22 +258,21 @@ class SqlReader(Reader):
         return counts
 
     def next_due_at(self, except_for: Iterable[str] = (), *, only_started: bool = False) -> datetime | None:
-        columns = t.maintenance.c
-        query = sa.select(columns.due_at).where(columns.due_at.is_not(None), columns.id.not_in(list(except_for)))
-        if only_started:
-            query = query.where(columns.state == MaintenanceState.STARTED)
-        return self._connection.execute(query.order_by(columns.due_at).limit(1)).scalar()
+        c = t.maintenance.c
+        return self._find_first(c.due_at, c.id.not_in(list(except_for)), *_match_started(only_started=only_started))
+
+    def _find_first(self, column: sa.Column[Any], *terms: sa.ColumnElement[bool]) -> datetime | None:
+        """Return the earliest moment in that column."""
+        query = sa.select(column).where(column.is_not(None), *terms).order_by(column).limit(1)
+        return self._connection.execute(query).scalar()
 
     def next_inactive_at(self) -> datetime | None:
-        column = t.audience.c.active_until
-        return self._connection.execute(sa.select(column).where(column.is_not(None)).order_by(column).limit(1)).scalar()
+        return self._find_first(t.audience.c.active_until)
 
     def list_due(self, now: datetime, limit: int, *, only_started: bool = False) -> list[Maintenance]:
-        columns = t.maintenance.c
-        query = sa.select(t.maintenance).where(columns.due_at <= now)
-        if only_started:
-            query = query.where(columns.state == MaintenanceState.STARTED)
-        return self._fetch_all(Maintenance, query.order_by(columns.due_at, columns.sequence).limit(limit))
+        c = t.maintenance.c
+        query = sa.select(t.maintenance).where(c.due_at <= now, *_match_started(only_started=only_started))
+        return self._fetch_all(Maintenance, query.order_by(c.due_at, c.sequence).limit(limit))
 
     def list_inactive(self, before: datetime, limit: int) -> list[Audience]:
         columns = t.audience.c
@@ -301,17 +292,10 @@ class SqlReader(Reader):
             query = query.where(t.rollout.c.is_ended == is_ended)
         return self._fetch_all(StoredRollout, query)
 
-    def get_idempotency_record(self, key: str) -> IdempotencyRecord | None:
-        row = self._connection.execute(sa.select(t.idempotency).where(t.idempotency.c.key == key)).first()
-        if row is None:
-            return None
-        return IdempotencyRecord(key=row.key, fingerprint=row.fingerprint, content=row.outcome, at=row.at)
-
     # Alert checks and deliveries
 
     def next_alert_check_at(self) -> datetime | None:
-        column = t.alert_check.c.at
-        return self._connection.execute(sa.select(column).order_by(column).limit(1)).scalar()
+        return self._find_first(t.alert_check.c.at)
 
     def list_due_alert_checks(self, now: datetime, limit: int) -> list[AlertCheck]:
         columns = t.alert_check.c
@@ -341,3 +325,7 @@ class SqlReader(Reader):
         query = sa.select(columns.subscription_id, columns.state, sa.func.count())
         rows = self._connection.execute(query.group_by(columns.subscription_id, columns.state))
         return {(subscription_id, state): count for subscription_id, state, count in rows}
+
+
+def _match_started(*, only_started: bool) -> list[sa.ColumnElement[bool]]:
+    return [t.maintenance.c.state == MaintenanceState.STARTED] if only_started else []

@@ -13,8 +13,8 @@ from forewarn.core.audit_chain import Chain, ChainHead
 from forewarn.core.model import ACTIVE_STATES, Maintenance, VirtualMachine
 from forewarn.store import tables as t
 from forewarn.store.audit_chain import HEADS, encode_heads, forget_audit, forget_events, parse_heads
-from forewarn.store.reader import KEY_FIELDS, IdempotencyRecord
-from forewarn.store.rows import claim_rows, split_into_pieces, to_row
+from forewarn.store.reader import KEY_FIELDS
+from forewarn.store.rows import split_into_pieces, to_row
 from forewarn.store.sql_reader import TABLES, SqlReader
 from forewarn.store.transaction import MUTABLE_FIELDS, ChainedEntry, Transaction
 
@@ -133,7 +133,12 @@ class SqlTransaction(SqlReader, Transaction):
         self._upsert(t.feed, [{"audience": key, "sequence": sequence} for key in keys])
 
     def _insert_claims(self, maintenances: Iterable[Maintenance]) -> None:
-        self._insert(t.claim, [row for m in maintenances for row in claim_rows(m.id, m.claims, is_active=m.is_active)])
+        rows = [
+            {"maintenance_id": m.id, "vm": c.vm, "scope": c.scope, "host": c.host, "is_active": m.is_active}
+            for m in maintenances
+            for c in m.claims
+        ]
+        self._insert(t.claim, rows)
 
     def _release_claims(self, maintenance_ids: Iterable[str]) -> None:
         # Rows stay after the end, for the history of a VM.
@@ -164,11 +169,6 @@ class SqlTransaction(SqlReader, Transaction):
         # This allocates new pages, which are written on commit although they are empty by then.
         self._upsert(t.meta, [{"key": _PROBE, "value": "x" * _PROBE_SIZE_BYTES}])
         self._connection.execute(sa.delete(t.meta).where(t.meta.c.key == _PROBE))
-
-    def save_idempotency_record(self, outcome: IdempotencyRecord) -> None:
-        row = to_row(outcome)
-        row["outcome"] = row.pop("content")
-        self._connection.execute(sa.insert(t.idempotency), [row])
 
     def _delete_surplus_revocations(self, actor: str, kept: int) -> None:
         c = t.revocation.c

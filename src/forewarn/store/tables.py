@@ -163,9 +163,9 @@ def _define_required_column(name: str, kind: Any, **options: Any) -> sa.Column[A
     return sa.Column(name, kind, nullable=False, **options)
 
 
-def _define_partial_index(name: str, column: str, *, is_true: str) -> sa.Index:
-    """Return an index of the rows with a true column. SQLite uses it only for a query in exactly the same words."""
-    return sa.Index(name, column, sqlite_where=sa.text(f"{is_true} = 1"), postgresql_where=sa.text(is_true))
+def _define_partial_index(name: str, *columns: str, where: str, sqlite: str | None = None) -> sa.Index:
+    """Return an index of the rows that match. SQLite uses it only for a query in exactly the same words."""
+    return sa.Index(name, *columns, sqlite_where=sa.text(sqlite or where), postgresql_where=sa.text(where))
 
 
 meta = sa.Table(
@@ -267,13 +267,7 @@ maintenance = sa.Table(
     _define_required_column("moved_by", StringTupleType),
     sa.Column("tenant_key", sa.String),
     sa.Index("ix_maintenance_state_sequence", "state", "sequence"),
-    sa.Index(
-        "ix_maintenance_tenant",
-        "tenant_key",
-        "created_at",
-        sqlite_where=sa.text("tenant_key IS NOT NULL"),
-        postgresql_where=sa.text("tenant_key IS NOT NULL"),
-    ),
+    _define_partial_index("ix_maintenance_tenant", "tenant_key", "created_at", where="tenant_key IS NOT NULL"),
 )
 
 claim = sa.Table(
@@ -287,8 +281,8 @@ claim = sa.Table(
     sa.Index("ix_claim_vm", "vm"),
     sa.Index("ix_claim_scope", "scope"),
     sa.Index("ix_claim_host", "host"),
-    _define_partial_index("ix_claim_vm_active", "vm", is_true="is_active"),
-    _define_partial_index("ix_claim_scope_active", "scope", is_true="is_active"),
+    _define_partial_index("ix_claim_vm_active", "vm", where="is_active", sqlite="is_active = 1"),
+    _define_partial_index("ix_claim_scope_active", "scope", where="is_active", sqlite="is_active = 1"),
     comment="Which VMs, scopes and hosts a maintenance touches or has touched; while it is active, it holds them.",
 )
 
@@ -305,7 +299,7 @@ event = sa.Table(
     _define_required_column("is_listed", sa.Boolean),
     sa.Column("approved_at", MomentType),
     sa.Column("approved_by", sa.String),
-    _define_partial_index("ix_event_audience_listed", "audience", is_true="is_listed"),
+    _define_partial_index("ix_event_audience_listed", "audience", where="is_listed", sqlite="is_listed = 1"),
 )
 
 audit_log = sa.Table(
@@ -329,12 +323,7 @@ audit_log = sa.Table(
     sa.Index("ix_audit_log_actor_sequence", "actor", "sequence"),
     sa.Index("ix_audit_log_vm", "vm"),
     sa.Index("ix_audit_log_audience", "audience"),
-    sa.Index(
-        "ix_audit_log_audit",
-        "sequence",
-        sqlite_where=sa.text("chain = 'audit'"),
-        postgresql_where=sa.text("chain = 'audit'"),
-    ),
+    _define_partial_index("ix_audit_log_audit", "sequence", where="chain = 'audit'"),
 )
 
 ENTRY_COLUMNS = [column for column in audit_log.columns if column.name not in {"chain", "hash"}]

@@ -212,9 +212,9 @@ class Transaction(WorkingSetLoader):
         """Store a new or changed rollout."""
         self._upsert_rows(StoredRollout, [rollout])
 
-    @abstractmethod
-    def save_idempotency_record(self, outcome: IdempotencyRecord) -> None:
+    def save_idempotency_record(self, record: IdempotencyRecord) -> None:
         """Store the result of a command with an ``Idempotency-Key``."""
+        self._insert_rows(IdempotencyRecord, [record])
 
     def save_subscription(self, subscription: Subscription) -> None:
         """Store a new or changed subscription.

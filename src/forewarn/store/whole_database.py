@@ -180,12 +180,13 @@ class WholeDatabase:
                 lock.release()
             return
         # On a separate connection: a transaction that waits for a lock has a view from before it got the lock.
-        with self.write() as self._lock_connection:
+        with self.write() as connection:
+            self._lock_connection = connection
             # First: if source and target are one database, the checks below would find only this copy in the way.
-            if not self._try_lock(mark):
+            if not _try_lock(connection, mark):
                 raise ConfigError(f"source and target are the same database, {self.name}: choose another target")
-            self._check_lease()
-            self._wait_until_unused()
+            self._check_lease(connection)
+            self._wait_until_unused(connection)
             yield
             self.check_still_locked()
 
@@ -199,14 +200,9 @@ class WholeDatabase:
             with self.wrap_errors():
                 self._lock_connection.exec_driver_sql("SELECT 1")
 
-    def _try_lock(self, number: int) -> bool:
-        assert self._lock_connection is not None  # noqa: S101 - set by `lock_exclusively`
-        return bool(self._lock_connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({number})").scalar())
-
-    def _check_lease(self) -> None:
-        assert self._lock_connection is not None  # noqa: S101 - set by `lock_exclusively`
+    def _check_lease(self, connection: sa.Connection) -> None:
         # A replica that was cut off has no connection here, but may come back while it holds the lease.
-        for lease in read_leases(self._lock_connection).values():
+        for lease in read_leases(connection).values():
             if not lease.is_over:
                 until = f"{lease.expires_at:%Y-%m-%d %H:%M:%SZ}"
                 msg = (
@@ -214,20 +210,24 @@ class WholeDatabase:
                 )
                 raise StoreUnavailable(msg)
 
-    def _wait_until_unused(self) -> None:
+    def _wait_until_unused(self, connection: sa.Connection) -> None:
         for _ in range(_LEAVING_TRIES):
-            if self._try_lock(ADVISORY_LOCK) and not self._count_services():
+            if _try_lock(connection, ADVISORY_LOCK) and not _count_services(connection):
                 return
             time.sleep(_LEAVING_PAUSE_S)
         raise StoreUnavailable(f"database {self.name} is in use by another forewarn: stop it first")
 
-    def _count_services(self) -> int:
-        assert self._lock_connection is not None  # noqa: S101 - set by `lock_exclusively`
-        # A transaction keeps its first view of pg_stat_activity until this.
-        self._lock_connection.exec_driver_sql("SELECT pg_stat_clear_snapshot()")
-        here = "datname = current_database() AND application_name = 'forewarn' AND pid <> pg_backend_pid()"
-        count = self._lock_connection.exec_driver_sql(f"SELECT count(*) FROM pg_stat_activity WHERE {here}")  # noqa: S608 - no input
-        return int(count.scalar_one())
+
+def _try_lock(connection: sa.Connection, number: int) -> bool:
+    return bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({number})").scalar())
+
+
+def _count_services(connection: sa.Connection) -> int:
+    # A transaction keeps its first view of pg_stat_activity until this.
+    connection.exec_driver_sql("SELECT pg_stat_clear_snapshot()")
+    here = "datname = current_database() AND application_name = 'forewarn' AND pid <> pg_backend_pid()"
+    count = connection.exec_driver_sql(f"SELECT count(*) FROM pg_stat_activity WHERE {here}")  # noqa: S608 - no input
+    return int(count.scalar_one())
 
 
 # Contents

@@ -54,6 +54,7 @@ KEYS = ["scope:web", "vm:a", "vm:b", "vm:c"]
 MAINTENANCES = ["m-1", "m-2", "m-3", "m-4"]
 EVENTS = ["E-1", "E-2", "E-3", "E-4"]
 LATEST = 3
+SOME_STATES = Selection(states=(S.QUEUED, S.STARTED, S.QUEUED))
 
 moments = st.integers(0, LATEST).map(lambda n: NOW + minutes(n))
 numbers = st.integers(100, 160)
@@ -366,9 +367,7 @@ def told(reader: Reader) -> Mapping[str, object]:
         "audiences": lambda: reader.find_audiences(iter([*KEYS, "unknown"])),
         "all maintenances": lambda: list(pages(lambda before: reader.list_maintenances(before=before, limit=2))),
         "some maintenances": lambda: list(
-            pages(
-                lambda before: reader.list_maintenances(states=[S.QUEUED, S.STARTED, S.QUEUED], before=before, limit=1)
-            )
+            pages(lambda before: reader.list_maintenances(selection=SOME_STATES, before=before, limit=1))
         ),
         "maintenance": lambda: [reader.get_maintenance(i) for i in ids],
         "events": lambda: reader.find_events_of(iter(ids)),
@@ -477,15 +476,15 @@ def test_what_the_store_handed_out_and_what_it_was_given_can_be_changed_without_
     store = MemoryStore()
     given_in: dict[str, Any] = {"maintenances": ["m"]}
     with store.write() as tx:
-        tx.save_idempotency_record(IdempotencyRecord(key="k", fingerprint="f", content=given_in, at=NOW))
+        tx.save_idempotency_record(IdempotencyRecord(key="k", fingerprint="f", outcome=given_in, at=NOW))
     given_in["maintenances"].append("later")
     with store.read() as reader:
         found = reader.get_idempotency_record("k")
         assert found is not None
-        found.content["maintenances"].clear()
+        found.outcome["maintenances"].clear()
         again = reader.get_idempotency_record("k")
     assert again is not None
-    assert again.content == {"maintenances": ["m"]}
+    assert again.outcome == {"maintenances": ["m"]}
 
 
 @pytest.mark.parametrize("error", [Conflict("it shall not be"), KeyboardInterrupt()], ids=type)

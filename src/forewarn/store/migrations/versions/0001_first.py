@@ -9,28 +9,129 @@ from alembic import op
 revision = "0001"
 down_revision = None
 
-_TABLES = (
-    "address",
-    "alert_check",
-    "audience",
-    "audit_log",
-    "audit_log_forgotten",
-    "claim",
-    "delivery",
-    "event",
-    "feed",
-    "host",
-    "idempotency",
-    "lease",
-    "maintenance",
-    "meta",
-    "revocation",
-    "rollout",
-    "scope",
-    "subscription",
-    "token",
-    "vm",
-)
+_TABLES = {
+    "address": """
+        address VARCHAR NOT NULL, vm VARCHAR NOT NULL,
+        CONSTRAINT pk_address PRIMARY KEY (address)
+    """,
+    "alert_check": """
+        maintenance_id VARCHAR NOT NULL, at BIGINT NOT NULL,
+        CONSTRAINT pk_alert_check PRIMARY KEY (maintenance_id)
+    """,
+    "audience": """
+        key VARCHAR NOT NULL, scope VARCHAR, enabled_at BIGINT, epoch BIGINT NOT NULL, incarnation BIGINT NOT NULL,
+        active_until BIGINT,
+        CONSTRAINT pk_audience PRIMARY KEY (key)
+    """,
+    "audit_log": """
+        sequence BIGINT NOT NULL, at BIGINT NOT NULL, kind VARCHAR NOT NULL, actor VARCHAR NOT NULL,
+        maintenance_id VARCHAR, event_id VARCHAR, audience VARCHAR, vm VARCHAR, source_address VARCHAR,
+        api_version VARCHAR, reason VARCHAR, chain VARCHAR NOT NULL, hash BINARY NOT NULL,
+        CONSTRAINT pk_audit_log PRIMARY KEY (sequence)
+    """,
+    "audit_log_forgotten": """
+        chain VARCHAR NOT NULL, sequence BIGINT NOT NULL, hash BINARY NOT NULL,
+        CONSTRAINT pk_audit_log_forgotten PRIMARY KEY (chain, sequence)
+    """,
+    "claim": """
+        maintenance_id VARCHAR NOT NULL, vm VARCHAR NOT NULL, scope VARCHAR, host VARCHAR NOT NULL,
+        is_active BOOLEAN NOT NULL,
+        CONSTRAINT pk_claim PRIMARY KEY (maintenance_id, vm)
+    """,
+    "delivery": """
+        subscription_id VARCHAR NOT NULL, sequence BIGINT NOT NULL, subject VARCHAR NOT NULL, kind VARCHAR NOT NULL,
+        at BIGINT NOT NULL, attempts INTEGER NOT NULL, next_at BIGINT, state VARCHAR NOT NULL,
+        last_error VARCHAR NOT NULL,
+        CONSTRAINT pk_delivery PRIMARY KEY (subscription_id, sequence, subject)
+    """,
+    "event": """
+        id VARCHAR NOT NULL, sequence BIGINT NOT NULL, maintenance_id VARCHAR NOT NULL, audience VARCHAR NOT NULL,
+        update_domain INTEGER NOT NULL, resources JSON NOT NULL, is_iaas BOOLEAN NOT NULL, is_listed BOOLEAN NOT NULL,
+        approved_at BIGINT, approved_by VARCHAR,
+        CONSTRAINT pk_event PRIMARY KEY (id), CONSTRAINT uq_event_sequence UNIQUE (sequence)
+    """,
+    "feed": """
+        audience VARCHAR NOT NULL, sequence BIGINT NOT NULL,
+        CONSTRAINT pk_feed PRIMARY KEY (audience)
+    """,
+    "host": """
+        name VARCHAR NOT NULL, failed_at BIGINT, failure_reason VARCHAR,
+        CONSTRAINT pk_host PRIMARY KEY (name)
+    """,
+    "idempotency": """
+        key VARCHAR NOT NULL, fingerprint VARCHAR NOT NULL, outcome JSON NOT NULL, at BIGINT NOT NULL,
+        CONSTRAINT pk_idempotency PRIMARY KEY (key)
+    """,
+    "lease": """
+        name VARCHAR NOT NULL, holder VARCHAR NOT NULL, term BIGINT NOT NULL, expires_at BIGINT NOT NULL,
+        CONSTRAINT pk_lease PRIMARY KEY (name)
+    """,
+    "maintenance": """
+        id VARCHAR NOT NULL, sequence BIGINT NOT NULL, request_id VARCHAR NOT NULL, cause VARCHAR NOT NULL,
+        type VARCHAR NOT NULL, impact VARCHAR NOT NULL, source VARCHAR NOT NULL, description VARCHAR NOT NULL,
+        duration_s INTEGER NOT NULL, state VARCHAR NOT NULL, created_at BIGINT NOT NULL, notice BIGINT NOT NULL,
+        requested_not_before BIGINT, not_before BIGINT, due_at BIGINT, started_at BIGINT, begun_at BIGINT,
+        impacted_at BIGINT, ended_at BIGINT, attempts INTEGER NOT NULL, force_reason VARCHAR, hosts JSON NOT NULL,
+        claims JSON NOT NULL, latest_start BIGINT, deferrals INTEGER NOT NULL, extensions INTEGER NOT NULL,
+        extended BIGINT NOT NULL, announced_at BIGINT, is_at_once_unwarned BOOLEAN NOT NULL, moved_from BIGINT,
+        moved_by JSON NOT NULL, tenant_key VARCHAR,
+        CONSTRAINT pk_maintenance PRIMARY KEY (id), CONSTRAINT uq_maintenance_sequence UNIQUE (sequence)
+    """,
+    "meta": """
+        key VARCHAR NOT NULL, value VARCHAR NOT NULL,
+        CONSTRAINT pk_meta PRIMARY KEY (key)
+    """,
+    "revocation": """
+        nonce VARCHAR NOT NULL, actor VARCHAR NOT NULL, expires_at BIGINT NOT NULL,
+        CONSTRAINT pk_revocation PRIMARY KEY (nonce)
+    """,
+    "rollout": """
+        id VARCHAR NOT NULL, name VARCHAR NOT NULL, created_at BIGINT NOT NULL, is_ended BOOLEAN NOT NULL,
+        content TEXT NOT NULL,
+        CONSTRAINT pk_rollout PRIMARY KEY (id)
+    """,
+    "scope": """
+        name VARCHAR NOT NULL, kind VARCHAR NOT NULL, fault_domain_count INTEGER,
+        terminate_notification JSON NOT NULL, os_image_notification JSON NOT NULL, couples_deletes BOOLEAN NOT NULL,
+        policy JSON,
+        CONSTRAINT pk_scope PRIMARY KEY (name)
+    """,
+    "subscription": """
+        id VARCHAR NOT NULL, name VARCHAR NOT NULL, url VARCHAR NOT NULL, secret VARCHAR NOT NULL,
+        former_secret VARCHAR, former_until BIGINT, scopes JSON NOT NULL, vms JSON NOT NULL, kinds JSON NOT NULL,
+        state VARCHAR NOT NULL, reason VARCHAR, is_given_up BOOLEAN NOT NULL, cursor BIGINT NOT NULL,
+        created_at BIGINT NOT NULL, created_by VARCHAR NOT NULL, failing_since BIGINT,
+        CONSTRAINT pk_subscription PRIMARY KEY (id), CONSTRAINT uq_subscription_name UNIQUE (name)
+    """,
+    "token": """
+        id VARCHAR NOT NULL, name VARCHAR NOT NULL, role VARCHAR NOT NULL, scopes JSON NOT NULL, vms JSON NOT NULL,
+        host VARCHAR, digest VARCHAR NOT NULL, created_at BIGINT NOT NULL, created_by VARCHAR NOT NULL,
+        expires_at BIGINT, revoked_at BIGINT,
+        CONSTRAINT pk_token PRIMARY KEY (id), CONSTRAINT uq_token_digest UNIQUE (digest)
+    """,
+    "vm": """
+        name VARCHAR NOT NULL, host VARCHAR NOT NULL, scope VARCHAR, fault_domain INTEGER NOT NULL,
+        update_domain INTEGER NOT NULL, addresses JSON NOT NULL, vm_id VARCHAR NOT NULL, size VARCHAR NOT NULL,
+        location VARCHAR NOT NULL, zone VARCHAR NOT NULL, resource_group VARCHAR NOT NULL,
+        subscription_id VARCHAR NOT NULL, os_type VARCHAR NOT NULL, priority VARCHAR NOT NULL, tags JSON NOT NULL,
+        mac_address VARCHAR NOT NULL, terminate_notification JSON NOT NULL, power_state VARCHAR NOT NULL, policy JSON,
+        CONSTRAINT pk_vm PRIMARY KEY (name)
+    """,
+}
+"""Columns and constraints. BINARY is the database's type for bytes."""
+
+_COMMENTS = {
+    "address": "Who calls from where; the key keeps an address from naming two VMs.",
+    "alert_check": "When to see whether a maintenance was seen by its VMs, and is not late.",
+    "audit_log_forgotten": "The last entry of each run of the audit log that retention has forgotten: there the chain goes on.",
+    "claim": "Which VMs, scopes and hosts a maintenance touches or has touched; while it is active, it holds them.",
+    "delivery": "What is being tried again for a subscription, and what was given up.",
+    "feed": "When each document changed last, by the counter; the inventory has the empty name.",
+    "lease": "Which replica carries out what is due, for how long by the database's clock, and how often that changed.",
+    "meta": "Counter for maintenances, events and audit log entries, and the fingerprint of the inventory.",
+    "revocation": "Login links that were used and sessions that were logged out of, until they expire.",
+    "subscription": "Subscriptions to notifications; the cursor is the number of the last audit log entry handled.",
+}
 
 _INDEXES = {
     "ix_address_vm": ("address", "vm"),
@@ -79,258 +180,11 @@ _PARTIAL_INDEXES = {
 def upgrade() -> None:
     """Create every table and index."""
     # Written out: `metadata.create_all` would change with the tables, and later migrations would not fit (ADR 32).
-    op.create_table(
-        "address",
-        sa.Column("address", sa.String(), nullable=False),
-        sa.Column("vm", sa.String(), nullable=False),
-        sa.PrimaryKeyConstraint("address", name="pk_address"),
-        comment="Who calls from where; the key keeps an address from naming two VMs.",
-    )
-    op.create_table(
-        "audience",
-        sa.Column("key", sa.String(), nullable=False),
-        sa.Column("scope", sa.String()),
-        sa.Column("enabled_at", sa.BigInteger()),
-        sa.Column("epoch", sa.BigInteger(), nullable=False),
-        sa.Column("incarnation", sa.BigInteger(), nullable=False),
-        sa.Column("active_until", sa.BigInteger()),
-        sa.PrimaryKeyConstraint("key", name="pk_audience"),
-    )
-    op.create_table(
-        "audit_log",
-        sa.Column("sequence", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("at", sa.BigInteger(), nullable=False),
-        sa.Column("kind", sa.String(), nullable=False),
-        sa.Column("actor", sa.String(), nullable=False),
-        sa.Column("maintenance_id", sa.String()),
-        sa.Column("event_id", sa.String()),
-        sa.Column("audience", sa.String()),
-        sa.Column("vm", sa.String()),
-        sa.Column("source_address", sa.String()),
-        sa.Column("api_version", sa.String()),
-        sa.Column("reason", sa.String()),
-        sa.Column("chain", sa.String(), nullable=False),
-        sa.Column("hash", sa.LargeBinary(32), nullable=False),
-        sa.PrimaryKeyConstraint("sequence", name="pk_audit_log"),
-    )
-    op.create_table(
-        "audit_log_forgotten",
-        sa.Column("chain", sa.String(), nullable=False),
-        sa.Column("sequence", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("hash", sa.LargeBinary(32), nullable=False),
-        sa.PrimaryKeyConstraint("chain", "sequence", name="pk_audit_log_forgotten"),
-        comment="The last entry of each run of the audit log that retention has forgotten: there the chain goes on.",
-    )
-    op.create_table(
-        "claim",
-        sa.Column("maintenance_id", sa.String(), nullable=False),
-        sa.Column("vm", sa.String(), nullable=False),
-        sa.Column("scope", sa.String()),
-        sa.Column("host", sa.String(), nullable=False),
-        sa.Column("is_active", sa.Boolean(), nullable=False),
-        sa.PrimaryKeyConstraint("maintenance_id", "vm", name="pk_claim"),
-        comment="Which VMs, scopes and hosts a maintenance touches or has touched; while it is active, it holds them.",
-    )
-    op.create_table(
-        "delivery",
-        sa.Column("subscription_id", sa.String(), nullable=False),
-        sa.Column("sequence", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("subject", sa.String(), nullable=False),
-        sa.Column("kind", sa.String(), nullable=False),
-        sa.Column("at", sa.BigInteger(), nullable=False),
-        sa.Column("attempts", sa.Integer(), nullable=False),
-        sa.Column("next_at", sa.BigInteger()),
-        sa.Column("state", sa.String(), nullable=False),
-        sa.Column("last_error", sa.String(), nullable=False),
-        sa.PrimaryKeyConstraint("subscription_id", "sequence", "subject", name="pk_delivery"),
-        comment="What is being tried again for a subscription, and what was given up.",
-    )
-    op.create_table(
-        "event",
-        sa.Column("id", sa.String(), nullable=False),
-        sa.Column("sequence", sa.BigInteger(), nullable=False),
-        sa.Column("maintenance_id", sa.String(), nullable=False),
-        sa.Column("audience", sa.String(), nullable=False),
-        sa.Column("update_domain", sa.Integer(), nullable=False),
-        sa.Column("resources", sa.JSON(), nullable=False),
-        sa.Column("is_iaas", sa.Boolean(), nullable=False),
-        sa.Column("is_listed", sa.Boolean(), nullable=False),
-        sa.Column("approved_at", sa.BigInteger()),
-        sa.Column("approved_by", sa.String()),
-        sa.PrimaryKeyConstraint("id", name="pk_event"),
-        sa.UniqueConstraint("sequence", name="uq_event_sequence"),
-    )
-    op.create_table(
-        "feed",
-        sa.Column("audience", sa.String(), nullable=False),
-        sa.Column("sequence", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("audience", name="pk_feed"),
-        comment="When each document changed last, by the counter; the inventory has the empty name.",
-    )
-    op.create_table(
-        "host",
-        sa.Column("name", sa.String(), nullable=False),
-        sa.Column("failed_at", sa.BigInteger()),
-        sa.Column("failure_reason", sa.String()),
-        sa.PrimaryKeyConstraint("name", name="pk_host"),
-    )
-    op.create_table(
-        "idempotency",
-        sa.Column("key", sa.String(), nullable=False),
-        sa.Column("fingerprint", sa.String(), nullable=False),
-        sa.Column("outcome", sa.JSON(), nullable=False),
-        sa.Column("at", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("key", name="pk_idempotency"),
-    )
-    op.create_table(
-        "lease",
-        sa.Column("name", sa.String(), nullable=False),
-        sa.Column("holder", sa.String(), nullable=False),
-        sa.Column("term", sa.BigInteger(), nullable=False),
-        sa.Column("expires_at", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("name", name="pk_lease"),
-        comment="Which replica carries out what is due, for how long by the database's clock, and how often that changed.",
-    )
-    op.create_table(
-        "alert_check",
-        sa.Column("maintenance_id", sa.String(), nullable=False),
-        sa.Column("at", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("maintenance_id", name="pk_alert_check"),
-        comment="When to see whether a maintenance was seen by its VMs, and is not late.",
-    )
-    op.create_table(
-        "maintenance",
-        sa.Column("id", sa.String(), nullable=False),
-        sa.Column("sequence", sa.BigInteger(), nullable=False),
-        sa.Column("request_id", sa.String(), nullable=False),
-        sa.Column("cause", sa.String(), nullable=False),
-        sa.Column("type", sa.String(), nullable=False),
-        sa.Column("impact", sa.String(), nullable=False),
-        sa.Column("source", sa.String(), nullable=False),
-        sa.Column("description", sa.String(), nullable=False),
-        sa.Column("duration_s", sa.Integer(), nullable=False),
-        sa.Column("state", sa.String(), nullable=False),
-        sa.Column("created_at", sa.BigInteger(), nullable=False),
-        sa.Column("notice", sa.BigInteger(), nullable=False),
-        sa.Column("requested_not_before", sa.BigInteger()),
-        sa.Column("not_before", sa.BigInteger()),
-        sa.Column("due_at", sa.BigInteger()),
-        sa.Column("started_at", sa.BigInteger()),
-        sa.Column("begun_at", sa.BigInteger()),
-        sa.Column("impacted_at", sa.BigInteger()),
-        sa.Column("ended_at", sa.BigInteger()),
-        sa.Column("attempts", sa.Integer(), nullable=False),
-        sa.Column("force_reason", sa.String()),
-        sa.Column("hosts", sa.JSON(), nullable=False),
-        sa.Column("claims", sa.JSON(), nullable=False),
-        sa.Column("latest_start", sa.BigInteger()),
-        sa.Column("deferrals", sa.Integer(), nullable=False),
-        sa.Column("extensions", sa.Integer(), nullable=False),
-        sa.Column("extended", sa.BigInteger(), nullable=False),
-        sa.Column("announced_at", sa.BigInteger()),
-        sa.Column("is_at_once_unwarned", sa.Boolean(), nullable=False),
-        sa.Column("moved_from", sa.BigInteger()),
-        sa.Column("moved_by", sa.JSON(), nullable=False),
-        sa.Column("tenant_key", sa.String()),
-        sa.PrimaryKeyConstraint("id", name="pk_maintenance"),
-        sa.UniqueConstraint("sequence", name="uq_maintenance_sequence"),
-    )
-    op.create_table(
-        "meta",
-        sa.Column("key", sa.String(), nullable=False),
-        sa.Column("value", sa.String(), nullable=False),
-        sa.PrimaryKeyConstraint("key", name="pk_meta"),
-        comment="Counter for maintenances, events and audit log entries, and the fingerprint of the inventory.",
-    )
-    op.create_table(
-        "revocation",
-        sa.Column("nonce", sa.String(), nullable=False),
-        sa.Column("actor", sa.String(), nullable=False),
-        sa.Column("expires_at", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("nonce", name="pk_revocation"),
-        comment="Login links that were used and sessions that were logged out of, until they expire.",
-    )
-    op.create_table(
-        "rollout",
-        sa.Column("id", sa.String(), nullable=False),
-        sa.Column("name", sa.String(), nullable=False),
-        sa.Column("created_at", sa.BigInteger(), nullable=False),
-        sa.Column("is_ended", sa.Boolean(), nullable=False),
-        sa.Column("content", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name="pk_rollout"),
-    )
-    op.create_table(
-        "scope",
-        sa.Column("name", sa.String(), nullable=False),
-        sa.Column("kind", sa.String(), nullable=False),
-        sa.Column("fault_domain_count", sa.Integer()),
-        sa.Column("terminate_notification", sa.JSON(), nullable=False),
-        sa.Column("os_image_notification", sa.JSON(), nullable=False),
-        sa.Column("couples_deletes", sa.Boolean(), nullable=False),
-        sa.Column("policy", sa.JSON()),
-        sa.PrimaryKeyConstraint("name", name="pk_scope"),
-    )
-    op.create_table(
-        "subscription",
-        sa.Column("id", sa.String(), nullable=False),
-        sa.Column("name", sa.String(), nullable=False),
-        sa.Column("url", sa.String(), nullable=False),
-        sa.Column("secret", sa.String(), nullable=False),
-        sa.Column("former_secret", sa.String()),
-        sa.Column("former_until", sa.BigInteger()),
-        sa.Column("scopes", sa.JSON(), nullable=False),
-        sa.Column("vms", sa.JSON(), nullable=False),
-        sa.Column("kinds", sa.JSON(), nullable=False),
-        sa.Column("state", sa.String(), nullable=False),
-        sa.Column("reason", sa.String()),
-        sa.Column("is_given_up", sa.Boolean(), nullable=False),
-        sa.Column("cursor", sa.BigInteger(), nullable=False),
-        sa.Column("created_at", sa.BigInteger(), nullable=False),
-        sa.Column("created_by", sa.String(), nullable=False),
-        sa.Column("failing_since", sa.BigInteger()),
-        sa.PrimaryKeyConstraint("id", name="pk_subscription"),
-        sa.UniqueConstraint("name", name="uq_subscription_name"),
-        comment="Subscriptions to notifications; the cursor is the number of the last audit log entry handled.",
-    )
-    op.create_table(
-        "token",
-        sa.Column("id", sa.String(), nullable=False),
-        sa.Column("name", sa.String(), nullable=False),
-        sa.Column("role", sa.String(), nullable=False),
-        sa.Column("scopes", sa.JSON(), nullable=False),
-        sa.Column("vms", sa.JSON(), nullable=False),
-        sa.Column("host", sa.String()),
-        sa.Column("digest", sa.String(), nullable=False),
-        sa.Column("created_at", sa.BigInteger(), nullable=False),
-        sa.Column("created_by", sa.String(), nullable=False),
-        sa.Column("expires_at", sa.BigInteger()),
-        sa.Column("revoked_at", sa.BigInteger()),
-        sa.PrimaryKeyConstraint("id", name="pk_token"),
-        sa.UniqueConstraint("digest", name="uq_token_digest"),
-    )
-    op.create_table(
-        "vm",
-        sa.Column("name", sa.String(), nullable=False),
-        sa.Column("host", sa.String(), nullable=False),
-        sa.Column("scope", sa.String()),
-        sa.Column("fault_domain", sa.Integer(), nullable=False),
-        sa.Column("update_domain", sa.Integer(), nullable=False),
-        sa.Column("addresses", sa.JSON(), nullable=False),
-        sa.Column("vm_id", sa.String(), nullable=False),
-        sa.Column("size", sa.String(), nullable=False),
-        sa.Column("location", sa.String(), nullable=False),
-        sa.Column("zone", sa.String(), nullable=False),
-        sa.Column("resource_group", sa.String(), nullable=False),
-        sa.Column("subscription_id", sa.String(), nullable=False),
-        sa.Column("os_type", sa.String(), nullable=False),
-        sa.Column("priority", sa.String(), nullable=False),
-        sa.Column("tags", sa.JSON(), nullable=False),
-        sa.Column("mac_address", sa.String(), nullable=False),
-        sa.Column("terminate_notification", sa.JSON(), nullable=False),
-        sa.Column("power_state", sa.String(), nullable=False),
-        sa.Column("policy", sa.JSON()),
-        sa.PrimaryKeyConstraint("name", name="pk_vm"),
-    )
+    is_sqlite = op.get_bind().dialect.name == "sqlite"
+    for name, columns in _TABLES.items():
+        op.execute(f"CREATE TABLE {name} ({columns.replace('BINARY', 'BLOB' if is_sqlite else 'BYTEA')})")
+    for name, comment in () if is_sqlite else _COMMENTS.items():
+        op.create_table_comment(name, comment)
     for name, (table, *columns) in _INDEXES.items():
         op.create_index(name, table, columns)
     for name, (table, columns, sqlite, postgresql) in _PARTIAL_INDEXES.items():
