@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from forewarn.testing.scenario.scenario_loader import parse_scenario
 from forewarn.testing.trial.player import ScenarioPlayer, StepOutcome, create_lab
+from tests.support.parsed_scenario import parse_scenario
 
 SCENARIO = """\
 title: A test

@@ -229,7 +229,7 @@ class PreparationMonitor:
 
     def _find_own_events(self) -> dict[str, Event]:
         """Return the events that affect the VM, by id."""
-        hits = {event.id: event for event in self._lab.get_document(self._vm).events if event.affects(self._vm)}
+        hits = self._lab.find_own_events(self._vm)
         if hits:
             self._is_in_service = False
             if self._is_command_unproven:
@@ -237,5 +237,4 @@ class PreparationMonitor:
         return hits
 
     def _find_foreign_event_ids(self) -> set[str]:
-        events = self._lab.get_document(self._vm).events
-        return {event.id for event in events} - self._find_own_events().keys()
+        return {event.id for event in self._lab.get_document(self._vm).events} - self._find_own_events().keys()

@@ -35,7 +35,7 @@ class ExpectationCheck:
         """Return the first difference from the expectation now; empty if there is none."""
         vm = expect.vm or self._handler
         document = self._lab.get_document(vm)
-        is_enabled = self._lab.backend.feed.channel(self._lab.backend.identity.get_audience_key(vm)).is_enabled
+        is_enabled = self._lab.get_channel(vm).is_enabled
         for what, wanted, found in (
             ("enabled", expect.enabled, is_enabled),
             ("incarnation", expect.incarnation, document.incarnation),
