@@ -16,7 +16,6 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from forewarn.testing.lab import Lab
@@ -133,9 +132,9 @@ class TrialHandler:
         vm: str,
         command: Sequence[str],
         *,
-        wants_own_network: bool = True,
-        environment: Mapping[str, str] = MappingProxyType({}),
-        folder: Path | None = None,
+        wants_own_network: bool,
+        environment: Mapping[str, str],
+        folder: Path | None,
     ) -> None:
         self.process: HandlerProcess
         self.leftover_processes = 0
