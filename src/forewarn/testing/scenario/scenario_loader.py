@@ -46,16 +46,12 @@ class Scenario:
 
     Attributes:
         name: Name of its file, without the suffix.
-        inventory: Hosts, scopes and VMs.
         handler: Name of the VM whose handler is tried.
-        steps: The timeline.
         lines: Line of each step in its file, from 1.
         files: The included file of each step; empty for a step of the scenario's own file.
         event_ids: Ids of the first events.
-        settings: Settings of the service.
         only: The one mode it is for; None for both.
         restarts_handler: True if a Reboot or Redeploy that affects the handler's VM kills and restarts the handler.
-        environment: Environment variables for the handler.
     """
 
     name: str
@@ -74,11 +70,7 @@ class Scenario:
 
 
 def load_scenario(name_or_file: str, given: Mapping[str, Scalar] | None = None) -> Scenario:
-    """Return a shipped scenario by its name, or the scenario in a file.
-
-    Args:
-        name_or_file: Name of a shipped scenario, or path of a file.
-        given: Values of parameters that replace their defaults.
+    """Return a shipped scenario by its name, or the scenario in a file; `given` replaces defaults of parameters.
 
     Raises:
         NotFound: There is neither a scenario nor a file of that name.

@@ -112,9 +112,6 @@ class TrialHandler:
     """The handler: one process while it is `running`, or one after another if its VM is rebooted.
 
     Args:
-        lab: Running service with its endpoint.
-        vm: Name of its VM.
-        command: Command with its arguments.
         wants_own_network: True to give it its own network where possible.
         environment: Variables in addition to those that every handler gets; ``{endpoint}`` is replaced by the URL of
             the endpoint, with its port.

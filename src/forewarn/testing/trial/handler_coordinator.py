@@ -79,12 +79,7 @@ class HandlerCoordinator:
     """Runs a handler beside a scenario, and waits for its reactions.
 
     Args:
-        lab: Running service with the endpoint of the handler.
-        vm: Name of the handler's VM.
         patience_s: Real seconds that the handler has to react to each change before time advances.
-        handler: The process.
-        findings: Findings to add to.
-        preparation: Checks whether its VM is prepared.
         is_recovered: Returns True if its VM is as it was before any event; called when no event affects it any more.
     """
 

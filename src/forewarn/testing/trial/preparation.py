@@ -63,10 +63,7 @@ class PreparationMonitor:
     """Checks whether one VM is prepared, and records when it was not, or was without need.
 
     Args:
-        lab: Running service with the endpoint of the handler.
-        vm: Name of the VM.
         probe: Succeeds while the VM is prepared, and fails while it is not; empty if unknown.
-        findings: Findings to add to.
 
     Attributes:
         is_active: True if there is a command to run.

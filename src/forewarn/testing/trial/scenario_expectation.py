@@ -66,7 +66,7 @@ async def _find_event_difference(
         left = timedelta(0) if shown.not_before is None else shown.not_before - lab.clock.now()
         if expect.notice_at_least is not None and left < expect.notice_at_least:
             return f"{operation} has {left} of notice, expected at least {expect.notice_at_least}"
-    elif any(getattr(expect, name) is not None for name in of_shown):
+    elif any(getattr(expect, name) is not None for name in (*of_shown, "notice_at_least")):
         return f"{operation} is {status}"
     wrong = next(((what, wanted, value) for what, wanted, value in pairs if wanted not in {None, value}), None)
     return "" if wrong is None else f"{wrong[0]} of {operation} is {wrong[2]}, expected {wrong[1]}"

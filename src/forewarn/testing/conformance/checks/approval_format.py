@@ -91,9 +91,7 @@ def judge_success_body(reply: RawReply) -> CheckOutcome:
 @CHECKS.add("approval-members", "R57", "Unknown members of an approval are ignored")
 def _check_unknown_members(probe: EndpointProbe) -> CheckOutcome:
     forms: dict[str, Form] = {
-        "with an unknown member at its end": lambda content: build_post(
-            json.dumps({**content, "Reason": "x"}).encode(), probe.newest_version
-        ),
+        "with an unknown member at its end": _append_members(probe.newest_version, Reason="x"),
         "with an unknown object at its beginning": plain_form(probe.newest_version, Reason={"a": [1]}),
     }
     return judge_harmless_approvals(
@@ -108,14 +106,15 @@ def _check_incarnation_values(probe: EndpointProbe) -> CheckOutcome:
         now = probe.get_first_document(name).incarnation
         for value in (str(now), now, "999999"):
             forms[f"in {name} after DocumentIncarnation {value!r}"] = plain_form(name, DocumentIncarnation=value)
-            forms[f"in {name} before DocumentIncarnation {value!r}"] = _place_before_incarnation(name, value)
+            forms[f"in {name} before DocumentIncarnation {value!r}"] = _append_members(name, DocumentIncarnation=value)
     return judge_harmless_approvals(
         probe, forms, "DocumentIncarnation may be text, a number or outdated, before or after StartRequests"
     )
 
 
-def _place_before_incarnation(version: str, incarnation: object) -> Form:
-    return lambda content: build_post(json.dumps({**content, "DocumentIncarnation": incarnation}).encode(), version)
+def _append_members(version: str, **members: object) -> Form:
+    """Return the plain form with these members after those of the body."""
+    return lambda content: build_post(json.dumps({**content, **members}).encode(), version)
 
 
 @CHECKS.add("approval-none", "R10 R54", "A refused request approves nothing")
