@@ -61,11 +61,7 @@ class NginxHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fie
     settle: Duration = Duration(seconds=10)
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            ValueError: Something is missing, the address is invalid, or the time is too short.
-        """
+        """Refuse, by a ValueError, missing settings, an invalid address, and a time that is too short."""
         if not self.file:
             raise ValueError("the handler nginx needs a file")
         if not _ADDRESS.fullmatch(self.server) or _SPECIAL & set(self.server):
