@@ -89,11 +89,7 @@ class TogetherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     secret_file: str = ""
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            InvalidValue: The mode needs settings that are missing, or a value is invalid or out of its range.
-        """
+        """Refuse, by an InvalidValue, a mode without its settings, and values that are invalid or out of range."""
         if self.mode == "all-prepared":
             for key in ("listen", "peers", "secret_file"):
                 if not getattr(self, key):

@@ -82,11 +82,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     retry_delay: Duration = Duration(seconds=1)
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            InvalidValue: The settings contradict each other, or the hook could never run.
-        """
+        """Refuse, by an InvalidValue, settings that contradict each other, and a hook that could never run."""
         if sum(map(bool, (self.command, self.shell, self.webhook))) != 1:
             raise InvalidValue("a hook needs exactly one of command, shell and webhook")
         if self.command and not self.command[0]:
@@ -204,11 +200,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     drain: bool | None = None
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            InvalidValue: The settings contradict each other, or the rule could never be carried out.
-        """
+        """Refuse, by an InvalidValue, contradictory settings, and a rule that could never be carried out."""
         if self.approve == "at-once" and self.has_preparation:
             msg = "'at-once' does not wait for preparation: use 'when-prepared', or remove the preparation"
             raise InvalidValue(msg, "approve")
@@ -256,15 +248,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def _get_configured_hooks(self, step: EventStep) -> _Hooks:
         """Return the hooks of a step as configured."""
-        return {
-            EventStep.PREPARE: self.prepare,
-            EventStep.BEFORE_APPROVAL: self.before_approval,
-            EventStep.STARTED: self.started,
-            EventStep.RECOVER: self.recover,
-            # Most rules put things back in the same way, whether the event happened or not.
-            EventStep.CANCELED: self.canceled or self.recover,
-            EventStep.ALERT: self.alert,
-        }[step]
+        # Most rules put things back in the same way, whether the event happened or not.
+        if step is EventStep.CANCELED and not self.canceled:
+            step = EventStep.RECOVER
+        hooks: _Hooks = getattr(self, step.name.lower())
+        return hooks
 
 
 def _convert_to_hook(configured: tuple[str, ...] | Hook) -> Hook:
@@ -277,14 +265,7 @@ LOG_ONLY = Rule(name="none", affects="any", approve="never")
 
 
 def matches_event(rule: Rule, event: Event, vm: str, local: datetime) -> bool:
-    """Return True if the rule matches the event.
-
-    Args:
-        rule: A rule of the configuration.
-        event: The event as first seen.
-        vm: This VM's name.
-        local: Current time, in the time zone of the rules' windows.
-    """
+    """Return True if the rule matches the event, first seen at `local` in the time zone of the rules' windows."""
     return (
         matches_kind(rule, event.type, event.source, event.duration, is_mine=event.affects(vm))
         and (rule.description is None or re.search(rule.description, event.description, re.IGNORECASE) is not None)
@@ -295,12 +276,7 @@ def matches_event(rule: Rule, event: Event, vm: str, local: datetime) -> bool:
 def matches_kind(rule: Rule, event_type: str, source: str, duration: timedelta | None, *, is_mine: bool) -> bool:
     """Return True if the rule matches events of that kind, ignoring descriptions and the time.
 
-    Args:
-        rule: A rule of the configuration.
-        event_type: EventType.
-        source: EventSource.
-        duration: Expected impact; None if unknown.
-        is_mine: True if this VM is in Resources.
+    The duration of the impact is None if it is unknown; `is_mine` is true if this VM is in Resources.
     """
     return (
         (not rule.types or event_type in rule.types)

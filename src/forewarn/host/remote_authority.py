@@ -19,7 +19,8 @@ from forewarn.host.control_plane_client import ControlPlaneClient
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity
 from forewarn.util.fair_share import FairSemaphore, QueueLimits
-from forewarn.util.secrets import replace_private, restrict_to_owner
+from forewarn.util.files import replace_file
+from forewarn.util.secrets import restrict_to_owner
 from forewarn.wire.hostfeed import BadFeedLine, HostFeedState, encode_state_line, parse_line
 from forewarn.wire.imds import Dialect
 
@@ -206,9 +207,7 @@ class RemoteAuthority:
             self._has_room.set()
             if self._file is not None:
                 try:
-                    await asyncio.to_thread(
-                        replace_private, self._file, encode_state_line(self._merge_updates(updates))
-                    )
+                    await asyncio.to_thread(replace_file, self._file, encode_state_line(self._merge_updates(updates)))
                 except OSError as error:
                     # Go on without a copy: it is better to serve new events than to be able to serve them after a
                     # crash.

@@ -54,11 +54,7 @@ class HAProxyHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_f
     others_up: int = 1
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            ValueError: A name or address is invalid, or the time is too short.
-        """
+        """Refuse, by a ValueError, invalid names and addresses, and a time that is too short."""
         _check_socket(self.socket)
         if not self.servers:
             raise ValueError("the handler haproxy needs at least one server")
