@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.command import add_group, command
+from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import rollout_ids
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
@@ -17,7 +17,7 @@ from forewarn.cli.maintenance_text import describe_quiet_hours_move
 from forewarn.cli.output import Column, Output, format_moment, format_seconds, parse_moment
 from forewarn.errors import ConfigError, ForewarnError
 
-__all__ = ["add_rollout"]
+__all__ = ["app"]
 
 _Which = Annotated[str, typer.Argument(metavar="ID", help="Id of the rollout.", autocompletion=rollout_ids)]
 _LOOK_S = 1.0
@@ -31,119 +31,115 @@ class RolloutFailed(ForewarnError):
     code = "rollout_failed"
 
 
-def add_rollout(app: typer.Typer) -> None:
-    """Add the commands of `rollout`."""
-    noun = add_group(app, "rollout", "Carry out the same operation on many hosts, in order.", "Operate")
-    _add_start(noun)
-
-    @command(noun, "list", "forewarn rollout list")
-    def list_rollouts(connection: ControlConnection, output: Output) -> None:
-        """List the newest rollouts."""
-        found = connection.get("/v1/rollouts")["items"]
-        if not output.print_if_json(found):
-            output.print_table(
-                [
-                    Column("id"),
-                    Column("name", is_whole=False),
-                    Column("state", is_state=True),
-                    Column("hosts"),
-                    Column("since"),
-                ],
-                [
-                    (each["id"], each["name"], each["state"], _format_progress(each), format_moment(each["created_at"]))
-                    for each in found
-                ],
-                empty="no rollouts: see 'forewarn rollout start --help'",
-            )
-
-    @command(noun, "show", "forewarn rollout show k3v9xq2mab", "forewarn rollout show k3v9xq2mab --follow")
-    def show(
-        which: _Which,
-        connection: ControlConnection,
-        output: Output,
-        follow: Annotated[
-            bool, typer.Option("--follow", "-f", help="Follow the rollout until it ends or waits for you.")
-        ] = False,
-    ) -> None:
-        """Show the progress of a rollout, and what it waits for."""
-        if follow:
-            _follow_rollout(connection, output, which)
-            return
-        _print_rollout(connection, output, which)
-
-    @command(noun, "pause", 'forewarn rollout pause k3v9xq2mab --reason "customer called"')
-    def pause(which: _Which, connection: ControlConnection, output: Output, reason: ReasonOption = None) -> None:
-        """Pause a rollout: no further hosts get maintenance. Maintenance already scheduled or started continues."""
-        _send_change(connection, output, which, "pause", {"reason": reason})
-
-    @command(noun, "resume", "forewarn rollout resume k3v9xq2mab")
-    def resume(
-        which: _Which,
-        connection: ControlConnection,
-        output: Output,
-        accept_health: Annotated[
-            bool, typer.Option("--accept-health", help="Treat the last health check as passed.")
-        ] = False,
-    ) -> None:
-        """Resume a paused rollout; earlier failures no longer count towards the limit failures_max."""
-        _send_change(connection, output, which, "resume", {"accept_health": accept_health})
-
-    @command(
-        noun,
-        "abort",
-        'forewarn rollout abort k3v9xq2mab --reason "wrong kernel"',
-        'forewarn rollout abort k3v9xq2mab --reason "wrong kernel" --yes',
-    )
-    def abort(
-        which: _Which, connection: ControlConnection, output: Output, reason: ReasonOption = None, yes: Yes = False
-    ) -> None:
-        """Abort a rollout, and cancel its maintenance that has not started. Started maintenance continues to its end.
-
-        Without --yes, the command asks for confirmation.
-        """
-
-        def describe() -> str:
-            shown = connection.get(f"/v1/rollouts/{quote_segment(which)}")
-            return (
-                f"Rollout {shown['name']} ends after {_format_progress(shown)} hosts: "
-                f"{shown['counts']['pending']} hosts are left out, and what has not started is canceled. "
-                "It cannot be resumed; pause it to stop temporarily."
-            )
-
-        confirm(output, describe, yes=yes)
-        _send_change(connection, output, which, "abort", {"reason": reason})
+app = make_group("rollout", "Carry out the same operation on many hosts, in order.", "Operate")
 
 
-def _add_start(noun: typer.Typer) -> None:
-    @command(
-        noun,
-        "start",
-        "forewarn rollout start kernel.yaml --dry-run",
-        "forewarn rollout start kernel.yaml --follow",
-    )
-    def start(
-        file: Annotated[Path, typer.Argument(metavar="FILE", help="Specification of the rollout, YAML.")],
-        connection: ControlConnection,
-        output: Output,
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without starting anything.")] = False,
-        follow: Annotated[
-            bool, typer.Option("--follow", "-f", help="Follow the rollout until it ends or waits for you.")
-        ] = False,
-    ) -> None:
-        """Start a rollout, or show its plan with --dry-run."""
-        from forewarn.wire.rollout import RolloutIn, parse_rollout
+@command(app, "start", "forewarn rollout start kernel.yaml --dry-run", "forewarn rollout start kernel.yaml --follow")
+def start(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Specification of the rollout, YAML.")],
+    connection: ControlConnection,
+    output: Output,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without starting anything.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the rollout until it ends or waits for you.")
+    ] = False,
+) -> None:
+    """Start a rollout, or show its plan with --dry-run."""
+    from forewarn.wire.rollout import RolloutIn, parse_rollout
 
-        # Parsed here as well, because only this side can name the line of the file in an error.
-        spec = RolloutIn.from_spec(parse_rollout(_read_spec(file), str(file)))
-        body = spec.model_dump(mode="json", exclude_none=True)
-        if dry_run:
-            _print_plan(output, connection.send_change("POST", "/v1/rollouts/plan", body))
-            return
-        made = connection.send_change("POST", "/v1/rollouts", body)
-        if follow:
-            _follow_rollout(connection, output, made["id"])
-        else:
-            _print_rollout(connection, output, made["id"])
+    # Parsed here as well, because only this side can name the line of the file in an error.
+    spec = RolloutIn.from_spec(parse_rollout(_read_spec(file), str(file)))
+    body = spec.model_dump(mode="json", exclude_none=True)
+    if dry_run:
+        _print_plan(output, connection.send_change("POST", "/v1/rollouts/plan", body))
+        return
+    made = connection.send_change("POST", "/v1/rollouts", body)
+    if follow:
+        _follow_rollout(connection, output, made["id"])
+    else:
+        _print_rollout(connection, output, made["id"])
+
+
+@command(app, "list", "forewarn rollout list")
+def list_rollouts(connection: ControlConnection, output: Output) -> None:
+    """List the newest rollouts."""
+    found = connection.get("/v1/rollouts")["items"]
+    if not output.print_if_json(found):
+        output.print_table(
+            [
+                Column("id"),
+                Column("name", is_whole=False),
+                Column("state", is_state=True),
+                Column("hosts"),
+                Column("since"),
+            ],
+            [
+                (each["id"], each["name"], each["state"], _format_progress(each), format_moment(each["created_at"]))
+                for each in found
+            ],
+            empty="no rollouts: see 'forewarn rollout start --help'",
+        )
+
+
+@command(app, "show", "forewarn rollout show k3v9xq2mab", "forewarn rollout show k3v9xq2mab --follow")
+def show(
+    which: _Which,
+    connection: ControlConnection,
+    output: Output,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the rollout until it ends or waits for you.")
+    ] = False,
+) -> None:
+    """Show the progress of a rollout, and what it waits for."""
+    if follow:
+        _follow_rollout(connection, output, which)
+        return
+    _print_rollout(connection, output, which)
+
+
+@command(app, "pause", 'forewarn rollout pause k3v9xq2mab --reason "customer called"')
+def pause(which: _Which, connection: ControlConnection, output: Output, reason: ReasonOption = None) -> None:
+    """Pause a rollout: no further hosts get maintenance. Maintenance already scheduled or started continues."""
+    _send_change(connection, output, which, "pause", {"reason": reason})
+
+
+@command(app, "resume", "forewarn rollout resume k3v9xq2mab")
+def resume(
+    which: _Which,
+    connection: ControlConnection,
+    output: Output,
+    accept_health: Annotated[
+        bool, typer.Option("--accept-health", help="Treat the last health check as passed.")
+    ] = False,
+) -> None:
+    """Resume a paused rollout; earlier failures no longer count towards the limit failures_max."""
+    _send_change(connection, output, which, "resume", {"accept_health": accept_health})
+
+
+@command(
+    app,
+    "abort",
+    'forewarn rollout abort k3v9xq2mab --reason "wrong kernel"',
+    'forewarn rollout abort k3v9xq2mab --reason "wrong kernel" --yes',
+)
+def abort(
+    which: _Which, connection: ControlConnection, output: Output, reason: ReasonOption = None, yes: Yes = False
+) -> None:
+    """Abort a rollout, and cancel its maintenance that has not started. Started maintenance continues to its end.
+
+    Without --yes, the command asks for confirmation.
+    """
+
+    def describe() -> str:
+        shown = connection.get(f"/v1/rollouts/{quote_segment(which)}")
+        return (
+            f"Rollout {shown['name']} ends after {_format_progress(shown)} hosts: "
+            f"{shown['counts']['pending']} hosts are left out, and what has not started is canceled. "
+            "It cannot be resumed; pause it to stop temporarily."
+        )
+
+    confirm(output, describe, yes=yes)
+    _send_change(connection, output, which, "abort", {"reason": reason})
 
 
 def _read_spec(file: Path) -> bytes:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from forewarn.testing.scenario.scenario_loader import Scenario
     from forewarn.testing.trial.report import TrialReport
 
-__all__ = ["add_try"]
+__all__ = ["app"]
 
 # A handler mostly sleeps between its requests, so a processor has time for several.
 _JOBS_PER_CPU = 4
@@ -30,59 +30,59 @@ _OUTPUT_LINES = 20
 _ABSOLUTE = re.compile(r"(?:^|[\s='\"])(/(?!dev/)[^\s'\";|&)]+)")
 
 
-def add_try(app: typer.Typer) -> None:
-    """Add the command `try`."""
+app = typer.Typer()
 
-    @command(
-        app,
-        "try",
-        "forewarn try -- ./my-handler.sh",
-        "forewarn try --all --prepared 'test -e drained' --junit report.xml -- python3 handler.py",
-        "forewarn try --scenario spot-eviction --recovered 'test ! -e drained' -- ./my-handler.sh",
-        panel="Test",
+
+@command(
+    app,
+    "try",
+    "forewarn try -- ./my-handler.sh",
+    "forewarn try --all --prepared 'test -e drained' --junit report.xml -- python3 handler.py",
+    "forewarn try --scenario spot-eviction --recovered 'test ! -e drained' -- ./my-handler.sh",
+    panel="Test",
+)
+def try_it(
+    handler: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Command that starts the handler.")],
+    output: Output,
+    wanted: TryOptions,
+) -> None:
+    """Run a handler in a scenario, and report each action of the handler with its time, and the handler's mistakes.
+
+    The handler runs in a separate network, in which the endpoint is at 169.254.169.254 port 80. If that network
+    cannot be created, the handler must use the URL in the variable FOREWARN_ENDPOINT. Time is virtual: it advances
+    only after the handler has reacted. With --all, each scenario has its own empty folder, in which the handler and
+    the commands of --prepared and --recovered run.
+    """
+    how = {
+        "patience_s": as_span_s(wanted.patience, "--patience") or 0.0,
+        "prepared": wanted.prepared,
+        "recovered": wanted.recovered,
+        "reboots": wanted.reboot,
+        "is_alone": not wanted.shared_network,
+    }
+    if wanted.jobs is not None and not wanted.is_all:
+        raise InvalidRequest("--jobs requires --all")
+    if wanted.parameters and wanted.is_all:
+        raise InvalidRequest("--set cannot be combined with --all: name one scenario with --scenario")
+    with require_extra("testing"):
+        from forewarn.testing.scenario.scenario_loader import load_scenario
+        from forewarn.testing.trial.report import encode_junit
+
+    reports = (
+        _try_all(output, handler, wanted.jobs or _choose_jobs(output, wanted.prepared, wanted.recovered), how)
+        if wanted.is_all
+        else [_try_one(output, load_scenario(wanted.which, parse_parameters(wanted.parameters)), handler, how)]
     )
-    def try_it(
-        handler: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Command that starts the handler.")],
-        output: Output,
-        wanted: TryOptions,
-    ) -> None:
-        """Run a handler in a scenario, and report each action of the handler with its time, and the handler's mistakes.
-
-        The handler runs in a separate network, in which the endpoint is at 169.254.169.254 port 80. If that network
-        cannot be created, the handler must use the URL in the variable FOREWARN_ENDPOINT. Time is virtual: it advances
-        only after the handler has reacted. With --all, each scenario has its own empty folder, in which the handler and
-        the commands of --prepared and --recovered run.
-        """
-        how = {
-            "patience_s": as_span_s(wanted.patience, "--patience") or 0.0,
-            "prepared": wanted.prepared,
-            "recovered": wanted.recovered,
-            "reboots": wanted.reboot,
-            "is_alone": not wanted.shared_network,
-        }
-        if wanted.jobs is not None and not wanted.is_all:
-            raise InvalidRequest("--jobs requires --all")
-        if wanted.parameters and wanted.is_all:
-            raise InvalidRequest("--set cannot be combined with --all: name one scenario with --scenario")
-        with require_extra("testing"):
-            from forewarn.testing.scenario.scenario_loader import load_scenario
-            from forewarn.testing.trial.report import encode_junit
-
-        reports = (
-            _try_all(output, handler, wanted.jobs or _choose_jobs(output, wanted.prepared, wanted.recovered), how)
-            if wanted.is_all
-            else [_try_one(output, load_scenario(wanted.which, parse_parameters(wanted.parameters)), handler, how)]
-        )
-        # Written before anything is printed: CI needs the report even if the reader of the output has gone.
-        if wanted.junit is not None:
-            wanted.junit.write_bytes(encode_junit(reports))
-        _print_reports(output, reports, is_all=wanted.is_all, shows_output=wanted.shows_output)
-        failed = [report for report in reports if not report.has_passed]
-        if wanted.is_all and failed:
-            names = ", ".join(report.scenario for report in failed)
-            raise ExpectationFailed(f"the handler failed {len(failed)} of {len(reports)} scenarios: {names}")
-        if failed:
-            raise ExpectationFailed(f"the handler failed {failed[0].scenario}: {failed[0].faults[0]}")
+    # Written before anything is printed: CI needs the report even if the reader of the output has gone.
+    if wanted.junit is not None:
+        wanted.junit.write_bytes(encode_junit(reports))
+    _print_reports(output, reports, is_all=wanted.is_all, shows_output=wanted.shows_output)
+    failed = [report for report in reports if not report.has_passed]
+    if wanted.is_all and failed:
+        names = ", ".join(report.scenario for report in failed)
+        raise ExpectationFailed(f"the handler failed {len(failed)} of {len(reports)} scenarios: {names}")
+    if failed:
+        raise ExpectationFailed(f"the handler failed {failed[0].scenario}: {failed[0].faults[0]}")
 
 
 def _try_one(output: Output, scenario: Scenario, handler: list[str], options: dict[str, Any]) -> TrialReport:
