@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forewarn.cli.command import command, make_group
-from forewarn.cli.output import Column, Output, format_relative, format_seconds
+from forewarn.cli.output import Column, Output, format_count, format_relative, format_seconds
 from forewarn.errors import ConfigError, InvalidRequest, NotFound, ServerUnreachable, Unauthorized
 
 if TYPE_CHECKING:
@@ -32,17 +32,19 @@ _Config = Annotated[
         "ProgramData/forewarn)",
     ),
 ]
-_UnapprovedEventId = Annotated[
-    str | None,
-    typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all events that are not approved yet)"),
-]
 _ERRORS = {401: Unauthorized, 404: NotFound, 400: InvalidRequest}
+_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
 _TIMEOUT_S = 5.0
 _NAMES_MAX = 20
 _LINES_MAX = 10
 _OK = 200
+_PREPARED = {True: "in time", False: "NOT IN TIME", None: "-"}
 
 app = make_group("agent", "Run inside a VM: prepare for events, approve them, recover.", "Run")
+
+
+def _event_argument(default: str) -> Any:  # noqa: ANN401 - what Typer takes
+    return typer.Argument(metavar="[EVENT]", help=f"Id of the event. (default: {default})")
 
 
 @command(app, "run", "forewarn agent run", "forewarn agent run --config agent.toml --dry-run")
@@ -90,14 +92,14 @@ def check(
     """
     from forewarn.agent.configuration import find_time_zone, load_configuration
     from forewarn.agent.explanation import TYPICAL, TypicalEvent, explain_configuration
-    from forewarn.cli.times import as_duration_s
+    from forewarn.cli.times import as_duration_s, check_known
     from forewarn.clock import RealClock
 
     path = _find_config_file(config)
     configuration = load_configuration(path)
     cases: tuple[TypicalEvent, ...] = TYPICAL
     if event_type is not None:
-        _check_type(event_type)
+        check_known(event_type, _TYPES, "type", "--type")
         seconds = as_duration_s(duration, "--duration")
         case = TypicalEvent(
             cause="given on the command line",
@@ -118,7 +120,7 @@ def check(
         output.print_notice(f"forewarn: {error}")
     if errors:
         raise typer.Exit(1)
-    count = f"{len(configuration.rule)} rule{'' if len(configuration.rule) == 1 else 's'}"
+    count = format_count(len(configuration.rule), "rule")
     output.print_line(f"{path} is valid: {count}, endpoint {configuration.endpoint}")
     for warning in warnings:
         output.print_notice(f"warning: {warning}")
@@ -130,13 +132,16 @@ def check(
 def status(output: Output, config: _Config = None) -> None:
     """Show the running agent: its state, current events, and what each event waits for."""
     answer = _request_agent(config, "GET", "/status")
-    if output.print_if_json(answer):
-        return
-    _show_status(output, answer)
+    if not output.print_if_json(answer):
+        _show_status(output, answer)
 
 
 @command(app, "approve", "forewarn agent approve", "forewarn agent approve 602D9444-D2CD-49C7-8624-8643E7171297")
-def approve(output: Output, event_id: _UnapprovedEventId = None, config: _Config = None) -> None:
+def approve(
+    output: Output,
+    event_id: Annotated[str | None, _event_argument("all events that are not approved yet")] = None,
+    config: _Config = None,
+) -> None:
     """Approve events manually, even if a rule, a failed step or another VM prevents the automatic approval.
 
     The agent sends each approval as soon as the preparation of this VM has ended.
@@ -149,10 +154,7 @@ def approve(output: Output, event_id: _UnapprovedEventId = None, config: _Config
 @command(app, "recover", "forewarn agent recover")
 def recover(
     output: Output,
-    event_id: Annotated[
-        str | None,
-        typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all events with a failed recovery)"),
-    ] = None,
+    event_id: Annotated[str | None, _event_argument("all events with a failed recovery")] = None,
     config: _Config = None,
 ) -> None:
     """Run a failed recovery again, after you have fixed the cause."""
@@ -162,9 +164,7 @@ def recover(
 @command(app, "retry", "forewarn agent retry", "forewarn agent retry 602D9444-D2CD-49C7-8624-8643E7171297")
 def retry(
     output: Output,
-    event_id: Annotated[
-        str | None, typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all events with a failed step)")
-    ] = None,
+    event_id: Annotated[str | None, _event_argument("all events with a failed step")] = None,
     config: _Config = None,
 ) -> None:
     """Run failed steps again, after you have fixed the cause.
@@ -228,13 +228,6 @@ def _find_faults(configuration: Configuration, path: Path) -> tuple[list[str], l
     return errors, warnings
 
 
-def _check_type(event_type: str) -> None:
-    types = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
-    if event_type not in types:
-        msg = f"unknown type {event_type!r}: expected one of {', '.join(types)}"
-        raise typer.BadParameter(msg, param_hint="--type")
-
-
 def _show_explained(output: Output, explained: tuple[EventExplanation, ...]) -> None:
     """Show each distinct handling once, with all causes that lead to it."""
     alike: dict[tuple[object, ...], list[EventExplanation]] = {}
@@ -273,31 +266,37 @@ def _show_status(output: Output, status: dict[str, Any]) -> None:
             ("last error", status["last_error"]),
             ("workload", "out of service" if status["drained"] else "in service"),
             ("configuration error", status["config_error"]),
-            ("restart needed for", ", ".join(status["waits_for_restart"])),
+            ("restart needed for", status["waits_for_restart"]),
             ("mode", "dry run: no hook runs, nothing is approved" if status["dry_run"] else None),
         ]
     )
     output.print_line()
-    columns = [Column("event"), Column("type"), Column("state", is_state=True), Column("not before", is_whole=False)]
-    rows = [
-        (
-            each["event"]["id"],
-            each["event"]["type"],
-            each["state"],
-            format_relative(each["event"]["not_before"], now),
-            each["why"],
-        )
-        for each in status["events"]
-    ]
-    output.print_table([*columns, Column("waits for", is_whole=False)], rows, empty="no events")
+    output.print_table(
+        status["events"],
+        [
+            Column("event", lambda each: each["event"]["id"]),
+            Column("type", lambda each: each["event"]["type"]),
+            Column("state", is_state=True),
+            Column("not before", lambda each: format_relative(each["event"]["not_before"], now), is_whole=False),
+            Column("waits for", "why", is_whole=False),
+        ],
+        empty="no events",
+    )
     for each in status["events"]:
         output.print_heading(each["event"]["id"])
         output.print_fields([("  resources", _format_resources(each, status["vm"])), *_make_failure_rows(each, now)])
     if status["finished"]:
         output.print_heading("Recently ended")
         output.print_table(
-            [Column("event"), Column("type"), Column("outcome"), Column("prepared"), Column("gone"), Column("away")],
-            [_make_finished_row(each, now) for each in status["finished"][:10]],
+            status["finished"][:10],
+            [
+                Column("event", lambda each: each["event"]["id"]),
+                Column("type", lambda each: each["event"]["type"]),
+                Column("outcome"),
+                Column("prepared", lambda each: _PREPARED[each["was_prepared"]]),
+                Column("gone", lambda each: format_relative(each["gone_at"], now)),
+                Column("away", _format_absence),
+            ],
         )
 
 
@@ -326,27 +325,16 @@ def _make_failure_rows(event_state: dict[str, Any], now: datetime) -> list[tuple
     return rows
 
 
-def _make_finished_row(finished: dict[str, Any], now: datetime) -> tuple[object, ...]:
-    prepared = {True: "in time", False: "NOT IN TIME", None: "-"}[finished["was_prepared"]]
-    away = None
-    if finished["started_at"] and finished["gone_at"]:
-        span = datetime.fromisoformat(finished["gone_at"]) - datetime.fromisoformat(finished["started_at"])
-        away = format_seconds(span.total_seconds())
-    return (
-        finished["event"]["id"],
-        finished["event"]["type"],
-        finished["outcome"],
-        prepared,
-        format_relative(finished["gone_at"], now),
-        away,
-    )
+def _format_absence(finished: dict[str, Any]) -> str | None:
+    if not (finished["started_at"] and finished["gone_at"]):
+        return None
+    span = datetime.fromisoformat(finished["gone_at"]) - datetime.fromisoformat(finished["started_at"])
+    return format_seconds(span.total_seconds())
 
 
 def _request_change(output: Output, config: Path | None, path: str, event_id: str | None, outcome: str) -> None:
     answer = _request_agent(config, "POST", path, event_id)
-    if not output.print_if_json(answer):
-        for each in answer["event_ids"]:
-            output.print_line(f"event {each}{outcome}")
+    output.print_result(answer, *(f"event {each}{outcome}" for each in answer["event_ids"]))
 
 
 def _find_config_file(config: Path | None) -> Path:

@@ -13,7 +13,7 @@ from forewarn.cli.completers import maintenance_ids
 from forewarn.cli.connection import ControlConnection
 from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv, print_items
 from forewarn.cli.output import Output, format_moment
-from forewarn.cli.times import split_names
+from forewarn.cli.times import check_known, split_names
 from forewarn.core.model import EntryKind
 
 __all__ = ["app", "format_entry"]
@@ -70,7 +70,10 @@ def audit_log(
         check_output_format(output)
     if as_csv and follow:
         raise typer.BadParameter("cannot be combined with --follow", param_hint="--csv")
-    chosen = choice.to_query_params(connection) | {"kind": _parse_kinds(kinds)}
+    wanted = split_names(kinds)
+    chosen = choice.to_query_params(connection) | {"kind": wanted}
+    for kind in wanted:
+        check_known(kind, list(EntryKind), "kind of entry", "--kind")
     is_whole = limit is None and (every or as_csv or choice.since is not None)
     entries: Iterable[dict[str, Any]]
     if is_whole:
@@ -96,15 +99,6 @@ def _refuse_options_before_subcommand(ctx: typer.Context) -> None:
         source = ctx.get_parameter_source(param.name or "")
         if source is not None and source.name == "COMMANDLINE":
             raise typer.BadParameter(f"write it after '{ctx.invoked_subcommand}'", param_hint=param.opts[0])
-
-
-def _parse_kinds(given: list[str] | None) -> list[str]:
-    names = split_names(given)
-    unknown = [name for name in names if name not in set(EntryKind)]
-    if unknown:
-        msg = f"unknown kind of entry {unknown[0]!r}: expected one of {', '.join(EntryKind)}"
-        raise typer.BadParameter(msg, param_hint="--kind")
-    return names
 
 
 def _follow_entries(

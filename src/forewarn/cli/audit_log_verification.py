@@ -67,9 +67,7 @@ def verify(
 def head(connection: ControlConnection, output: Output) -> None:
     """Print the head (newest entry) of each hash chain of the audit log, to store elsewhere and compare later."""
     found = connection.get("/v1/audit-log/head")
-    if not output.print_if_json(found):
-        for each in found["heads"]:
-            output.print_line(each)
+    output.print_result(found, *found["heads"])
 
 
 def _verify_service(connection: ControlConnection, output: Output, noted: list[str]) -> dict[str, Any]:
@@ -92,12 +90,10 @@ def _verify_database(database_url: str, output: Output, noted: list[str]) -> dic
 
 
 def _print_verification(output: Output, found: dict[str, Any]) -> None:
-    columns = [Column("chain"), Column("entries"), Column("gaps"), Column("head")]
-    rows = [(each["chain"], f"{each['entries']:,}", f"{each['gaps']:,}", each["head"]) for each in found["chains"]]
-    output.print_table(columns, rows)
+    rows = [each | {"entries": f"{each['entries']:,}", "gaps": f"{each['gaps']:,}"} for each in found["chains"]]
+    output.print_table(rows, [Column("chain"), Column("entries"), Column("gaps"), Column("head")])
     output.print_line()
-    for finding in found["findings"]:
-        output.print_line(finding["message"])
+    output.print_lines(finding["message"] for finding in found["findings"])
     left_out = found["findings_total"] - len(found["findings"])
     if left_out:
         output.print_line(f"and {left_out:,} more")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -9,10 +11,10 @@ import typer
 
 from forewarn.cli.command import command, make_group
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.output import Output, format_moment, format_seconds, parse_moment
+from forewarn.cli.output import Output, format_moment, format_relative, format_seconds, parse_moment
 from forewarn.cli.times import as_span_s
 
-__all__ = ["app", "get_service_time"]
+__all__ = ["app", "get_service_time", "show_relative"]
 
 app = make_group("clock", "Show the time of the service; advance a virtual clock.", "Operate")
 
@@ -62,3 +64,9 @@ def _print_clock(output: Output, clock: dict[str, Any]) -> None:
 def get_service_time(connection: ControlConnection) -> datetime:
     """Return the current time of the service."""
     return parse_moment(connection.get("/v1/clock")["now"])
+
+
+def show_relative(connection: ControlConnection, member: str) -> Callable[[dict[str, Any]], str | None]:
+    """Return a function for a `Column` that formats the time in a member relative to the time of the service."""
+    get_now = functools.cache(lambda: get_service_time(connection))
+    return lambda item: format_relative(item[member], get_now())

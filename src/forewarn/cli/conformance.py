@@ -116,9 +116,15 @@ def _print_report(output: Output, report: ConformanceReport) -> None:
 
     output.print_line(f"Conformance suite {SUITE_VERSION}, {report.url}")
     output.print_line()
-    columns = [Column("outcome"), Column("requirements"), Column("check"), Column("seen", is_whole=False)]
-    rows = [(f.outcome.verdict, " ".join(f.check.numbers), f.check.code, f.outcome.seen) for f in report.findings]
-    output.print_table(columns, rows)
+    output.print_table(
+        report.findings,
+        [
+            Column("outcome", lambda finding: finding.outcome.verdict),
+            Column("requirements", lambda finding: " ".join(finding.check.numbers)),
+            Column("check", lambda finding: finding.check.code),
+            Column("seen", lambda finding: finding.outcome.seen, is_whole=False),
+        ],
+    )
     if report.broken:
         output.print_heading("Deviations")
         for finding in report.broken:

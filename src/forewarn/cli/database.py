@@ -116,11 +116,11 @@ def encode_copied(copied: CopyResult) -> dict[str, Any]:
 
 
 def _print_copied(output: Output, copied: CopyResult) -> None:
-    columns = [Column("table"), Column("rows"), Column("checksum")]
-    output.print_table(columns, [(table.name, f"{table.rows:,}", table.checksum) for table in copied.tables])
+    rows = [{"table": table.name, "rows": f"{table.rows:,}", "checksum": table.checksum} for table in copied.tables]
+    output.print_table(rows, [Column("table"), Column("rows"), Column("checksum")])
     output.print_line()
-    rows = f"{copied.rows:,} row{'' if copied.rows == 1 else 's'}"
-    output.print_line(f"copied {rows} from {copied.source} to {copied.target}")
+    count = f"{copied.rows:,} row{'' if copied.rows == 1 else 's'}"
+    output.print_line(f"copied {count} from {copied.source} to {copied.target}")
     output.print_line("row counts and checksums match for every table")
     output.print_line("serve only the new database from now on: two services would carry out each maintenance twice")
 
@@ -171,9 +171,8 @@ def _print_description(output: Output, description: DatabaseDescription) -> None
         ]
     )
     output.print_line()
-    output.print_table(
-        [Column("table"), Column("rows")], [(name, f"{count:,}") for name, count in description.rows.items()]
-    )
+    rows = [{"table": name, "rows": f"{count:,}"} for name, count in description.rows.items()]
+    output.print_table(rows, [Column("table"), Column("rows")])
 
 
 def _describe_lease(lease: Lease) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +13,8 @@ from forewarn.host.listener_settings import IdentificationMethod, ListenerSettin
 
 __all__ = ["app"]
 
-_LINK = "Control plane"
-_WAYS = "Identification of VMs"
+_control_option = partial(typer.Option, rich_help_panel="Control plane")
+_identification_option = partial(typer.Option, rich_help_panel="Identification of VMs")
 
 
 app = typer.Typer()
@@ -33,24 +34,22 @@ def endpoint(  # one parameter for each flag
     ],
     token_file: Annotated[
         Path,
-        typer.Option(
+        _control_option(
             metavar="FILE",
             envvar="FOREWARN_HOST_TOKEN_FILE",
             help="File with the host's token, from 'forewarn host create-token'.",
-            rich_help_panel=_LINK,
         ),
     ],
     control_url: Annotated[
         list[str],
-        typer.Option(
+        _control_option(
             metavar="URL",
             envvar="FOREWARN_CONTROL_URLS",
             help="URL of a replica of the control plane; repeatable or comma-separated.",
-            rich_help_panel=_LINK,
         ),
     ],
     ca_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CA of the replicas' certificates, PEM.", rich_help_panel=_LINK)
+        Path | None, _control_option(metavar="FILE", help="CA of the replicas' certificates, PEM.")
     ] = None,
     metadata_listen: Annotated[
         list[str] | None,
@@ -65,52 +64,37 @@ def endpoint(  # one parameter for each flag
     ] = None,
     identify: Annotated[
         list[IdentificationMethod] | None,
-        typer.Option(
-            metavar="address|interface|socket",
-            help="How to identify VMs; repeatable. (default: address)",
-            rich_help_panel=_WAYS,
+        _identification_option(
+            metavar="address|interface|socket", help="How to identify VMs; repeatable. (default: address)"
         ),
     ] = None,
     interfaces: Annotated[
         str,
-        typer.Option(
-            metavar="PATTERN",
-            help="Pattern for the name of a VM's interface, such as 'tap-{vm}'.",
-            rich_help_panel=_WAYS,
-        ),
+        _identification_option(metavar="PATTERN", help="Pattern for the name of a VM's interface, such as 'tap-{vm}'."),
     ] = "",
     interface_file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File that maps interfaces to VMs: 'interfaces: {vnet0: web-0}'.",
-            rich_help_panel=_WAYS,
-        ),
+        _identification_option(metavar="FILE", help="File that maps interfaces to VMs: 'interfaces: {vnet0: web-0}'."),
     ] = None,
     interface_macs: Annotated[
         bool,
-        typer.Option(
+        _identification_option(
             "--interface-macs",
             help="Match interfaces to VMs by MAC address. An interface's address must be the address of the VM, "
             "with the first byte replaced by 'fe', as libvirt does.",
-            rich_help_panel=_WAYS,
         ),
     ] = False,
     socket_folder: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Folder for the Unix sockets of the VMs, each NAME.sock.", rich_help_panel=_WAYS
-        ),
+        _identification_option(metavar="FOLDER", help="Folder for the Unix sockets of the VMs, each NAME.sock."),
     ] = None,
     socket_group: Annotated[
-        str, typer.Option(metavar="GROUP", help="Group that gets access to the sockets.", rich_help_panel=_WAYS)
+        str, _identification_option(metavar="GROUP", help="Group that gets access to the sockets.")
     ] = "",
     answer_dhcp: Annotated[
         bool,
-        typer.Option(
-            "--answer-dhcp",
-            help="Announce the endpoint to VMs by DHCP; requires '--identify interface'.",
-            rich_help_panel=_WAYS,
+        _identification_option(
+            "--answer-dhcp", help="Announce the endpoint to VMs by DHCP; requires '--identify interface'."
         ),
     ] = False,
     listen: Annotated[

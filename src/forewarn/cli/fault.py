@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.clock import get_service_time
+from forewarn.cli.clock import show_relative
 from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import fault_names, vm_names
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.output import Column, Output, format_relative
+from forewarn.cli.output import Column, Output
 from forewarn.cli.times import as_span_s, split_names
 from forewarn.core.fault import FAULTS
 
@@ -37,19 +37,19 @@ def kinds(output: Output) -> None:
 @command(app, "list", "forewarn fault list")
 def list_faults(connection: ControlConnection, output: Output) -> None:
     """List the active faults."""
-    found = list(connection.iterate_items("/v1/faults"))
-    if not output.print_if_json(found):
-        now = get_service_time(connection) if found else None
-        columns = [
+    show_end = show_relative(connection, "until")
+    output.print_list(
+        list(connection.iterate_items("/v1/faults")),
+        [
             Column("id"),
-            Column("fault"),
-            Column("for"),
-            Column("requests"),
-            Column("hits"),
-            Column("ends"),
-        ]
-        rows = [_make_row(fault, None if now is None else format_relative(fault["until"], now)) for fault in found]
-        output.print_table(columns, rows, empty="no active faults: see 'forewarn fault inject --help'")
+            Column("fault", "kind"),
+            Column("for", lambda fault: fault["vms"] or "all VMs"),
+            Column("requests", _describe_requests),
+            Column("hits", "struck"),
+            Column("ends", lambda fault: show_end(fault) or "when cleared"),
+        ],
+        empty="no active faults: see 'forewarn fault inject --help'",
+    )
 
 
 @command(
@@ -99,8 +99,9 @@ def inject(
         "delay_s": as_span_s(delay, "--delay"),
     }
     fault = connection.send_change("POST", "/v1/faults", body)
-    if not output.print_if_json(fault):
-        output.print_line(f"fault {fault['id']}: {fault['kind']}, {FAULTS[fault['kind']].what}")
+    # A newer service may know more kinds than this command.
+    known = FAULTS.get(fault["kind"])
+    output.print_result(fault, f"fault {fault['id']}: {fault['kind']}{f', {known.what}' if known else ''}")
 
 
 @command(app, "clear", "forewarn fault clear", "forewarn fault clear 3")
@@ -116,17 +117,10 @@ def clear(
         output.print_line(f"{cleared['count']} faults cleared" if cleared["count"] != 1 else "1 fault cleared")
 
 
-def _make_row(fault: dict[str, Any], ends: str | None) -> tuple[object, ...]:
+def _describe_requests(fault: dict[str, Any]) -> str:
     which = fault["method"] or "all"
     if fault["rate"] < 1:
         which = f"{fault['rate']:.0%} of {which}"
     if fault["count"] is not None:
         which = f"{which}, {fault['count']} more"
-    return (
-        fault["id"],
-        fault["kind"],
-        ", ".join(fault["vms"]) or "all VMs",
-        which,
-        fault["struck"],
-        ends or "when cleared",
-    )
+    return which

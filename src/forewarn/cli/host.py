@@ -13,7 +13,7 @@ from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.maintenance import build_force_body
 from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, ReasonOption
 from forewarn.cli.maintenance_text import print_created
-from forewarn.cli.output import Column, Output, format_moment
+from forewarn.cli.output import Column, Output, format_moment, format_names, show_moment
 from forewarn.cli.times import as_span_s
 from forewarn.core.model import EventType
 
@@ -28,31 +28,31 @@ app = make_group("host", "Show hosts; report actual and predicted failures.", "D
 @command(app, "list", "forewarn host list")
 def list_hosts(connection: ControlConnection, output: Output) -> None:
     """List every host with its VMs."""
-    hosts = list(connection.iterate_items("/v1/hosts"))
-    if not output.print_if_json(hosts):
-        output.print_table(
-            [Column("name"), Column("failed"), Column("vms"), Column("names", is_whole=False)],
-            [
-                (host["name"], format_moment(host["failed_at"]), len(host["vms"]), ", ".join(host["vms"]))
-                for host in hosts
-            ],
-            empty="no hosts are declared: see 'forewarn inventory apply --help'",
-        )
+    output.print_list(
+        list(connection.iterate_items("/v1/hosts")),
+        [
+            Column("name"),
+            Column("failed", show_moment("failed_at")),
+            Column("vms", lambda host: len(host["vms"])),
+            Column("names", "vms", is_whole=False),
+        ],
+        empty="no hosts are declared: see 'forewarn inventory apply --help'",
+    )
 
 
 @command(app, "show", "forewarn host show host-1")
 def show(name: _Name, connection: ControlConnection, output: Output) -> None:
     """Show one host, and whether it has failed."""
     host = connection.get(f"/v1/hosts/{quote_segment(name)}")
-    if not output.print_if_json(host):
-        output.print_fields(
-            [
-                ("name", host["name"]),
-                ("failed", format_moment(host["failed_at"])),
-                ("reason", host["failure_reason"]),
-                ("vms", ", ".join(host["vms"]) or "none"),
-            ]
-        )
+    output.print_record(
+        host,
+        [
+            ("name", host["name"]),
+            ("failed", format_moment(host["failed_at"])),
+            ("reason", host["failure_reason"]),
+            ("vms", host["vms"] or "none"),
+        ],
+    )
 
 
 @command(app, "fail", "forewarn host fail host-1", 'forewarn host fail host-1 --reason "power supply burnt" --yes')
@@ -67,8 +67,7 @@ def fail(
 
     def describe() -> str:
         vms = connection.get(f"/v1/hosts/{quote_segment(name)}")["vms"]
-        shown = ", ".join(vms[:_VMS_SHOWN]) + (f" and {len(vms) - _VMS_SHOWN} more" if len(vms) > _VMS_SHOWN else "")
-        effect = f"Its {len(vms)} VMs ({shown}) see" if vms else "It has no VMs to see"
+        effect = f"Its {len(vms)} VMs ({format_names(vms, _VMS_SHOWN)}) see" if vms else "It has no VMs to see"
         return f"Host {name} is reported as failed. {effect} a Reboot that has started, without notice."
 
     confirm(output, describe, yes=yes)
@@ -95,13 +94,11 @@ def create_token(name: _Name, connection: ControlConnection, output: Output) -> 
 @command(app, "tokens", "forewarn host tokens host-1")
 def tokens(name: _Name, connection: ControlConnection, output: Output) -> None:
     """List the tokens of a host."""
-    found = connection.get(f"/v1/hosts/{quote_segment(name)}/tokens")["items"]
-    if not output.print_if_json(found):
-        output.print_table(
-            [Column("id"), Column("created"), Column("revoked")],
-            [(each["id"], format_moment(each["created_at"]), format_moment(each["revoked_at"])) for each in found],
-            empty=f"no tokens for {name}: see 'forewarn host create-token --help'",
-        )
+    output.print_list(
+        connection.get(f"/v1/hosts/{quote_segment(name)}/tokens")["items"],
+        [Column("id"), Column("created", show_moment("created_at")), Column("revoked", show_moment("revoked_at"))],
+        empty=f"no tokens for {name}: see 'forewarn host create-token --help'",
+    )
 
 
 @command(app, "revoke-token", "forewarn host revoke-token host-1 k3v9xq2mab --yes")

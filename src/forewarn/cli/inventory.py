@@ -13,7 +13,7 @@ import typer
 
 from forewarn.cli.command import command, make_group, require_extra
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.output import Output, as_yaml
+from forewarn.cli.output import Output, as_yaml, format_count
 from forewarn.core.policy import ALL_APPROVERS
 from forewarn.errors import ConfigError, InvalidRequest
 
@@ -73,8 +73,7 @@ def from_libvirt(
     except OSError as error:
         raise ConfigError(f"cannot write {out}: {error.strerror}") from error
     if not output.print_if_json(declared):
-        count = len(declared["vms"])
-        words = f"{count} VM{'' if count == 1 else 's'} of {declared['hosts'][0]['name']}"
+        words = f"{format_count(len(declared['vms']), 'VM')} of {declared['hosts'][0]['name']}"
         output.print_notice(f"{words} written to {out}")
 
 
@@ -135,8 +134,7 @@ def follow_libvirt(
         if output.is_json:
             output.print_json_line({"host": name, **change})
         elif counts:
-            count = len(declaration.vms)
-            output.print_line(f"{name} has {count} VM{'' if count == 1 else 's'}: {', '.join(counts)}")
+            output.print_line(f"{name} has {format_count(len(declaration.vms), 'VM')}: {', '.join(counts)}")
 
     asyncio.run(keep_declared(uri, declare, host))
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from forewarn.cli.command import command, make_group
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.output import Column, Output, format_moment
+from forewarn.cli.output import Column, Output, show_moment
 
 __all__ = ["app"]
 
@@ -19,24 +22,19 @@ def list_limits(connection: ControlConnection, output: Output) -> None:
     have reached a limit at the metadata endpoint. Each replica counts separately. Callers that reach a limit at a
     'forewarn endpoint' on a host are not listed: such an endpoint counts only totals, in its own metrics.
     """
-    found = connection.get("/v1/limits", limit=1000)["items"]
-    if output.print_if_json(found):
-        return
-    output.print_table(
-        [Column(head) for head in ("caller", "role", "requests", "watches", "live pages", "connections", "changes")]
-        + [Column("limits reached"), Column("last")],
+    uses = ("requests", "watches", "live-pages", "connections", "changes")
+    output.print_list(
+        connection.get("/v1/limits", limit=1000)["items"],
         [
-            (
-                each["name"],
-                each["role"],
-                *(
-                    f"{each['used'][use]}/{each['most'][use]}" if use in each["most"] else None
-                    for use in ("requests", "watches", "live-pages", "connections", "changes")
-                ),
-                ", ".join(f"{use} {count}" for use, count in sorted(each["limited"].items())),
-                format_moment(each["limited_at"]),
-            )
-            for each in found
+            Column("caller", "name"),
+            Column("role"),
+            *(Column(use.replace("-", " "), partial(_show_usage, use)) for use in uses),
+            Column("limits reached", lambda each: [f"{use} {count}" for use, count in sorted(each["limited"].items())]),
+            Column("last", show_moment("limited_at")),
         ],
         empty="no calls yet",
     )
+
+
+def _show_usage(use: str, caller: dict[str, Any]) -> str | None:
+    return f"{caller['used'][use]}/{caller['most'][use]}" if use in caller["most"] else None

@@ -44,8 +44,8 @@ from forewarn.cli import (
     vm,
 )
 from forewarn.cli.command import BROKEN_PIPE
-from forewarn.cli.output import escape_text
 from forewarn.errors import ForewarnError, ServerUnreachable
+from forewarn.util.escape import escape_controls
 
 __all__ = ["app", "format_error", "main", "run_command_line"]
 
@@ -187,7 +187,7 @@ def format_error(error: Exception) -> str:
         assert isinstance(error, OSError)  # noqa: S101 - `run_command_line` catches no other kind
         where = "cannot write the output" if error.filename is None else error.filename
         text = f"{where}: {error.strerror or error}"
-    return escape_text(" ".join(text.split()))
+    return escape_controls(" ".join(text.split()))
 
 
 def _find_exit_status(error: Exception) -> int:

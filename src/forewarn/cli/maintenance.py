@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.clock import get_service_time
+from forewarn.cli.clock import get_service_time, show_relative
 from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import maintenance_ids
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv
+from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv, print_page
 from forewarn.cli.maintenance_options import ReasonOption, ScheduleOptions
 from forewarn.cli.maintenance_text import (
     describe_planned,
@@ -22,7 +22,7 @@ from forewarn.cli.maintenance_text import (
     format_timeline,
     print_created,
 )
-from forewarn.cli.output import Column, Output, format_moment, format_relative, format_seconds
+from forewarn.cli.output import Column, Output, format_moment, format_seconds
 from forewarn.cli.times import as_duration_s, as_moment_or_span, as_span_s, split_names
 from forewarn.core.model import ACTIVE_STATES, MaintenanceState
 
@@ -57,8 +57,7 @@ def schedule(connection: ControlConnection, output: Output, wanted: ScheduleOpti
     if wanted.dry_run:
         planned = connection.send_change("POST", "/v1/maintenance/plan", content)["items"]
         if not output.print_if_json(planned):
-            for line in describe_planned(planned, get_service_time(connection)):
-                output.print_line(line)
+            output.print_lines(describe_planned(planned, get_service_time(connection)))
         return
     made = connection.send_change("POST", "/v1/maintenance", content)
     print_created(output, connection, made["items"])
@@ -98,29 +97,22 @@ def list_maintenances(
         check_output_format(output)
         print_csv(connection.iterate_items("/v1/maintenance", limit, **params), "maintenances", output)
         return
-    most = limit or 100
-    found = list(connection.iterate_items("/v1/maintenance", most + 1, **params))
-    shown = found[:most]
-    if not output.print_if_json(shown):
-        now = get_service_time(connection)
-        columns = [Column("id"), Column("state", is_state=True), Column("type"), Column("not before")]
-        output.print_table(
-            [*columns, Column("approved"), Column("vms", is_whole=False)],
-            [
-                (
-                    m["id"],
-                    m["state"],
-                    m["type"],
-                    format_relative(m["not_before"], now),
-                    _count_approvals(m["events"]),
-                    ", ".join(m["vms"]),
-                )
-                for m in shown
-            ],
-            empty="no maintenance",
-        )
-    if len(found) > most:
-        output.print_notice(f"there are more rows: use --limit {most * 10}")
+    print_page(
+        connection,
+        output,
+        "/v1/maintenance",
+        [
+            Column("id"),
+            Column("state", is_state=True),
+            Column("type"),
+            Column("not before", show_relative(connection, "not_before")),
+            Column("approved", _count_approvals),
+            Column("vms", is_whole=False),
+        ],
+        limit=limit or 100,
+        params=params,
+        empty="no maintenance",
+    )
 
 
 @command(app, "show", "forewarn maintenance show k3v9xq2mab")
@@ -138,8 +130,8 @@ def show(maintenance_id: _Id, connection: ControlConnection, output: Output) -> 
             ("type", f"{m['type']}{turns_out}"),
             ("cause", f"{m['cause']} ({m['source']})"),
             ("description", m["description"]),
-            ("hosts", ", ".join(m["hosts"])),
-            ("vms", ", ".join(m["vms"])),
+            ("hosts", m["hosts"]),
+            ("vms", m["vms"]),
             ("not before", format_time(m["not_before"], now if m["state"] in ACTIVE_STATES else None)),
             ("moved", describe_quiet_hours_move(m)),
             ("latest start", format_moment(m["latest_start"])),
@@ -150,16 +142,22 @@ def show(maintenance_id: _Id, connection: ControlConnection, output: Output) -> 
     )
     if m["events"] or m["unwarned_vms"]:
         output.print_heading("Events")
-        columns = [Column("event"), Column("status", is_state=True), Column("scope")]
-        rows = [(e["id"], e["status"], e["scope"], ", ".join(e["resources"]), e["approved_by"]) for e in m["events"]]
-        if m["unwarned_vms"]:
-            rows.append((None, "not warned", None, ", ".join(m["unwarned_vms"]), None))
-        output.print_table([*columns, Column("resources", is_whole=False), Column("approved by", is_whole=False)], rows)
+        unwarned = {"status": "not warned", "resources": m["unwarned_vms"]}
+        rows = [*m["events"], *([unwarned] if m["unwarned_vms"] else [])]
+        output.print_table(
+            rows,
+            [
+                Column("event", lambda e: e.get("id")),
+                Column("status", is_state=True),
+                Column("scope", lambda e: e.get("scope")),
+                Column("resources", is_whole=False),
+                Column("approved by", lambda e: e.get("approved_by"), is_whole=False),
+            ],
+        )
     if m["unwarned_vms"]:
         output.print_line(describe_unwarned(m))
     output.print_heading("History")
-    for line in format_timeline(list(connection.iterate_items("/v1/audit-log", maintenance=m["id"]))):
-        output.print_line(line)
+    output.print_lines(format_timeline(list(connection.iterate_items("/v1/audit-log", maintenance=m["id"]))))
 
 
 @command(
@@ -320,7 +318,8 @@ def build_force_body(*, force: bool, reason: str | None) -> dict[str, Any]:
     return {"force": True, "reason": reason} if force else {}
 
 
-def _count_approvals(events: list[dict[str, Any]]) -> str:
+def _count_approvals(m: dict[str, Any]) -> str:
+    events = m["events"]
     return f"{sum(e['approved_at'] is not None for e in events)}/{len(events)}" if events else "-"
 
 

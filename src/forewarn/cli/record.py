@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import itertools
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
 from forewarn.cli.command import command, require_extra
-from forewarn.cli.output import Output, format_seconds
-from forewarn.cli.times import as_span_s
+from forewarn.cli.output import Output, format_count, format_seconds
+from forewarn.cli.times import as_span_s, check_known
 from forewarn.errors import ConfigError
 from forewarn.util.secrets import open_private
 
@@ -73,16 +74,16 @@ def record(
         from forewarn.clock import RealClock
         from forewarn.testing.transcript.transcript import TranscriptWriter
         from forewarn.testing.transcript.transcript_recorder import Recorder
+        from forewarn.wire.imds import VERSIONS
     output = Output()
     check_url(url)
     for_s = as_span_s(span, "--for")
     pace = Pace(poll_interval_s=_parse_interval(interval))
-    _check_version(api_version)
+    check_known(api_version, [version.name for version in VERSIONS], "api-version", "--api-version")
     if source_address is not None:
         _check_source_address(source_address)
 
     async def run() -> None:
-        progress = _RecordingProgress(output, api_version)
         transport = AsyncHttpTransport(url, source_address)
         try:
             with _open_transcript(out) as file:
@@ -93,7 +94,8 @@ def record(
                     interval_s=pace.poll_interval_s,
                     size_bytes_max=size_mb << 20,
                 )
-                recorder = Recorder(transport, writer, api_version, pace=pace, on_entry=progress.print_entry)
+                on_entry = _make_progress_printer(output, api_version)
+                recorder = Recorder(transport, writer, api_version, pace=pace, on_entry=on_entry)
                 output.print_notice(f"recording {url}; press Ctrl-C to stop")
                 with _catch_signals() as stop:
                     reason = await recorder.record(stop, for_s)
@@ -110,15 +112,6 @@ def _parse_interval(text: str) -> float:
     if not seconds:
         raise typer.BadParameter("must be longer than 0 s", param_hint="--interval")
     return seconds
-
-
-def _check_version(text: str) -> None:
-    from forewarn.wire.imds import VERSIONS
-
-    names = [version.name for version in VERSIONS]
-    if text not in names:
-        msg = f"unknown api-version {text!r}: expected one of {', '.join(names)}"
-        raise typer.BadParameter(msg, param_hint="--api-version")
 
 
 def _check_source_address(text: str) -> None:
@@ -171,27 +164,23 @@ def _catch_signals() -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(number)
 
 
-class _RecordingProgress:
-    """Prints a line on stderr for each change; on a terminal, also the number of requests."""
+def _make_progress_printer(output: Output, api_version: str) -> Callable[[TranscriptEntry, bool], None]:
+    """Return a callback that prints a line on stderr for each change; on a terminal, also the number of requests."""
+    numbers = itertools.count(1)
 
-    def __init__(self, output: Output, api_version: str) -> None:
-        self._output = output
-        self._api_version = api_version
-        self._request_count = 0
-
-    def print_entry(self, entry: TranscriptEntry, is_new: bool) -> None:
-        """Show an answer."""
-        self._request_count += 1
+    def print_entry(entry: TranscriptEntry, is_new: bool) -> None:
         if is_new:
-            self._output.show_progress()
-            self._output.print_notice(f"{entry.received_s:>9.1f} s  {entry.describe(self._api_version)}")
-        self._output.show_progress(f"{entry.received_s:>9.1f} s  {self._request_count} requests")
+            output.show_progress()
+            output.print_notice(f"{entry.received_s:>9.1f} s  {entry.describe(api_version)}")
+        output.show_progress(f"{entry.received_s:>9.1f} s  {next(numbers)} requests")
+
+    return print_entry
 
 
 def _format_summary(recorder: Recorder, entries: int, reason: EndReason) -> str:
-    answers = f"{entries} different answer{'' if entries == 1 else 's'}"
+    answers = format_count(entries, "different answer")
     why = {"signal": "stopped", "time": "time limit reached", "size": "size limit reached"}[reason]
-    return f"recorded {answers} to {recorder.request_count} request{'' if recorder.request_count == 1 else 's'}: {why}"
+    return f"recorded {answers} to {format_count(recorder.request_count, 'request')}: {why}"
 
 
 @command(

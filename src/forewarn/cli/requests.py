@@ -10,7 +10,7 @@ import typer
 from forewarn.cli.command import command
 from forewarn.cli.completers import vm_names
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.output import Output, escape_text, format_moment
+from forewarn.cli.output import Output, format_moment
 
 __all__ = ["app"]
 
@@ -69,10 +69,10 @@ def _print_exchange(output: Output, exchange: dict[str, Any], *, with_bodies: bo
     output.print_line(format_request(exchange))
     if with_bodies:
         for name, value in exchange["headers"]:
-            output.print_line(f"         {name}: {escape_text(value)}")
+            output.print_line(f"         {name}: {value}")
         for word, body in (("sent", exchange["body"]), ("got", exchange["answer"])):
             if body:
-                output.print_line(f"         {word}: {escape_text(body)}")
+                output.print_line(f"         {word}: {body}")
     for warning in exchange["warnings"]:
         word = "wrong" if warning["is_wrong"] else "unwise"
         output.print_line(f"         {word}: it {warning['text']} ({warning['spec']})")
@@ -84,9 +84,5 @@ def format_request(exchange: dict[str, Any]) -> str:
     status = exchange["status"] or "no answer"
     fault = f"  fault {exchange['fault']}" if exchange["fault"] else ""
     took = f"  after {exchange['took_s']:.1f} s" if exchange["took_s"] >= 1 else ""
-    what = (
-        f"{exchange['method']:<{_METHOD_WIDTH}} {escape_text(exchange['target'])}"
-        if exchange["method"]
-        else "(unreadable)"
-    )
+    what = f"{exchange['method']:<{_METHOD_WIDTH}} {exchange['target']}" if exchange["method"] else "(unreadable)"
     return f"{exchange['number']:>6}  {format_moment(exchange['at'])}  {who:<12}  {status}  {what}{took}{fault}"

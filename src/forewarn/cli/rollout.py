@@ -14,12 +14,22 @@ from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.maintenance_options import ReasonOption
 from forewarn.cli.maintenance_text import describe_quiet_hours_move
-from forewarn.cli.output import Column, Output, format_moment, format_seconds, parse_moment
+from forewarn.cli.output import (
+    Column,
+    Output,
+    format_count,
+    format_moment,
+    format_names,
+    format_seconds,
+    parse_moment,
+    show_moment,
+)
 from forewarn.errors import ConfigError, ForewarnError
 
 __all__ = ["app"]
 
 _Which = Annotated[str, typer.Argument(metavar="ID", help="Id of the rollout.", autocompletion=rollout_ids)]
+_Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the rollout until it ends or waits for you.")]
 _LOOK_S = 1.0
 _ENDED = frozenset({"aborted", "completed", "failed"})
 _SIZE_BYTES_MAX = 4 << 20
@@ -40,9 +50,7 @@ def start(
     connection: ControlConnection,
     output: Output,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without starting anything.")] = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Follow the rollout until it ends or waits for you.")
-    ] = False,
+    follow: _Follow = False,
 ) -> None:
     """Start a rollout, or show its plan with --dry-run."""
     from forewarn.wire.rollout import RolloutIn, parse_rollout
@@ -63,22 +71,17 @@ def start(
 @command(app, "list", "forewarn rollout list")
 def list_rollouts(connection: ControlConnection, output: Output) -> None:
     """List the newest rollouts."""
-    found = connection.get("/v1/rollouts")["items"]
-    if not output.print_if_json(found):
-        output.print_table(
-            [
-                Column("id"),
-                Column("name", is_whole=False),
-                Column("state", is_state=True),
-                Column("hosts"),
-                Column("since"),
-            ],
-            [
-                (each["id"], each["name"], each["state"], _format_progress(each), format_moment(each["created_at"]))
-                for each in found
-            ],
-            empty="no rollouts: see 'forewarn rollout start --help'",
-        )
+    output.print_list(
+        connection.get("/v1/rollouts")["items"],
+        [
+            Column("id"),
+            Column("name", is_whole=False),
+            Column("state", is_state=True),
+            Column("hosts", _format_progress),
+            Column("since", show_moment("created_at")),
+        ],
+        empty="no rollouts: see 'forewarn rollout start --help'",
+    )
 
 
 @command(app, "show", "forewarn rollout show k3v9xq2mab", "forewarn rollout show k3v9xq2mab --follow")
@@ -86,9 +89,7 @@ def show(
     which: _Which,
     connection: ControlConnection,
     output: Output,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Follow the rollout until it ends or waits for you.")
-    ] = False,
+    follow: _Follow = False,
 ) -> None:
     """Show the progress of a rollout, and what it waits for."""
     if follow:
@@ -155,25 +156,22 @@ def _read_spec(file: Path) -> bytes:
 def _print_plan(output: Output, plan: dict[str, Any]) -> None:
     if output.print_if_json(plan):
         return
-    rows = [
-        (
-            f"{batch['number']}{' canary' if batch['is_canary'] else ''}",
-            format_moment(batch["begins_at"]),
-            format_moment(batch["ends_at"]),
-            batch["vms"],
-            batch["unwarned"] or None,
-            "; then ".join(", ".join(hosts) for hosts in batch["rounds"]),
-        )
-        for batch in plan["batches"]
-    ]
-    columns = [Column(head) for head in ("batch", "begins", "ends", "vms", "not warned")]
-    output.print_table([*columns, Column("hosts", is_whole=False)], rows)
-    for line in describe_plan(plan["batches"]):
-        output.print_line(line)
+    output.print_table(
+        plan["batches"],
+        [
+            Column("batch", lambda batch: f"{batch['number']}{' canary' if batch['is_canary'] else ''}"),
+            Column("begins", show_moment("begins_at")),
+            Column("ends", show_moment("ends_at")),
+            Column("vms"),
+            Column("not warned", lambda batch: batch["unwarned"] or None),
+            Column("hosts", lambda batch: "; then ".join(map(", ".join, batch["rounds"])), is_whole=False),
+        ],
+    )
+    output.print_lines(describe_plan(plan["batches"]))
     spent = (parse_moment(plan["ends_at"]) - parse_moment(plan["begins_at"])).total_seconds()
     least = "at least " if plan["is_at_least"] else ""
     output.print_line()
-    hosts = f"{plan['hosts']} host{'' if plan['hosts'] == 1 else 's'}"
+    hosts = format_count(plan["hosts"], "host")
     output.print_line(f"dry run: {hosts}, {least}{format_seconds(spent)} if no one approves early; nothing was started")
 
 
@@ -189,7 +187,7 @@ def describe_plan(batches: list[dict[str, Any]]) -> list[str]:
     names = [name for batch in batches for name in batch["unwarned_vms"]]
     if names:
         count = sum(batch["unwarned"] for batch in batches)
-        shown = ", ".join(names[:_LINES_MAX]) + (f" and {count - _LINES_MAX} more" if count > _LINES_MAX else "")
+        shown = format_names(names, _LINES_MAX, count)
         lines.append(f"not warned: {shown} ({'have' if count > 1 else 'has'} not asked for events)")
     return lines
 
@@ -223,14 +221,14 @@ def _print_rollout(connection: ControlConnection, output: Output, rollout_id: st
         ]
     )
     output.print_table(
+        hosts,
         [
-            Column("host"),
+            Column("host", "name"),
             Column("batch"),
             Column("state", is_state=True),
-            Column("maintenance"),
-            Column("", is_whole=False),
+            Column("maintenance", "maintenance_ids"),
+            Column("", "reason", is_whole=False),
         ],
-        [(h["name"], h["batch"], h["state"], ", ".join(h["maintenance_ids"]), h["reason"] or "") for h in hosts],
     )
 
 

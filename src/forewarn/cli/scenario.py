@@ -65,10 +65,13 @@ def list_scenarios(output: Output) -> None:
     content = [{"name": each.name, "title": each.title, "steps": len(each.steps), "only": each.only} for each in found]
     if not output.print_if_json(content):
         output.print_table(
-            [Column("name"), Column("title", is_whole=False), Column("vms"), Column("steps"), Column("for")],
+            found,
             [
-                (each.name, each.title, len(each.inventory.vms), len(each.steps), each.only or "play, try")
-                for each in found
+                Column("name"),
+                Column("title", is_whole=False),
+                Column("vms", lambda each: len(each.inventory.vms)),
+                Column("steps", lambda each: len(each.steps)),
+                Column("for", lambda each: each.only or "play, try"),
             ],
         )
 
@@ -92,11 +95,7 @@ def show(which: _Which, output: Output, parameters: SetOption = None) -> None:
         output.print_heading(scenario.title)
         if scenario.only is not None:
             output.print_line(f"for 'forewarn {_COMMANDS[scenario.only]}' only")
-        for line in scenario.description.splitlines():
-            output.print_line(line)
-        output.print_line()
-        for line in format_timeline(scenario):
-            output.print_line(line)
+        output.print_lines([*scenario.description.splitlines(), "", *format_timeline(scenario)])
 
 
 @command(
@@ -155,10 +154,7 @@ def check(
     given = parse_parameters(parameters)
     found = {file: [error.message for error in check_scenario(file, given)] for file in files}
     rows = [{"file": file, "ok": not faults, "faults": faults} for file, faults in found.items()]
-    if not output.print_if_json(rows):
-        for file, faults in found.items():
-            for words in faults or [f"{file}: ok"]:
-                output.print_line(words)
+    output.print_result(rows, *(line for file, faults in found.items() for line in faults or [f"{file}: ok"]))
     if any(found.values()):
         raise typer.Exit(1)
 

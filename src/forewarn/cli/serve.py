@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forewarn.cli.command import OptionGroup, command, require_extra
+from forewarn.cli.output import format_count
 from forewarn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "format_ready_line", "parse_assignments"]
 
-_PLACES = "Addresses"
-_TLS = "TLS"
+_address_option = partial(typer.Option, rich_help_panel="Addresses")
+_tls_option = partial(typer.Option, rich_help_panel="TLS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,29 +55,21 @@ class _ServeOptions(OptionGroup):
     ] = None
     metadata_listen: Annotated[
         str | None,
-        typer.Option(
+        _address_option(
             metavar="ADDRESS:PORT",
             help="Addresses of the metadata endpoint, comma-separated. (default: 127.0.0.1:8169)",
-            rich_help_panel=_PLACES,
         ),
     ] = None
     control_listen: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS:PORT",
-            help="Address of the control API. (default: 127.0.0.1:8170)",
-            rich_help_panel=_PLACES,
-        ),
+        _address_option(metavar="ADDRESS:PORT", help="Address of the control API. (default: 127.0.0.1:8170)"),
     ] = None
     tls_certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate for the control API, PEM.", rich_help_panel=_TLS)
+        Path | None, _tls_option(metavar="FILE", help="Certificate for the control API, PEM.")
     ] = None
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Private key of the certificate, PEM.", rich_help_panel=_TLS)
-    ] = None
+    tls_key: Annotated[Path | None, _tls_option(metavar="FILE", help="Private key of the certificate, PEM.")] = None
     insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Serve the control API to other machines without TLS.", rich_help_panel=_TLS),
+        bool, _tls_option("--insecure", help="Serve the control API to other machines without TLS.")
     ] = False
     fault_injection: Annotated[
         bool, typer.Option("--fault-injection", help="Let operators inject faults: see 'forewarn fault --help'.")
@@ -143,7 +137,7 @@ def parse_assignments(assignments: list[str], settings: type[Settings]) -> dict[
 
 def format_ready_line(metadata_urls: list[str], control_url: str, vms: int, hosts: int) -> str:
     """Return the line that `serve` prints once it is ready."""
-    size = f"{vms} VM{'' if vms == 1 else 's'} on {hosts} host{'' if hosts == 1 else 's'}"
+    size = f"{format_count(vms, 'VM')} on {format_count(hosts, 'host')}"
     return f"forewarn is ready: metadata {', '.join(metadata_urls)}, control {control_url} ({size})"
 
 

@@ -9,8 +9,9 @@ import typer
 from forewarn.cli.command import command, make_group
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.output import Column, Output, format_moment
-from forewarn.cli.times import split_names
+from forewarn.cli.list_options import print_page
+from forewarn.cli.output import Column, Output, format_moment, show_moment
+from forewarn.cli.times import check_known, split_names
 from forewarn.core.subscription import DeliveryState, NotificationKind
 from forewarn.errors import OtherSideError
 
@@ -50,13 +51,10 @@ def create(
     ] = None,
 ) -> None:
     """Create a subscription, and print its signing secret, which is shown only once."""
-    body = {
-        "name": name,
-        "url": url,
-        "scopes": split_names(scopes or []),
-        "vms": split_names(vms or []),
-        "kinds": _parse_kinds(kinds or []),
-    }
+    wanted = split_names(kinds)
+    for kind in wanted:
+        check_known(kind, list(NotificationKind), "kind", "--kind")
+    body = {"name": name, "url": url, "scopes": split_names(scopes), "vms": split_names(vms), "kinds": wanted}
     made = connection.send_change("POST", "/v1/subscriptions", body)
     if not output.print_if_json(made):
         output.print_line(made["secret"])
@@ -66,28 +64,42 @@ def create(
 @command(app, "list", "forewarn subscription list")
 def list_subscriptions(connection: ControlConnection, output: Output) -> None:
     """List every subscription."""
-    found = connection.get("/v1/subscriptions")["items"]
-    if not output.print_if_json(found):
-        columns = [
+    output.print_list(
+        connection.get("/v1/subscriptions")["items"],
+        [
             Column("name"),
-            Column("state"),
+            Column("state", _describe_state),
             Column("waiting"),
             Column("dead"),
             Column("url", is_whole=False),
-        ]
-        output.print_table(
-            columns,
-            [(each["name"], _describe_state(each), each["waiting"], each["dead"], each["url"]) for each in found],
-            empty="no subscriptions: see 'forewarn subscription create --help'",
-        )
+        ],
+        empty="no subscriptions: see 'forewarn subscription create --help'",
+    )
 
 
 @command(app, "show", "forewarn subscription show chat")
 def show(name: _Name, connection: ControlConnection, output: Output) -> None:
     """Show one subscription."""
     found = connection.get(_build_path(name))
-    if not output.print_if_json(found):
-        _print_subscription(output, found)
+    output.print_record(
+        found,
+        [
+            ("name", found["name"]),
+            ("id", found["id"]),
+            ("url", found["url"]),
+            ("state", _describe_state(found)),
+            ("reason", found["reason"]),
+            ("scopes", found["scopes"]),
+            ("vms", found["vms"]),
+            ("kinds", found["kinds"]),
+            ("sent up to", found["cursor"]),
+            ("waiting", found["waiting"]),
+            ("dead", found["dead"]),
+            ("failing since", format_moment(found["failing_since"])),
+            ("former secret until", format_moment(found["former_secret_until"])),
+            ("created", f"{format_moment(found['created_at'])} by {found['created_by']}"),
+        ],
+    )
 
 
 @command(app, "delete", "forewarn subscription delete chat", "forewarn subscription delete chat --yes")
@@ -182,23 +194,23 @@ def deliveries(
 ) -> None:
     """List notifications that Forewarn has given up on (dead letters), oldest first."""
     state = DeliveryState.WAITING if waiting else DeliveryState.DEAD
-    found = list(connection.iterate_items(_build_path(name, "deliveries"), limit + 1, state=state.value))
-    if not output.print_if_json(found[:limit]):
-        columns = [Column("id"), Column("kind"), Column("happened"), Column("tries"), Column("next try")]
-        rows = [
-            (
-                d["id"],
-                d["kind"],
-                format_moment(d["at"]),
-                d["attempts"],
-                format_moment(d["next_at"]),
-                d["last_error"],
-            )
-            for d in found[:limit]
-        ]
-        output.print_table([*columns, Column("last error", is_whole=False)], rows, empty=f"no {state.value} deliveries")
-    if len(found) > limit:
-        output.print_notice(f"there are more deliveries: use --limit {limit * 10}")
+    print_page(
+        connection,
+        output,
+        _build_path(name, "deliveries"),
+        [
+            Column("id"),
+            Column("kind"),
+            Column("happened", show_moment("at")),
+            Column("tries", "attempts"),
+            Column("next try", show_moment("next_at")),
+            Column("last error", is_whole=False),
+        ],
+        limit=limit,
+        params={"state": state.value},
+        empty=f"no {state.value} deliveries",
+        noun="deliveries",
+    )
 
 
 @command(
@@ -223,7 +235,7 @@ def redeliver(
     """
     if bool(ids) == every:
         raise typer.BadParameter("give ids of notifications, or --all")
-    body = {"ids": None if every else split_names(ids or [])}
+    body = {"ids": None if every else split_names(ids)}
     count = connection.send_change("POST", _build_path(name, "deliveries", "redeliver"), body)["count"]
     output.print_result({"count": count}, f"{count} deliver{'y' if count == 1 else 'ies'} to be retried")
 
@@ -232,37 +244,7 @@ def _build_path(name: str, *rest: str) -> str:
     return "/".join(["/v1/subscriptions", quote_segment(name), *rest])
 
 
-def _parse_kinds(given: list[str]) -> list[str]:
-    kinds = split_names(given)
-    for kind in kinds:
-        if kind not in list(NotificationKind):
-            msg = f"unknown kind {kind!r}: expected one of {', '.join(NotificationKind)}"
-            raise typer.BadParameter(msg, param_hint="--kind")
-    return kinds
-
-
 def _describe_state(found: dict[str, Any]) -> str:
     if found["given_up"]:
         return "given up"
     return "failing" if found["state"] == "active" and found["failing_since"] else str(found["state"])
-
-
-def _print_subscription(output: Output, found: dict[str, Any]) -> None:
-    output.print_fields(
-        [
-            ("name", found["name"]),
-            ("id", found["id"]),
-            ("url", found["url"]),
-            ("state", _describe_state(found)),
-            ("reason", found["reason"]),
-            ("scopes", ", ".join(found["scopes"])),
-            ("vms", ", ".join(found["vms"])),
-            ("kinds", ", ".join(found["kinds"])),
-            ("sent up to", found["cursor"]),
-            ("waiting", found["waiting"]),
-            ("dead", found["dead"]),
-            ("failing since", format_moment(found["failing_since"])),
-            ("former secret until", format_moment(found["former_secret_until"])),
-            ("created", f"{format_moment(found['created_at'])} by {found['created_by']}"),
-        ]
-    )

@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from forewarn.cli.clock import get_service_time
 from forewarn.cli.command import command, make_group
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.output import Column, Output, format_moment, parse_moment
+from forewarn.cli.output import Column, Output, format_moment, parse_moment, show_moment
 from forewarn.cli.times import as_span_s
 from forewarn.core.access import Role
 
@@ -73,26 +74,21 @@ def list_tokens(
     """List the tokens of people and programs; 'forewarn host tokens' lists the tokens of hosts."""
     found = list(connection.iterate_items("/v1/tokens"))
     if not with_all:
-        now = parse_moment(connection.get("/v1/clock")["now"])
+        now = get_service_time(connection)
         found = [each for each in found if each["revoked_at"] is None and parse_moment(each["expires_at"]) > now]
-    if not output.print_if_json(found):
-        output.print_table(
-            [Column(head) for head in ("id", "name", "role", "expires", "revoked", "created by")]
-            + [Column("owns", is_whole=False)],
-            [
-                (
-                    each["id"],
-                    each["name"],
-                    each["role"],
-                    format_moment(each["expires_at"]),
-                    format_moment(each["revoked_at"]),
-                    each["created_by"],
-                    _format_owned(each),
-                )
-                for each in found
-            ],
-            empty="no tokens: see 'forewarn token create --help'",
-        )
+    output.print_list(
+        found,
+        [
+            Column("id"),
+            Column("name"),
+            Column("role"),
+            Column("expires", show_moment("expires_at")),
+            Column("revoked", show_moment("revoked_at")),
+            Column("created by"),
+            Column("owns", _list_owned, is_whole=False),
+        ],
+        empty="no tokens: see 'forewarn token create --help'",
+    )
 
 
 @command(app, "revoke", "forewarn token revoke k3v9xq2mab", "forewarn token revoke k3v9xq2mab --yes")
@@ -121,18 +117,18 @@ def revoke(
 def whoami(connection: ControlConnection, output: Output) -> None:
     """Show the name, permissions and expiry of the current token."""
     found = connection.get("/v1/whoami")
-    if not output.print_if_json(found):
-        output.print_fields(
-            [
-                ("actor", found["actor"]),
-                ("role", found["role"]),
-                ("owns", _format_owned(found)),
-                ("host", found["host"]),
-                ("token", found["token_id"]),
-                ("expires", format_moment(found["expires_at"])),
-            ]
-        )
+    output.print_record(
+        found,
+        [
+            ("actor", found["actor"]),
+            ("role", found["role"]),
+            ("owns", _list_owned(found)),
+            ("host", found["host"]),
+            ("token", found["token_id"]),
+            ("expires", format_moment(found["expires_at"])),
+        ],
+    )
 
 
-def _format_owned(shown: dict[str, Any]) -> str:
-    return ", ".join([*(f"scope {name}" for name in shown["scopes"]), *(f"vm {name}" for name in shown["vms"])])
+def _list_owned(shown: dict[str, Any]) -> list[str]:
+    return [*(f"scope {name}" for name in shown["scopes"]), *(f"vm {name}" for name in shown["vms"])]

@@ -137,15 +137,12 @@ def _print_reports(output: Output, reports: list[TrialReport], *, is_all: bool, 
             return
         output.show_progress()
         output.print_table(
-            [Column("scenario"), Column("result"), Column("time"), Column("mistake", is_whole=False)],
+            reports,
             [
-                (
-                    r.scenario,
-                    "passed" if r.has_passed else "failed",
-                    f"{r.took_s:.1f} s",
-                    r.faults[0] if r.faults else "",
-                )
-                for r in reports
+                Column("scenario"),
+                Column("result", lambda report: "passed" if report.has_passed else "failed"),
+                Column("time", lambda report: f"{report.took_s:.1f} s"),
+                Column("mistake", lambda report: report.faults[0] if report.faults else "", is_whole=False),
             ],
         )
     elif output.print_if_json(reports[0].as_json()):
@@ -155,12 +152,10 @@ def _print_reports(output: Output, reports: list[TrialReport], *, is_all: bool, 
             _print_summary(output, report)
         if is_all and not report.has_passed:
             output.print_heading(report.scenario)
-            for line in report.faults:
-                output.print_line(f"  {line}")
+            output.print_lines(f"  {line}" for line in report.faults)
         if report.output and (shows_output or not report.has_passed):
             output.print_heading(f"last output in {report.scenario}")
-            for line in report.output.splitlines()[-_OUTPUT_LINES:]:
-                output.print_line(f"  {line}")
+            output.print_lines(f"  {line}" for line in report.output.splitlines()[-_OUTPUT_LINES:])
 
 
 def _print_summary(output: Output, report: TrialReport) -> None:
@@ -178,7 +173,11 @@ def _print_summary(output: Output, report: TrialReport) -> None:
         ]
     )
     output.print_table(
-        [Column("finding"), Column("times"), Column("detail", is_whole=False)],
-        [("wrong" if f.is_failure else "note", f.count, f.text) for f in report.findings],
+        report.findings,
+        [
+            Column("finding", lambda finding: "wrong" if finding.is_failure else "note"),
+            Column("times", "count"),
+            Column("detail", "text", is_whole=False),
+        ],
         empty="no findings",
     )

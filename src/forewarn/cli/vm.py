@@ -10,7 +10,7 @@ from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import vm_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.event import print_events
+from forewarn.cli.event import make_event_columns
 from forewarn.cli.list_options import HistoryFilter
 from forewarn.cli.maintenance import build_force_body
 from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, build_notice_option
@@ -23,14 +23,6 @@ __all__ = ["app"]
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the VM.", autocompletion=vm_names)]
 _OPERATIONS = "Operations on one VM"
-_DEFAULT_NOTICES = {
-    "restart": "15m",
-    "redeploy": "10m",
-    "reimage": "15m",
-    "evict": "30s",
-    "delete": "not_before_timeout of the scale set's terminate_notification, or 5m if that is not set",
-}
-"""Default notice of each operation, as its help describes it."""
 
 app = make_group("vm", "Show VMs; restart, redeploy, evict or delete a VM.", "Declare")
 
@@ -38,24 +30,17 @@ app = make_group("vm", "Show VMs; restart, redeploy, evict or delete a VM.", "De
 @command(app, "list", "forewarn vm list", "forewarn vm list --json")
 def list_vms(connection: ControlConnection, output: Output) -> None:
     """List every VM, and whether scheduled events are enabled for its scope."""
-    vms = list(connection.iterate_items("/v1/vms"))
-    if output.print_if_json(vms):
-        return
-    columns = [Column(head) for head in ("name", "host", "scope", "fd", "ud", "power", "enabled")]
-    output.print_table(
-        [*columns, Column("addresses", is_whole=False)],
+    output.print_list(
+        list(connection.iterate_items("/v1/vms")),
         [
-            (
-                vm["name"],
-                vm["host"],
-                vm["scope"],
-                vm["fault_domain"],
-                vm["update_domain"],
-                vm["power_state"],
-                "yes" if vm["enabled"] else "no",
-                ", ".join(vm["addresses"]),
-            )
-            for vm in vms
+            Column("name"),
+            Column("host"),
+            Column("scope"),
+            Column("fd", "fault_domain"),
+            Column("ud", "update_domain"),
+            Column("power", "power_state"),
+            Column("enabled", lambda vm: "yes" if vm["enabled"] else "no"),
+            Column("addresses", is_whole=False),
         ],
         empty="no VMs are declared: see 'forewarn inventory apply --help'",
     )
@@ -73,7 +58,7 @@ def show(name: _Name, connection: ControlConnection, output: Output) -> None:
             ("host", vm["host"]),
             ("scope", f"{vm['scope']} ({vm['scope_kind']})" if vm["scope"] else vm["scope_kind"]),
             ("domains", f"fault {vm['fault_domain']}, update {vm['update_domain']}"),
-            ("addresses", ", ".join(vm["addresses"])),
+            ("addresses", vm["addresses"]),
             ("power", vm["power_state"]),
             ("priority", vm["priority"]),
             ("size", vm["size"]),
@@ -86,7 +71,7 @@ def show(name: _Name, connection: ControlConnection, output: Output) -> None:
     events = [event for event in connection.iterate_items("/v1/events") if vm["name"] in event["resources"]]
     if events:
         output.print_heading("Events")
-        print_events(output, connection, events)
+        output.print_table(events, make_event_columns(connection))
 
 
 @command(
@@ -128,15 +113,14 @@ def history(
     for number, episode in enumerate(found[:limit]):
         if number:
             output.print_line()
-        for line in format_episode(episode):
-            output.print_line(line)
+        output.print_lines(format_episode(episode))
     if not found:
         output.print_notice(f"nothing has happened to vm {name}" + (" in that time" if since or until else ""))
     if len(found) > limit:
         output.print_notice(f"there is more: use --limit {limit * 10}")
 
 
-def _add_final_operation(verb: str, summary: str, example: str, effect: str) -> None:
+def _add_final_operation(verb: str, vm: str, summary: str, default_notice: str, effect: str) -> None:
     """Add an irreversible operation, which asks for confirmation."""
 
     def operate(
@@ -152,10 +136,10 @@ def _add_final_operation(verb: str, summary: str, example: str, effect: str) -> 
         path = f"/v1/vms/{quote_segment(name)}"
 
         def describe() -> str:
-            vm = connection.get(path)
-            whose = f" of scope {vm['scope']}" if vm["scope"] else ""
-            where = f" on {vm['host']}" if vm["host"] else ""
-            return f"VM {vm['name']}{whose}{where} {effect}. This cannot be undone once it has started."
+            found = connection.get(path)
+            whose = f" of scope {found['scope']}" if found["scope"] else ""
+            where = f" on {found['host']}" if found["host"] else ""
+            return f"VM {found['name']}{whose}{where} {effect}. This cannot be undone once it has started."
 
         confirm(output, describe, yes=yes)
         if verb == "delete":
@@ -165,18 +149,18 @@ def _add_final_operation(verb: str, summary: str, example: str, effect: str) -> 
         print_created(output, connection, made["items"])
 
     operate.__doc__ = f"{summary} Without --yes, the command asks for confirmation."
-    operate.__annotations__["notice"] = build_notice_option(_DEFAULT_NOTICES[verb])
+    operate.__annotations__["notice"] = build_notice_option(default_notice)
     command(
         app,
         verb,
-        f"forewarn vm {example}",
-        f"forewarn vm {example} --yes",
-        f'forewarn vm {example} --notice 1m --force --reason "asked for by its owner" --yes',
+        f"forewarn vm {verb} {vm}",
+        f"forewarn vm {verb} {vm} --yes",
+        f'forewarn vm {verb} {vm} --notice 1m --force --reason "asked for by its owner" --yes',
         panel=_OPERATIONS,
     )(operate)
 
 
-def _add_operation(verb: str, summary: str, example: str) -> None:
+def _add_operation(verb: str, vm: str, summary: str, default_notice: str) -> None:
     def operate(
         name: _Name,
         connection: ControlConnection,
@@ -190,37 +174,37 @@ def _add_operation(verb: str, summary: str, example: str) -> None:
         print_created(output, connection, made["items"])
 
     operate.__doc__ = summary
-    operate.__annotations__["notice"] = build_notice_option(_DEFAULT_NOTICES[verb])
+    operate.__annotations__["notice"] = build_notice_option(default_notice)
     command(
         app,
         verb,
-        f"forewarn vm {example}",
-        f'forewarn vm {example} --notice 1m --force --reason "asked for by its owner"',
+        f"forewarn vm {verb} {vm}",
+        f'forewarn vm {verb} {vm} --notice 1m --force --reason "asked for by its owner"',
         panel=_OPERATIONS,
     )(operate)
 
 
-_add_operation("restart", "Restart the VM on behalf of its owner, with a Reboot event.", "restart WestNO_0")
+_add_operation("restart", "WestNO_0", "Restart the VM on behalf of its owner, with a Reboot event.", "15m")
 _add_operation(
-    "redeploy",
-    "Move the VM to other hardware on behalf of its owner, with a Redeploy event.",
-    "redeploy WestNO_0",
+    "redeploy", "WestNO_0", "Move the VM to other hardware on behalf of its owner, with a Redeploy event.", "10m"
 )
 _add_final_operation(
     "reimage",
+    "web_0",
     "Reimage the VM. If its scale set enables os_image_notification, the VM gets a Reboot event first; otherwise, "
     "the VM gets no warning.",
-    "reimage web_0",
+    "15m",
     "gets a new image and loses the data on its system disk",
 )
 _add_final_operation(
-    "evict", "Evict a Spot VM, with a Preempt event.", "evict spot_3", "is stopped and its capacity reclaimed"
+    "evict", "spot_3", "Evict a Spot VM, with a Preempt event.", "30s", "is stopped and its capacity reclaimed"
 )
 _add_final_operation(
     "delete",
+    "web_0",
     "Delete the VM. If its scale set enables terminate_notification, the VM gets a Terminate event first; "
     "otherwise, the VM gets no warning.",
-    "delete web_0",
+    "not_before_timeout of the scale set's terminate_notification, or 5m if that is not set",
     "is deleted",
 )
 

@@ -19,7 +19,7 @@ ROOT: Any = typer.main.get_command(app)
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("", list(ROOT.commands)),
+        ("", ROOT.list_commands(None)),
         ("mai", ["maintenance"]),
         ("vm re", ["restart", "redeploy", "reimage"]),
         ("vm list --js", ["--json"]),
