@@ -11,8 +11,7 @@ from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
 from forewarn.control.broadcast import EntryBroadcast, encode_entry
-from forewarn.control.context import Caller, Context, ContextOf, PageLimit, describe_text, is_still_valid
-from forewarn.control.maintenance import parse_after
+from forewarn.control.context import Caller, Context, ContextOf, PageLimit, describe_text, is_still_valid, parse_after
 from forewarn.control.selection_query import SelectionOf
 from forewarn.core.access import Principal
 from forewarn.core.model import AuditEntry

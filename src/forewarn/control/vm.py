@@ -94,7 +94,7 @@ def _add_operation(verb: str, cause: str, description: str) -> None:
         if caller.ownership is not None:
             _check_tenant_request(context, caller, request)
         made = await context.engine.maintenances.schedule(request, actor=caller.actor, key=key, owned=caller.ownership)
-        return PageOut(items=await read_maintenances_out(context, made, caller))
+        return await read_maintenances_out(context, made, caller)
 
     method, path = ("DELETE", "/{name}") if verb == "delete" else ("POST", f"/{{name}}/{verb}")
     router.add_api_route(path, operate, methods=[method], name=verb, description=description, status_code=201)
