@@ -42,20 +42,10 @@ PREFIX = "dev.forewarn"
 """Prefix of every type."""
 
 _S = MaintenanceState
-_KINDS = {
-    EntryKind.SCHEDULED: NotificationKind.SCHEDULED,
-    EntryKind.ANNOUNCED: NotificationKind.SCHEDULED,
-    EntryKind.DEFERRED: NotificationKind.DEFERRED,
-    EntryKind.EXTENDED: NotificationKind.EXTENDED,
-    EntryKind.APPROVED: NotificationKind.APPROVED,
-    EntryKind.STARTED: NotificationKind.STARTED,
-    EntryKind.COMPLETED: NotificationKind.COMPLETED,
-    EntryKind.CANCELED: NotificationKind.CANCELED,
-    EntryKind.FAILED: NotificationKind.FAILED,
-    EntryKind.WITHDRAWN: NotificationKind.WITHDRAWN,
-    EntryKind.UNSEEN: NotificationKind.UNSEEN,
-    EntryKind.LATE: NotificationKind.LATE,
-}
+_ROLLOUT_WORDS = {"paused": NotificationKind.ROLLOUT_PAUSED, "failed": NotificationKind.ROLLOUT_FAILED}
+# Most kinds are named like the audit log entry that they report.
+_KINDS = {EntryKind(kind.value): kind for kind in NotificationKind if kind not in _ROLLOUT_WORDS.values()}
+_KINDS[EntryKind.ANNOUNCED] = NotificationKind.SCHEDULED
 _STATES = {
     NotificationKind.SCHEDULED: _S.SCHEDULED,
     NotificationKind.DEFERRED: _S.SCHEDULED,
@@ -68,8 +58,6 @@ _STATES = {
     NotificationKind.FAILED: _S.FAILED,
 }
 """State of a maintenance at each kind of notification; the other kinds may occur in several states."""
-
-_ROLLOUT_WORDS = {"paused": NotificationKind.ROLLOUT_PAUSED, "failed": NotificationKind.ROLLOUT_FAILED}
 
 
 class MaintenanceFacts(ResponseModel):
@@ -293,7 +281,7 @@ def _build_data(notification: Notification) -> tuple[str, ResponseModel]:
         )
         return "rollout", RolloutData(id=id, name=name, state=state, actor=entry.actor, reason=reason)
     assert maintenance is not None  # noqa: S101 - what is not about a rollout is about one
-    facts = MaintenanceFacts.model_validate(maintenance, from_attributes=True)
+    facts = MaintenanceFacts.copy_from(maintenance)
     if notification.event is None:
         vms = list(maintenance.vms)
         return "maintenance", MaintenanceData(maintenance=facts, vms=vms, actor=entry.actor, reason=reason)
