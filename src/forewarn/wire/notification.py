@@ -165,20 +165,17 @@ def build_notifications(
 
     Args:
         entry: The audit log entry.
-        maintenance: The maintenance that the entry is about, as shown to the recipient; None if there is none, or if it
-            was forgotten.
+        maintenance: The maintenance of the entry, as shown to the recipient; None if there is none any more.
         events: Events of the maintenance that the recipient may see, in order.
-        rollout: The rollout that the entry is about; None if there is none.
+        rollout: The rollout of the entry; None if there is none.
         principal: The recipient. A tenant is notified of its events only.
     """
     if entry.kind is EntryKind.ROLLOUT:
-        return (
-            [] if rollout is None or principal.ownership is not None else _build_rollout_notifications(entry, rollout)
-        )
+        if rollout is None or principal.ownership is not None:
+            return []
+        return _build_rollout_notifications(entry, rollout)
     kind = _KINDS.get(entry.kind)
-    if kind is None or maintenance is None:
-        return []
-    if principal.ownership is not None and not events:
+    if kind is None or maintenance is None or (principal.ownership is not None and not events):
         return []
     entry = principal.redact_entry(entry)
     then = _restore_maintenance(entry, kind, maintenance)
