@@ -76,7 +76,7 @@ def main() -> int:
     os.sched_setaffinity(0, {LOAD_CORE})
     machine = describe()
     busy = load_average()
-    machine["load before"] = f"{busy:.2f}"
+    machine["load average before the run"] = f"{busy:.2f}"
     if busy > _QUIET_LOAD:
         print(f"The machine is busy (load {busy:.2f}): trust the ratios, not the figures.", flush=True)
     began_s = time.monotonic()

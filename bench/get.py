@@ -104,7 +104,7 @@ def _result(rounds: dict[str, list[dict[str, Any]]], served: Served) -> Result:
                 continue
             ratio = median([one["Forewarn"]["per_s"] / one[name]["per_s"] for one in rounds[mode]])
             work = median([one["Forewarn"]["per_cpu_s"] / one[name]["per_cpu_s"] for one in rounds[mode]])
-            note = f"{words}; {work:.2f}x per second of its processor"
+            note = f"{words}; {work:.2f}x per second of CPU time"
             target = _TARGETS.get((mode, name))
             what = f"{mode}, Forewarn to {name}"
             result.rows.append(Row(what=what, value=ratio, unit="x", target=target, is_floor=True, note=note))

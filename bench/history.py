@@ -244,19 +244,19 @@ def _queries(count: int) -> dict[str, Query]:
         "entries of a maintenance": entries(maintenance_id=lambda rng: f"m-{rng.randrange(count)}"),
         "entries of a rare kind": entries(kinds=(EntryKind.FAILED,)),
         "entries of a kind on a day": entries(kinds=(EntryKind.APPROVED,), day=day),
-        "entries of a person who did little": entries(actor="operator:eve"),
+        "entries of a person with few entries": entries(actor="operator:eve"),
         "entries of a person on a day": entries(actor="operator:o-3", day=day),
-        "entries of a rare event type, one look": entries(type=EventType.PREEMPT),
-        "entries with a rare text, one look": entries(text="needle"),
+        "entries of a rare event type, one step": entries(type=EventType.PREEMPT),
+        "entries with a rare text, one step": entries(text="needle"),
         "newest page of maintenances": maintenances(),
         "maintenances of a VM": maintenances(vm=vm),
         "maintenances of a host": maintenances(host=lambda rng: f"host-{rng.randrange(_VMS // 50)}"),
         "maintenances of a tenant": maintenances(_tenant),
         "maintenances of a day": maintenances(day=day),
         "maintenances that have failed": maintenances(states=(MaintenanceState.FAILED,)),
-        "maintenances in one of two states, one look": maintenances(
+        "maintenances in one of two states, one step": maintenances(
             states=(MaintenanceState.FAILED, MaintenanceState.CANCELED)
         ),
-        "maintenances of a person, one look": maintenances(actor="operator:eve"),
-        "maintenances with a text, one look": maintenances(text="needle"),
+        "maintenances of a person, one step": maintenances(actor="operator:eve"),
+        "maintenances with a text, one step": maintenances(text="needle"),
     }

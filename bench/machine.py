@@ -27,7 +27,7 @@ def describe() -> dict[str, str]:
         "memory": f"{int(memory_kib[1]) / (1 << 20):.0f} GiB" if memory_kib else "unknown",
         "kernel": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
-        "speed just now": f"{_loop_s():.2f} s for a loop of ten million additions in Python; best of 3",
+        "speed at the time": f"{_loop_s():.2f} s for a loop of ten million additions in Python; best of 3",
         "uvloop": version("uvloop"),
         "uvicorn": version("uvicorn"),
         "SQLite": sqlite3.sqlite_version,

@@ -86,13 +86,13 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 
     result.rows += [
         Row(what="mutants tried", value=len(drawn), unit="", note=f"of {len(made)} that mutmut makes"),
         Row(
-            what="of these, harmless mutants that pass",
+            what="harmless mutants that pass",
             value=len(passed) - len(missed),
             unit="",
             note="each listed with its reason",
         ),
         Row(
-            what="of the others, share that `forewarn try` fails",
+            what="share of the harmful mutants that `forewarn try` fails",
             value=100 * (changed - len(missed)) / changed,
             unit="%",
             target=_FOUND_MIN,

@@ -78,10 +78,10 @@ NOTE = "<!-- Made by `make reference`; changes belong into the code it is made f
 def settings() -> str:
     """Return the page of all settings of `forewarn serve`."""
     text = (
-        "# Settings\n\nA value comes from the first of these that has one: command-line flag, environment variable, TOML file "
-        "(`--config`), default.\nThe environment variable of `database_url`, for example, is `FOREWARN_DATABASE_URL`. Any setting can be given as "
-        "`--set NAME=VALUE`.\nWrite durations as `90s`, `15m`, `24h` or `7d`. Numbers such as R67 and A3 stand for "
-        "requirements of the protocol.\n\n"
+        "# Settings\n\nSources of a value, in order of precedence: command-line flag, environment variable, TOML file (`--config`), default.\n"
+        "The environment variable of `database_url`, for example, is `FOREWARN_DATABASE_URL`. Any setting can be given as "
+        "`--set NAME=VALUE`.\nWrite durations as `90s`, `15m`, `24h` or `7d`. Numbers such as R67 and A3 refer to the "
+        "requirements of the protocol; [conformance](conformance.md)\nexplains the letters.\n\n"
     )
     text += _table("setting", "default", "meaning")
     for name, field in Settings.model_fields.items():
@@ -112,7 +112,7 @@ def metrics() -> str:
     """Return the page of all metrics of `/metrics`."""
     feed = Feed(Dialect())
     collector = Metrics(Traffic(EndpointLimits(), len(feed.versions), FaultRegistry(RealClock())), feed, lambda: 0)
-    text = "# Metrics\n\n`GET /metrics` on the control address, in the Prometheus text format. If the address is on loopback, no token is needed.\n\n"
+    text = "# Metrics\n\nThe service exposes these metrics at `GET /metrics` on the control address, in the Prometheus text format. If the address is on loopback, no token is needed.\n\n"
     text += _table("metric", "type", "labels", "meaning")
     for family in sorted(collector.registry.collect(), key=lambda f: f.name):
         suffix = "_total" if family.type == "counter" else ""
@@ -147,7 +147,7 @@ def lifecycle() -> str:
         text += _row(each, status, "yes" if status in {"Scheduled", "Started"} else "no")
     text += (
         "\nAn event of a scheduled or started maintenance is `Withdrawn`, and the documents do not show it, in two cases:\n\n"
-        "- No VM that can see the event (no VM of the event's audience) has sent a request for a day (`disable_after`).\n"
+        "- For a day (`disable_after`), no VM of the event's audience has sent a request.\n"
         "- All VMs that the event affects are gone.\n\n"
         "## Causes\n\n"
     )
@@ -177,9 +177,9 @@ def api_versions() -> str:
 def notifications() -> str:
     """Return the page of notifications, with the schemas of `data`."""
     text = (
-        "# Notifications\n\nNotifications are CloudEvents 1.0 in structured JSON, signed as Standard Webhooks define it: see [how to get "
-        "them](../how-to/notify.md). `dataschema` names the schema of `data`. A schema `v1` may get additional "
-        "members, but its members are never changed or removed.\n"
+        "# Notifications\n\nNotifications are CloudEvents 1.0 in structured JSON, signed according to Standard Webhooks: see [how to get "
+        "them](../how-to/notify.md). `dataschema` names the schema of `data`. Members may be added to a schema `v1`, "
+        "but are never changed or removed.\n"
     )
     for noun, model in NOTIFIED.items():
         schema = json.dumps(model.model_json_schema(mode="serialization"), indent=1)
@@ -215,7 +215,7 @@ def agent_configuration() -> str:
     text = (
         "# The agent's configuration\n\nThe configuration is one TOML file, by default `/etc/forewarn/agent.toml`; on Windows, "
         "by default\n`%ProgramData%\\forewarn\\agent.toml`. An unknown key is an error. Write durations as `90s`, `15m` or `24h`.\n"
-        "`forewarn agent check` says what the agent would do with a file. If a key is wrong, the command names the key:\n"
+        "`forewarn agent check` explains what the agent would do with your file. Errors name the key:\n"
         "`rule[1].approve` is the key `approve` of the second rule.\n\n"
     )
     text += _keys(Configuration)
@@ -287,11 +287,11 @@ def agent_hooks() -> str:
         + _webhook_bodies()
         + (
             "\n## Rules for hooks\n\n"
-            "- A command runs without a shell, in a separate process group. At a time-out, or when its step is stopped, the whole group gets\n  SIGTERM, and SIGKILL after 3 s.\n"
+            "- A command runs in a separate process group, and without a shell unless the hook has the key `shell`. At a time-out, or when its\n  step is stopped, the whole group gets SIGTERM, and SIGKILL after 3 s.\n"
             "- A command succeeds with exit status 0, a webhook with any 2xx status.\n"
             "- `timeout` limits one attempt of a hook. Regardless of `timeout`, the agent stops the steps `prepare` and `before-approval` 5 s\n  (`margin`) before `NotBefore`.\n"
             "- A hook can run more than once for the same event: when a failed hook is retried, and when a crash or restart of the agent has\n  interrupted a step. Write hooks so that a second run does no harm.\n"
-            "- When a step succeeds, the log has the output of its commands. When a command fails, the log has only the last line of its output.\n  In both cases, `forewarn agent status --json` has the last 4,096 characters of the output.\n"
+            "- When a step succeeds, the log shows the output of its commands. When a command fails, the log shows only the last line of its output.\n  In both cases, `forewarn agent status --json` shows the last 4,096 characters of the output.\n"
         )
     )
 
@@ -301,8 +301,8 @@ def _webhook_bodies() -> str:
     text = (
         "\n## Bodies of webhooks by template\n\nA webhook's `template` names the service that gets the message. The webhook's `body` replaces the built-in message with "
         "your own\nJSON. In the strings of the JSON, a placeholder such as `$event_type` or `${event_type}` is replaced by its value,\nand "
-        "`$$` by a dollar sign.\nNo value can break the JSON. For Slack, Teams and Discord, each value also becomes plain text: one line of "
-        "at most 300\ncharacters, or `-` if the value is empty. [How to use them](../how-to/agent-webhooks.md).\n\n"
+        "`$$` by a dollar sign.\nValues are escaped, so the JSON stays valid. For Slack, Teams and Discord, each value also becomes plain text: one line of "
+        "at most 300\ncharacters, or `-` if the value is empty. [How to use templates](../how-to/agent-webhooks.md).\n\n"
     )
     text += _table("placeholder", "what it becomes")
     for name, what in PLACEHOLDERS.items():
@@ -328,7 +328,7 @@ _EXAMPLE_EVENT = Event(
 def agent_metrics() -> str:
     """Return the page of all metrics of the agent."""
     collector = AgentMetrics(lambda: (), lambda: _EXAMPLE_MOMENT)
-    text = "# Metrics of the agent\n\nThe agent serves these metrics at `GET /metrics`, in the Prometheus text format. The key `listen` in the agent's configuration sets the address.\n\n"
+    text = "# Metrics of the agent\n\nThe agent exposes these metrics at `GET /metrics`, in the Prometheus text format. The key `listen` in the agent's configuration sets the address.\n\n"
     text += _table("metric", "type", "labels", "meaning")
     for family, labels in list_families(collector):
         suffix = "_total" if family.type == "counter" else ""
@@ -339,7 +339,7 @@ def agent_metrics() -> str:
         + _row("`/healthz`", "200 while the agent runs")
         + _row(
             "`/readyz`",
-            "200 when the endpoint has answered lately and the VM's name is known, else 503 with the reason",
+            "200 when the endpoint has answered recently and the VM's name is known, else 503 with the reason",
         )
         + _row(
             "`/drainz`",
@@ -357,8 +357,8 @@ def faults() -> str:
     """Return the page of all kinds of faults, and of all warnings about clients."""
     text = (
         "# Faults and warnings\n\nYou can [cause these faults on purpose](../how-to/inject-faults.md): in a scenario, in a test, or "
-        "in a service that was started with\n`--fault-injection`. A fault with `once` in the column *part affected* acts only at "
-        "the moment of its injection. Numbers such as R67 stand for requirements of the protocol.\n\n"
+        "in a service that was started with\n`--fault-injection`. A fault whose *part affected* is `once` acts only at the "
+        "moment of its injection.\nNumbers such as R67 and A21 refer to the requirements of the protocol; [conformance](conformance.md) explains the letters.\n\n"
     )
     text += _table("fault", "part affected", "what a client sees", "what a good client does", "delay")
     for kind in FAULTS.values():
@@ -366,7 +366,7 @@ def faults() -> str:
         text += _row(f"`{kind.name}`", kind.place.value, kind.what, kind.advice, takes)
     text += (
         "\n## Warnings\n\n`forewarn requests`, `forewarn try` and the test fixture report these mistakes of clients.\n"
-        "*fails* means that other endpoints refuse the request; *unwise* means that a good client avoids it.\n\n"
+        "*fails* means that other endpoints refuse the request; *unwise* means that a good client avoids this behaviour.\n\n"
     )
     text += _table("code", "what the client does", "requirement", "with other endpoints")
     for row in ADVICE:

@@ -271,10 +271,10 @@ class Settings(BaseSettings):
     database_check_every: Span = Field(
         timedelta(hours=1),
         ge=timedelta(seconds=1),
-        description="Interval between checks of a SQLite file for damaged pages; the first check is at the start.",
+        description="Interval between checks of a SQLite file for damaged pages; the first check runs at startup.",
     )
     state_dir: Path = Field(default_factory=default_state_dir, description="Directory for the operator token.")
-    inventory: Path | None = Field(None, description="Inventory file (YAML or JSON) to apply at the start.")
+    inventory: Path | None = Field(None, description="Inventory file (YAML or JSON) to apply at startup.")
     inventory_removals_max: int = Field(
         10,
         ge=0,
@@ -292,8 +292,8 @@ class Settings(BaseSettings):
     )
     hosts_may_join_scopes: bool = Field(
         default=True,
-        description="Let a host, with its own token, add a VM to a declared scope even if the host runs "
-        "no VM of the scope. VMs of a scope see and approve the scope's events.",
+        description="Let a host's token add VMs to a declared scope of which the host runs no VM yet. All VMs of a "
+        "scope can see and approve its events.",
     )
     metadata_listen: str = Field("127.0.0.1:8169", description="Addresses of the metadata endpoint, comma-separated.")
     metadata_host_names: str = Field(
@@ -311,7 +311,8 @@ class Settings(BaseSettings):
         timedelta(minutes=1),
         ge=timedelta(seconds=3),
         le=timedelta(days=1),
-        description="Time without a sign of life after which the process that answers VMs is killed and replaced.",
+        description="Time without a message from the process that answers VMs, after which the service kills and "
+        "replaces this process.",
     )
     any_caller_is: str = Field(
         "",
@@ -348,16 +349,15 @@ class Settings(BaseSettings):
     unknown_requests_per_address_minute_max: int = Field(
         600,
         ge=1,
-        description="Maximum number of requests to the control API per minute and address from unknown callers (no "
-        "valid token or session seen yet); a sixth of this number (by default, 100) may come at once. "
-        "Beyond the limit, unknown callers get 429 before their tokens are checked. Addresses in "
-        "control_proxies are exempt.",
+        description="Rate limit of the control API for unknown callers (no valid token or session seen yet): requests "
+        "per minute from one address. The burst limit is a sixth of this number, by default 100. Requests over the "
+        "limit get 429, and their tokens are not checked. Addresses in control_proxies are exempt.",
     )
     unknown_requests_per_minute_max: int = Field(
         3000,
         ge=1,
-        description="Maximum number of requests to the control API per minute from all unknown callers; a "
-        "fifteenth of this number (by default, 200) may come at once.",
+        description="Rate limit of the control API for all unknown callers together: requests per minute. The burst "
+        "limit is a fifteenth of this number, by default 200.",
     )
     auth_failures_max: int = Field(
         20,
@@ -396,7 +396,9 @@ class Settings(BaseSettings):
         description="Delay from enabling events for a scope to the scope's first event (R68).",
     )
     start_delay: Span = Field(
-        timedelta(0), **_limit_seconds(3600), description="Delay from the last approval to the start (A24)."
+        timedelta(0),
+        **_limit_seconds(3600),
+        description="Delay from the last approval to the start of the maintenance (A24).",
     )
     disable_after: Span = Field(
         timedelta(hours=24),
@@ -406,8 +408,8 @@ class Settings(BaseSettings):
     restart_grace: Span = Field(
         timedelta(minutes=10),
         ge=timedelta(0),
-        description="Minimum time from a start of the service until events for a scope are disabled: VMs cannot ask "
-        "while the service is down.",
+        description="Time after a start of the service during which events are not disabled for any scope, because VMs "
+        "cannot poll while the service is down.",
     )
     notice_max: Span = Field(
         timedelta(days=90),
@@ -423,7 +425,7 @@ class Settings(BaseSettings):
     policy_delay: Span = Field(
         timedelta(seconds=5),
         **_limit_seconds(3600),
-        description="Minimum time for which a Freeze stays Scheduled if a tenant's policy approves the Freeze.",
+        description="Minimum time for which a Freeze stays Scheduled after a tenant's policy has approved it.",
     )
     deferrals_max: int = Field(20, ge=0, le=1000, description="Maximum number of deferrals of one maintenance.")
 
@@ -470,9 +472,8 @@ class Settings(BaseSettings):
     tracing_endpoint: str | None = Field(
         None,
         max_length=2000,
-        description="OTLP/HTTP address of the trace collector, such as http://127.0.0.1:4318; none disables "
-        "tracing. "
-        "Needs the extra `tracing`.",
+        description="OTLP/HTTP address of the trace collector, such as http://127.0.0.1:4318. none: no "
+        "tracing. Needs the extra `tracing`.",
     )
     tracing_sample_ratio: float | None = Field(
         None,
@@ -492,15 +493,15 @@ class Settings(BaseSettings):
         1000,
         ge=1,
         le=100_000,
-        description="Maximum number of maintenance steps traced for one stored change, such as a batch of starts; "
-        "further steps are left out.",
+        description="Maximum number of maintenance steps traced for one database transaction, such as a batch of "
+        "starts; further steps are not traced.",
     )
     tracing_sights_max: int = Field(
         10_000,
         ge=0,
         le=10_000_000,
-        description="Maximum number of unseen events that tracing watches at the same time; further events get no "
-        "span `seen`.",
+        description="Maximum number of events that tracing watches at the same time until a VM has seen them; "
+        "further events get no span `seen`.",
     )
 
     # Limits of the control address
@@ -511,7 +512,7 @@ class Settings(BaseSettings):
         8192,
         ge=1,
         description="Maximum number of connections to the control address that have not sent a valid "
-        "token yet; beyond it, the connection that has waited longest is closed.",
+        "token yet; beyond it, the oldest of them is closed.",
     )
     control_unknown_connections_per_address_max: int = Field(
         1024, ge=1, description="Maximum number of connections from one address that have not sent a valid token yet."
@@ -520,13 +521,14 @@ class Settings(BaseSettings):
         16 << 20,
         ge=1 << 10,
         description="Maximum number of bytes in memory for all requests without a valid token; beyond it, the "
-        "connection that has waited longest is closed.",
+        "oldest connection without a valid token is closed.",
     )
     control_proxies: str = Field(
         "127.0.0.1, ::1",
         max_length=4000,
-        description="Addresses or networks that many callers share, such as a reverse proxy's, "
-        "comma-separated. control_unknown_connections_per_address_max does not apply to them.",
+        description="Addresses or networks that many callers share, such as a reverse proxy's, comma-separated. "
+        "control_unknown_connections_per_address_max and unknown_requests_per_address_minute_max do not apply to "
+        "them.",
     )
     control_idle_timeout: Span = Field(
         timedelta(seconds=75),
@@ -572,11 +574,11 @@ class Settings(BaseSettings):
     connections_per_vm_max: int = Field(
         256,
         ge=1,
-        description="Maximum number of connections of one VM. The same maximum applies to all unknown callers "
-        "together. If 1/32 of the free connections is less, the limit is that number, but at least 16.",
+        description="Maximum number of connections of one VM; also of all unknown callers together. When free "
+        "connections become scarce, the limit falls to 1/32 of their number, but not below 16.",
     )
     connections_per_unknown_address_max: int = Field(
-        16, ge=1, description="Maximum number of connections from one address that belongs to no VM."
+        16, ge=1, description="Maximum number of connections from one unknown address (one that belongs to no VM)."
     )
     approvals_at_work_per_vm_max: int = Field(
         32,
@@ -621,7 +623,11 @@ class Settings(BaseSettings):
     exec_observe_command: str = Field(
         "", description="Command that reports the progress of a maintenance; empty for none."
     )
-    exec_abort_command: str = Field("", description="Command run when a maintenance is aborted; empty for none.")
+    exec_abort_command: str = Field(
+        "",
+        description="Command run after a started maintenance has failed, or after an operator has completed it; empty "
+        "for none.",
+    )
     exec_deadline: Span = Field(timedelta(hours=1), ge=timedelta(seconds=1), description="Time limit for exec_command.")
     exec_observe_deadline: Span = Field(
         timedelta(seconds=30), ge=timedelta(milliseconds=100), description="Time limit for exec_observe_command."
@@ -651,7 +657,9 @@ class Settings(BaseSettings):
         "qemu:///system", description="URI of the hypervisor; {host} is replaced by the host's name."
     )
     libvirt_destination: str = Field(
-        "", description="Where the VMs of each host migrate to: HOST=URI, separated by spaces."
+        "",
+        description="Migration destinations, separated by spaces: HOST=URI for the VMs of one host, or a URI alone for "
+        "the VMs of all other hosts.",
     )
     libvirt_freeze: Span = Field(
         timedelta(seconds=5),
@@ -689,7 +697,7 @@ class Settings(BaseSettings):
         10,
         ge=1,
         le=1000,
-        description="Number of failed calls of the actuator in a row after which a maintenance has failed.",
+        description="Number of consecutive failed calls of the actuator after which a maintenance fails.",
     )
     actuator_retry: Span = Field(
         timedelta(seconds=5),
@@ -711,7 +719,7 @@ class Settings(BaseSettings):
         description="Time limit for one whole request to a receiver of notifications.",
     )
     notify_answer_size_bytes_max: int = Field(
-        16 << 10, ge=0, le=1 << 20, description="Maximum number of bytes read of a receiver's answer."
+        16 << 10, ge=0, le=1 << 20, description="Maximum number of bytes read from a receiver's answer."
     )
     notify_private_addresses: bool = Field(
         default=True, description="Allow receivers in private networks and on this machine."
@@ -724,7 +732,7 @@ class Settings(BaseSettings):
         timedelta(seconds=5),
         ge=timedelta(milliseconds=100),
         description="Pause after the first failed delivery of a notification; doubles after each further failure. The "
-        "first delivery makes up to three requests.",
+        "first delivery includes two quick retries.",
     )
     notify_retry_max: Span = Field(
         timedelta(hours=1),
@@ -745,21 +753,24 @@ class Settings(BaseSettings):
         100, ge=1, le=10_000, description="Maximum number of notifications of one subscription that wait for a retry."
     )
     notify_dead_max: int = Field(
-        10_000, ge=1, le=1_000_000, description="Number of dropped notifications at which a subscription is paused."
+        10_000,
+        ge=1,
+        le=1_000_000,
+        description="Number of dead (dropped) notifications at which a subscription is paused.",
     )
     notify_secret_overlap: Span = Field(
         timedelta(hours=24),
         ge=timedelta(0),
         le=timedelta(days=30),
-        description="Time after a change of the secret for which the previous secret also signs.",
+        description="Time for which notifications are also signed with the previous secret after a change.",
     )
     subscriptions_max: int = Field(100, ge=1, le=1000, description="Maximum number of subscriptions to notifications.")
     unseen_before: Span | None = Field(
         timedelta(minutes=5),
         ge=timedelta(0),
-        description="Time before NotBefore at which an event is reported as unseen if no VM that should see the "
-        "event has polled since the announcement. If half of the notice is shorter, half of the notice applies. "
-        "Approved events, and events with a notice of 90 s or less, are never reported. none: never.",
+        description="Time before NotBefore at which an event is reported as unseen if no VM of its audience has polled "
+        "since the announcement; limited to half of the notice. Approved events, and events with a notice of 90 s or "
+        "less, are never reported. none: never.",
     )
     late_start_after: Span | None = Field(
         timedelta(minutes=1),
@@ -779,7 +790,7 @@ class Settings(BaseSettings):
         timedelta(seconds=30),
         ge=timedelta(seconds=1),
         le=timedelta(hours=1),
-        description="Maximum size of a normal step of the clock. A greater step counts as a jump: nothing that is due "
+        description="Largest change of the clock that does not count as a jump. After a jump, nothing that is due "
         "starts until an operator runs 'forewarn clock confirm'.",
     )
     commands_max: int = Field(
@@ -807,20 +818,20 @@ class Settings(BaseSettings):
     history_retention: Span = Field(
         timedelta(days=90),
         ge=timedelta(hours=1),
-        description="Time for which Forewarn keeps ended maintenances, and audit log entries caused by tenants, VMs or "
-        "the passing of time.",
+        description="Time for which Forewarn keeps ended maintenances, and the audit log entries that audit_retention "
+        "does not cover.",
     )
     history_entries_max: int = Field(
         10_000_000,
         ge=1000,
-        description="Maximum number of audit log entries caused by tenants, VMs or the passing of time; "
-        "the oldest are removed.",
+        description="Maximum number of audit log entries that audit_retention does not cover; beyond it, the oldest "
+        "are deleted.",
     )
     audit_retention: Span = Field(
         timedelta(days=366),
         ge=timedelta(hours=1),
-        description="Time for which audit log entries about operators, tokens and refused calls are kept, regardless "
-        "of their number; never shorter than history_retention.",
+        description="Time for which audit log entries about operators, tokens, refused calls and the like are kept, "
+        "regardless of their number; see docs/reference/audit-log.md. If history_retention is longer, it applies.",
     )
     audit_log_entries_per_tenant_per_day: int = Field(
         1000,

@@ -110,7 +110,7 @@ class CallerError(ForewarnError):
 
 
 class InvalidRequest(CallerError):
-    """The request is malformed, or parts of the request contradict each other."""
+    """The request is malformed, or parts of it contradict each other."""
 
     code = "invalid_request"
 
@@ -190,7 +190,7 @@ class TooManyFailures(CallerError):
 
 
 class ConfigError(ForewarnError):
-    """A setting, a file or an option of a command line cannot be used."""
+    """A setting, file or command-line option is invalid, or cannot be used."""
 
     code = "config_error"
 
@@ -209,7 +209,7 @@ class ActuatorError(OtherSideError):
 
 
 class ActuationFailed(ActuatorError):
-    """A started maintenance has failed for good: another call of the actuator would not help."""
+    """A started maintenance has failed permanently: another call of the actuator would not help."""
 
     code = "actuation_failed"
 
@@ -236,21 +236,21 @@ class ServerUnreachable(OtherSideError):
 
 
 class IssuerUnreachable(OtherSideError):
-    """The OpenID Connect issuer gives no valid answer, so the service cannot check signed tokens."""
+    """The OpenID Connect issuer gave no valid answer, so the service cannot check signed tokens."""
 
     status = 503
     code = "issuer_unreachable"
 
 
 class ControlUnreachable(OtherSideError):
-    """A host endpoint reaches no replica of the control plane. The outcome of the request is unknown."""
+    """A host endpoint cannot reach any replica of the control plane. The outcome of the request is unknown."""
 
     status = 503
     code = "control_unreachable"
 
 
 class ControlRefused(ControlUnreachable):
-    """The control plane does not accept a host endpoint's token, its host, or one of its VMs."""
+    """The control plane does not accept the token, the host or a VM of a host endpoint."""
 
     code = "control_refused"
 
@@ -262,7 +262,7 @@ class EndpointError(OtherSideError):
 
 
 class EndpointUnreachable(EndpointError):
-    """A metadata endpoint gave no connection, no answer in time, or only a part of an answer."""
+    """A metadata endpoint could not be reached, did not answer in time, or sent only part of an answer."""
 
     code = "endpoint_unreachable"
 

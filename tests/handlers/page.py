@@ -23,7 +23,7 @@ also runs each correct handler ({names}) in every scenario: each must pass.
 
 These handlers create the file `drained` when they prepare the VM, and delete it when they recover. So the trials run
 with `--prepared 'test -e drained'` and `--recovered 'test ! -e drained'`. Without these options, `forewarn try` cannot
-find the faults marked *. The last column has a part of the text that `forewarn try` reports. In this text, `migration`,
+find the faults marked *. The last column shows part of the text that `forewarn try` reports. In this text, `migration`,
 `own`, `repair` and `known` are names of maintenances in the scenarios.
 
 """

@@ -13,8 +13,7 @@ import typer
 
 from forewarn.actuators.libvirt_events import DomainEvent, follow_domains, keep_declared
 from forewarn.actuators.libvirt_inventory import read_host, read_inventory
-from forewarn.cli.command import add_group
-from forewarn.cli.inventory_libvirt import add_from_libvirt
+from forewarn.cli import inventory
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host, Scope, ScopeKind, VirtualMachine
 from forewarn.errors import ActuatorError, ConfigError, InvalidRequest, ServerUnreachable, Unauthorized
@@ -243,7 +242,7 @@ async def test_a_wrong_token_ends_it(world: Hypervisor) -> None:
 
 def command(*words: str) -> None:
     app = typer.Typer()
-    add_from_libvirt(add_group(app, "inventory", "Declare.", "Declare"))
+    app.add_typer(inventory.app)
     app(args=["inventory", "from-libvirt", *words], standalone_mode=False)
 
 

@@ -42,7 +42,7 @@ def save_for_ever():
     file = StateFile(Path(sys.argv[1]))
     file.acquire()
     number = int(file.load().vm or 0)
-    assert file.unreadable_copy is None
+    assert not Path(f"{sys.argv[1]}.unreadable").exists()
     while True:
         say(number)
         number += 1
@@ -103,7 +103,6 @@ def test_what_was_saved_is_loaded(path: Path) -> None:
     assert file.load() == AgentState()
     file.save(STATE)
     assert file.load() == STATE
-    assert file.unreadable_copy is None
     assert sorted(each.name for each in path.parent.iterdir()) == ["agent.json", "agent.json.lock"]
     file.release()
 
@@ -189,7 +188,7 @@ def test_no_kill_damages_the_state(path: Path, saver: Saver) -> None:
             assert int(state.vm) in {last, last + 1}, f"kill {kill}, seed {seed}"
             assert len(state.records) == 50
     assert last > 0
-    assert {each.name for each in path.parent.iterdir()} <= {"agent.json", "agent.json.lock", "agent.json.new"}
+    assert {each.name for each in path.parent.iterdir()} <= {"agent.json", "agent.json.lock", ".agent.json.forewarn"}
 
 
 @pytest.mark.parametrize(
@@ -208,13 +207,18 @@ def test_no_kill_damages_the_state(path: Path, saver: Saver) -> None:
         os.urandom(1000),
     ],
 )
-def test_a_state_that_cannot_be_read_is_moved_aside_and_not_lost(path: Path, content: bytes) -> None:
+def test_a_state_that_cannot_be_read_is_moved_aside_and_not_lost(
+    path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
     file = StateFile(path)
     assert file.load() == AgentState()
-    assert file.unreadable_copy == path.parent / "agent.json.unreadable"
-    assert file.unreadable_copy.read_bytes() == content
+    aside = path.parent / "agent.json.unreadable"
+    assert aside.read_bytes() == content
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == f"cannot read the state file {path}: starting without it, and keeping it as {aside}"
     file.save(STATE)
     assert StateFile(path).load() == STATE
 

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from forewarn.cli.conformance import add_conformance
+from forewarn.cli import conformance
 from forewarn.errors import ServerUnreachable
 from forewarn.testing.conformance import SUITE_VERSION
 from tests.support.ports import reserve_address
@@ -24,7 +24,7 @@ QUICK = ("--only", "R14,R3")
 def run(*arguments: str) -> Any:  # noqa: ANN401 - what Click's runner hands back
     app = typer.Typer()
     app.callback()(lambda: None)
-    add_conformance(app)
+    app.add_typer(conformance.app)
     return CliRunner().invoke(app, ["conformance", *arguments])
 
 

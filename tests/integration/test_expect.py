@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from forewarn.testing.scenario.scenario_loader import parse_scenario
 from forewarn.testing.trial.player import ScenarioPlayer, StepOutcome, create_lab
+from tests.support.parsed_scenario import parse_scenario
 
 SCENARIO = """\
 title: A test
@@ -21,8 +21,9 @@ timeline:
 """
 
 
-def played(expected: str) -> StepOutcome:
-    scenario = parse_scenario(SCENARIO.format(expected=expected).encode(), "test")
+def played(expected: str, before: str = "") -> StepOutcome:
+    content = SCENARIO.format(expected=expected).replace("  - expect", f"{before}  - expect")
+    scenario = parse_scenario(content.encode(), "test")
 
     async def play() -> list[StepOutcome]:
         async with create_lab(scenario).running() as lab:
@@ -45,3 +46,8 @@ def test_what_is_so_is_taken(expected: str) -> None:
 )
 def test_what_is_not_is_told(expected: str, fault: str) -> None:
     assert played(expected).failure == fault
+
+
+def test_an_event_that_is_gone_has_no_notice() -> None:
+    outcome = played("notice_at_least: 1s", before="  - cancel: restart\n")
+    assert outcome.failure == "restart is gone"

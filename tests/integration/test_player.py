@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from forewarn.core.fault import FAULTS, FaultPoint
-from forewarn.testing.scenario.scenario_loader import parse_scenario
 from forewarn.testing.trial.player import ScenarioPlayer, StepOutcome, create_lab
 from tests.support.documents import ROOT
+from tests.support.parsed_scenario import parse_scenario
 
 pytestmark = pytest.mark.anyio
 

@@ -14,6 +14,7 @@ from forewarn.core.inventory import Inventory
 from forewarn.errors import StoreUnavailable
 from forewarn.host.remote_authority import read_state
 from forewarn.store import SqlStore
+from forewarn.util.files import replace_file
 from forewarn.util.secrets import make_private_folder, open_private, restrict_to_owner
 
 
@@ -84,6 +85,22 @@ def test_the_state_of_an_endpoint_is_closed_to_others_when_it_is_read(folder: Pa
     path.chmod(0o644)
     read_state(path, "host-1")
     assert modes(folder) == {"endpoint.json": 0o600}
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644, 0o755])
+def test_a_replaced_file_has_the_requested_mode_and_nothing_is_left_beside_it(folder: Path, mode: int) -> None:
+    path = folder / "file"
+    for content in (b"one", b"two"):
+        replace_file(path, content, mode=mode)
+        assert modes(folder) == {"file": mode}
+        assert path.read_bytes() == content
+
+
+def test_a_file_that_cannot_be_replaced_stays_as_it_was(folder: Path) -> None:
+    (folder / "file").mkdir()
+    with pytest.raises(OSError, match="Is a directory"):
+        replace_file(folder / "file", b"new")
+    assert [each.name for each in folder.iterdir()] == ["file"]
 
 
 def test_a_scratch_file_left_open_to_others_is_closed_before_it_is_written(folder: Path) -> None:

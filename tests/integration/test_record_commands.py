@@ -15,9 +15,9 @@ import pytest
 
 from forewarn.cli.main import run_command_line
 from forewarn.client import Client
-from forewarn.testing.scenario.scenario_loader import parse_scenario
 from forewarn.testing.transcript.transcript import EndReason, load_transcript
 from tests.support.faulty import Faulty, document, event, faulty, says
+from tests.support.parsed_scenario import parse_scenario
 from tests.support.processes import wait_for
 from tests.support.service import Running
 from tests.support.spans import GUARD_S

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 
 from forewarn.clock import VIRTUAL_START
 from forewarn.testing import ScheduledEvents
-from forewarn.testing.scenario.scenario_loader import parse_scenario
 from forewarn.testing.transcript.transcript import Transcript, TranscriptEntry
 from forewarn.testing.transcript.transcript_conversion import convert_transcript
 from forewarn.testing.trial.player import ScenarioPlayer, StepOutcome, create_lab
+from tests.support.parsed_scenario import parse_scenario
 from tests.support.service import Running
 from tests.support.showings import transcripts
 from tests.support.spans import GUARD_S

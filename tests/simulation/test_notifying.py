@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from forewarn.core.subscription import DeliveryBackoff, DeliveryState, Subscription
+from forewarn.engine.leader_election import Leadership
 from forewarn.engine.subscriptions import find_subscription
 from forewarn.errors import InvalidRequest, StoreUnavailable
 from forewarn.net.outbound import PostOutcome
@@ -238,13 +239,10 @@ async def test_too_many_dead_ones_pause_a_subscription() -> None:
 
 
 async def test_a_replica_that_does_not_act_tells_nobody() -> None:
-    class Elsewhere:
-        is_held = False
-        until_s = 0.0
-        skew = timedelta(0)
-
-        def __getattr__(self, _name: str) -> Any:  # noqa: ANN401 - nothing else is asked of it
-            return lambda *_: None
+    class Elsewhere(Leadership):
+        @property
+        def is_held(self) -> bool:
+            return False
 
     world, inbox = await simulated(WORLD), Inbox()
     await subscribe(world)

@@ -18,8 +18,8 @@ def conformance() -> str:
         f"# Checks of `forewarn conformance`\n\nSuite {SUITE_VERSION}, {len(CHECKS)} checks; "
         "[how to run them](../how-to/check-an-endpoint.md). The letter of a requirement shows its origin. `R`: the "
         "sources of the protocol state the requirement. `W`: clients in use depend on it. `X`: Forewarn adds it. `A`: "
-        "the sources are silent or disagree, so a behaviour counts as right if at least one source shows it.\n\nThe "
-        "first number of the suite's version grows when an endpoint that passed before may now fail. All other changes "
+        "the sources are silent or disagree, so a behaviour counts as right if at least one source shows it.\n\nA "
+        "change that can make a passing endpoint fail increases the first number of the suite's version. Other changes "
         "of checks increase only the second number.\n\n## Checks\n\nA check in italics approves an event, and runs "
         "only with `--allow-approve`.\n\n"
     )
@@ -45,8 +45,8 @@ def _transcripts() -> str:
     """Return the section about the golden transcripts and their format."""
     text = (
         "\n## Golden transcripts\n\nThe files `src/forewarn/testing/conformance/transcripts/*.jsonl` contain requests, "
-        "and the answers that an endpoint should give. With them, you can check another implementation without "
-        "Forewarn's code. A test checks Forewarn's own endpoint with them.\n\n"
+        "and the answers that an endpoint should give. Use them to check another implementation without "
+        "Forewarn's code. A test of Forewarn plays them against its own endpoint.\n\n"
     )
     text += table("transcript", "about", "needs")
     for name in TRANSCRIPTS:
@@ -56,8 +56,8 @@ def _transcripts() -> str:
 
 
 _FORMAT = """
-A file is JSON Lines in UTF-8. The first line describes the file. The other lines, in order, are exchanges (a request with
-its answer) and steps to carry out in your service.
+Each file is JSON Lines in UTF-8. The first line describes the file. The other lines, in order, are exchanges (a request
+with its answer) and steps to carry out in your service.
 
 | member of the first line | what it holds |
 | --- | --- |

@@ -28,7 +28,7 @@ def library() -> str:
         for name in _public(module):
             text += row(f"`{name}`", _summary(getattr(module, name)))
     plugin = importlib.import_module("forewarn.pytest_plugin")
-    text += "\n## Fixtures of pytest\n\nThe fixtures come with the package and need no import.\n\n" + table(
+    text += "\n## pytest fixtures\n\nThe fixtures come with the package and need no import.\n\n" + table(
         "name", "what it is"
     )
     for name in FIXTURES:

@@ -15,10 +15,10 @@ __all__ = ["control_api"]
 _INTRODUCTION = """\
 # Control API
 
-The control API is JSON over the control address, with `Authorization: Bearer TOKEN`. The OpenAPI document is at
+The control API is JSON over HTTP on the control address, with `Authorization: Bearer TOKEN`. The OpenAPI document is at
 `/openapi.json`; `/docs` shows it in a browser, and `forewarn openapi` prints it. Routes with the parameter
 `idempotency-key` carry out a request once, even if it is repeated with the same key. Approving, applying an inventory
-and updating a VM to the latest model can be repeated without a key: a repetition changes nothing.
+and updating a VM to the latest model need no key: a repeated request changes nothing.
 
 Every error is `{"error": {"code", "message", "details"}}`; [errors](errors.md) lists the codes. Lists are paged: to
 get the next page, pass `next` as `after`. On the last page, `next` is null.
@@ -28,10 +28,10 @@ requirement; [conformance](conformance.md) explains the letter. In limits, 31622
 
 """
 _LIMITS = {
-    "minLength": "Characters: at least {}",
-    "maxLength": "Characters: at most {}",
-    "minItems": "Items: at least {}",
-    "maxItems": "Items: at most {}",
+    "minLength": "Minimum length: {}",
+    "maxLength": "Maximum length: {}",
+    "minItems": "Minimum number of items: {}",
+    "maxItems": "Maximum number of items: {}",
     "minimum": "At least {:.12g}",
     "maximum": "At most {:.12g}",
     "exclusiveMinimum": "More than {:.12g}",
@@ -87,7 +87,7 @@ def _bodies(operation: dict[str, Any]) -> str:
     body = operation.get("requestBody")
     if body:
         taken = " or ".join(_type(kind.get("schema", {})) for kind in body["content"].values())
-        lines.append(f"Takes {taken}" + ("" if body.get("required") else ", or nothing"))
+        lines.append(f"Takes {taken}" + ("" if body.get("required") else ", or no body"))
     for status, response in sorted(operation["responses"].items()):
         if status.startswith("2"):
             kinds = [_type(kind.get("schema", {})) for kind in response.get("content", {}).values()]

@@ -36,7 +36,7 @@ EXIT_STATUSES = (
     (
         1,
         (
-            "the command failed: the service refused the request, another system failed, a check found a fault, or "
+            "the command failed: the service refused the request, another system failed, a check found a problem, or "
             "you declined the confirmation"
         ),
     ),
@@ -72,10 +72,10 @@ _ENTRIES = {
     EntryKind.SCHEDULED: "a maintenance is announced: its events are in the documents",
     EntryKind.APPROVED: "an event was approved; the entry names the approver, its address and the api-version",
     EntryKind.STARTED: "a maintenance has started; `reason` is set if an operator forced the start",
-    EntryKind.DEFERRED: "`NotBefore`, the announced start, was postponed, but not beyond the latest start that "
-    "the operator had set",
+    EntryKind.DEFERRED: "`NotBefore`, the announced start, was postponed, at most to the latest start that the "
+    "operator had set",
     EntryKind.EXTENDED: "`NotBefore` was postponed to give a tenant more time, as the tenant's policy allows",
-    EntryKind.IMPACTED: "a started maintenance has begun to interrupt its VMs, or interrupts its VMs again",
+    EntryKind.IMPACTED: "a started maintenance interrupts its VMs, for the first time or again",
     EntryKind.IMPACT_MEASURED: "the duration of the interruption was measured",
     EntryKind.COMPLETED: "a maintenance is over, and its events are gone",
     EntryKind.CANCELED: "a maintenance was canceled before it started",
@@ -85,9 +85,9 @@ _ENTRIES = {
     "because one of these VMs requested events",
     EntryKind.DISABLED: "scheduled events were disabled for an audience, because the audience's VMs sent no requests "
     "for a day (`disable_after`)",
-    EntryKind.ANNOUNCED: "an event of a maintenance that was announced earlier was added to an audience's document, "
-    "because scheduled events were enabled for the audience after the announcement",
-    EntryKind.WITHDRAWN: "an event has left the documents before its maintenance ended, because scheduled events were "
+    EntryKind.ANNOUNCED: "an audience's document got an event of a maintenance that was already announced, because "
+    "scheduled events were enabled for the audience only later",
+    EntryKind.WITHDRAWN: "an event left the documents before its maintenance ended, because scheduled events were "
     "disabled for its audience, or because all VMs that the event affects are gone",
     EntryKind.VM_CHANGED: "the state, the host or the model of a VM has changed",
     EntryKind.HOST_FAILED: "a host was reported as failed",
@@ -103,8 +103,8 @@ _ENTRIES = {
     EntryKind.FAULT_CLEARED: "injected faults were cleared",
     EntryKind.REFUSED: "a call was refused, because it had no valid token or was not allowed",
     EntryKind.PRUNED: "old history was deleted; `reason` says how much",
-    EntryKind.UNSEEN: "no VM of an event's audience has requested events since the announcement, and `NotBefore` is "
-    "near",
+    EntryKind.UNSEEN: "`NotBefore` is near, but no VM of the event's audience has requested events since the "
+    "announcement",
     EntryKind.LATE: "a maintenance is due but has not started, or takes longer than announced",
     EntryKind.SUBSCRIPTION: "a subscription was created, changed, paused, resumed or deleted",
 }
@@ -135,7 +135,7 @@ def variables() -> Iterator[tuple[str, str, str]]:
     )
     yield (
         "OTEL_…",
-        "Settings of OpenTelemetry, if traces are switched on: [trace a maintenance](../how-to/trace.md).",
+        "Settings of OpenTelemetry, if tracing is on: [trace a maintenance](../how-to/trace.md).",
         "`serve`",
     )
     yield "NO_COLOR", "If not empty, the output has no colours.", "every command"
@@ -152,7 +152,7 @@ _CALLERS = "every command that calls the service"
 
 def environment() -> str:
     """Return the page of all variables that Forewarn reads, or sets for programs that it starts."""
-    text = "# Environment\n\n## Variables that are read\n\n" + table("variable", "what it holds", "read by")
+    text = "# Environment\n\n## Variables that Forewarn reads\n\n" + table("variable", "what it holds", "read by")
     text += "".join(row(f"`{name}`", said, by) for name, said, by in variables())
     text += (
         "\nEach [setting](settings.md) also has a variable: `FOREWARN_` and the setting's name in capitals, such as "
@@ -162,7 +162,7 @@ def environment() -> str:
     text += "".join(row(f"`{name}`", said) for name, said in steps.VARIABLES.items())
     text += (
         "\n## For commands of the actuator `exec`\n\nThe actuator `exec` runs your commands to carry maintenance out, "
-        "and sets these variables: see [carry it out](../how-to/actuators.md).\n\n"
+        "and sets these variables: see [how to configure it](../how-to/actuators.md).\n\n"
     )
     text += table("variable", "what it holds")
     text += "".join(row(f"`{name}`", said) for name, said in actuator.VARIABLES.items())
@@ -170,13 +170,13 @@ def environment() -> str:
         "`TRACEPARENT`",
         "W3C trace context for this run of the command. With it, spans of the command can appear in the trace of the "
         "maintenance. "
-        "Set only if [traces](../how-to/trace.md) are switched on",
+        "Set only if [tracing](../how-to/trace.md) is on",
     )
-    text += "\n## For handlers that are tried\n\n`forewarn try` sets these variables for the handler that it runs:\n\n"
+    text += "\n## For handlers in a trial\n\n`forewarn try` sets these variables for the handler that it runs:\n\n"
     text += table("variable", "what it holds")
     text += row("`FOREWARN_ENDPOINT`", "URL of the endpoint, without a path")
     text += row("`FOREWARN_VM`", "name of the handler's VM")
-    mark = "random mark by which `forewarn try` finds the processes that the handler starts"
+    mark = "random identifier by which `forewarn try` finds the processes that the handler starts"
     return text + row("`FOREWARN_TRIAL`", mark)
 
 
@@ -189,7 +189,7 @@ def exit_statuses() -> str:
     text += "Exit status 0 is success. Any other exit status, a signal, or a time-out is a failure.\n"
     text += (
         "\n## Commands of the actuator `exec`\n\n`exec_command` carries a maintenance out, `exec_observe_command` "
-        "reports its progress, and `exec_abort_command` aborts it:\nsee [how to set them](../how-to/actuators.md).\n\n"
+        "reports its progress, and `exec_abort_command` stops it:\nsee [how to set them](../how-to/actuators.md).\n\n"
     ) + table("status", "what it means")
     text += row(
         0, "The command succeeded. From `exec_command` and `exec_observe_command`: the maintenance is complete."
@@ -209,7 +209,7 @@ def files() -> str:
     """Return the page of files and folders."""
     text = "# Files\n\nThese are the default paths.\n\n" + table("file", "what it holds")
     text += "".join(row(f"`{name}`", said) for name, said in FILES)
-    text += "\n## Units of systemd\n\n"
+    text += "\n## systemd units\n\n"
     text += (
         "The units are in the folder `packaging` of the repository. [How to install them](../how-to/install.md).\n\n"
     )
@@ -246,7 +246,10 @@ def audit_log() -> str:
 
 def endpoint_metrics() -> str:
     """Return the section about the metrics of `forewarn endpoint`, read from its source code."""
-    text = "## Of an endpoint on a host\n\n`GET /metrics` on the address that `forewarn endpoint --listen` names.\n\n"
+    text = (
+        "## Metrics of a host endpoint\n\n`forewarn endpoint` exposes these metrics at `GET /metrics` on the address "
+        "given by `--listen`.\n\n"
+    )
     text += table("metric", "type", "meaning")
     for file in sorted((ROOT / "src" / "forewarn" / "host").glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):

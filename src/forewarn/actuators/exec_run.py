@@ -105,14 +105,8 @@ class CommandRun:
     ) -> None:
         """Start the command, unless it was started before. Blocks for some ten milliseconds.
 
-        Args:
-            command: Program and arguments.
-            environment: Complete environment.
-            stdin: Standard input.
-            deadline_s: Time limit; then the process group is ended.
-            output_size_bytes_max: Number of bytes that are kept from the end of the output.
-            number: Number of this run among repeated ones; the first is 1.
-            begin_before_s: Uptime from which it is no longer begun.
+        `exec_keeper.Keeper` describes the limits. `number` is that of this run among repeated ones, from 1;
+        `begin_before_s` is the uptime from which it is no longer begun.
 
         Raises:
             ActuatorError: It cannot be started; nothing was begun.

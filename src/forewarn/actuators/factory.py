@@ -15,11 +15,7 @@ __all__ = ["make_actuator"]
 
 
 def make_actuator(settings: Settings, clock: Clock) -> Actuator:
-    """Return the configured actuator.
-
-    Args:
-        settings: All settings.
-        clock: Clock of the service. Durations on machines are measured with it.
+    """Return the configured actuator, which measures durations on machines with the clock of the service.
 
     Raises:
         ConfigError: A setting is missing or invalid, or a library is missing.

@@ -64,12 +64,8 @@ _LEAVES_AS_IT_IS = frozenset({"defined"})
 async def follow_domains(uri: str, on_event: Callable[[DomainEvent], None], reconnect_s: float = RECONNECT_S) -> None:
     """Report the existing domains, then their changes, until cancelled.
 
-    After a reconnect, all existing domains are reported again; changes in between are not.
-
-    Args:
-        uri: URI of the libvirt.
-        on_event: Callback for each report, called in the event loop.
-        reconnect_s: Pause between the loss of a connection and the next try.
+    `on_event` is called in the event loop. After a reconnect, all existing domains are reported again; changes in
+    between are not.
 
     Raises:
         ConfigError: libvirt's library for Python is missing.
@@ -91,14 +87,8 @@ async def keep_declared(
 ) -> None:
     """Declare the VMs of one libvirt host whenever they change, until cancelled.
 
-    A read or a declaration that fails is retried; the last declared state remains until then.
-
-    Args:
-        uri: URI of the libvirt.
-        declare: Callback that gets all VMs, also if nothing has changed.
-        host_name: Name of the host; empty for the name that libvirt reports.
-        settle_s: Pause between an event and the next read.
-        retry_s: Pause between a failure and the next try.
+    `declare` gets all VMs, also if nothing has changed; for `host_name` see `read_host`. A read or a declaration that
+    fails is retried; the last declared state remains until then.
 
     Raises:
         ConfigError: libvirt's library for Python is missing.

@@ -36,16 +36,7 @@ _KIB_PER_MIB = 1024
 
 
 def read_inventory(uri: str, host_name: str = "") -> Inventory:
-    """Return every domain of a libvirt, running or not, as a VM of one host. Blocks.
-
-    Args:
-        uri: URI of the libvirt, for example ``qemu:///system``.
-        host_name: Name of the host; empty for the name that libvirt reports.
-
-    Raises:
-        ActuatorError: libvirt cannot be reached.
-        InvalidRequest: A domain cannot be declared as it is; the message names it.
-    """
+    """Return every domain of a libvirt, running or not, as a VM of one host; see `read_host`."""
     name, said = read_host(uri, host_name)
     return to_inventory(InventoryIn(hosts=[HostIn(name=name)], scopes=said.scopes, vms=said.vms))
 

@@ -124,16 +124,7 @@ def decide_step(  # noqa: PLR0913 - all inputs of the decision
     now: datetime,
     timings: LibvirtTimings,
 ) -> DomainDecision:
-    """Return the next step.
-
-    Args:
-        id: Id of the maintenance.
-        procedure: Method for the VM, if nothing was begun.
-        entry: Record of what was begun; None if nothing was.
-        observed: Observed state of the VM.
-        now: Current time.
-        timings: Durations and time limits.
-    """
+    """Return the next step. If nothing was begun, `entry` is None and `procedure` is the method to begin."""
     if entry is None:
         # INTERRUPTED is a placeholder, which every path of `_begin_procedure` replaces.
         entry = DomainEntry(

@@ -21,13 +21,7 @@ __all__ = ["TracedActuator"]
 
 
 class TracedActuator:
-    """An actuator whose calls are traced.
-
-    Args:
-        actuator: Actuator to wrap.
-        tracing: Recorder of the spans.
-        clock: Clock of the service.
-    """
+    """An actuator whose calls are traced."""
 
     def __init__(self, actuator: Actuator, tracing: Tracing, clock: Clock) -> None:
         self._actuator = actuator

@@ -216,13 +216,7 @@ class Webhook:
 
 
 def sign_request(secret: bytes, signed: bytes, at_s: int) -> str:
-    """Return the value of the `SIGNATURE` header.
-
-    Args:
-        secret: Secret shared with the receiver.
-        signed: The body; without one, method, space and target.
-        at_s: Seconds since 1970, UTC.
-    """
+    """Return the value of the `SIGNATURE` header at that many seconds since 1970, UTC; see the top of this module."""
     digest = hmac.new(secret, str(at_s).encode() + b"." + signed, hashlib.sha256).hexdigest()
     return f"t={at_s},v1={digest}"
 

@@ -416,7 +416,10 @@ class Agent:
         """Judge every event, save the decisions, carry them out, and return when to judge again."""
         effects: list[Callable[[], object]] = []
         looks = [
-            self._judge_until_idle(record.event.id, effects) for record in self.records if self._can_be_judged(record)
+            self._judge_until_idle(record.event.id, effects)
+            for record in self.records
+            # Before the first answer, the endpoint's time is uncertain; what is gone does not depend on it.
+            if self._last_answer_s is not None or record.gone_at is not None
         ]
         # Save before acting, so that a crash loses nothing that was begun.
         if self._registry.is_dirty:
@@ -427,10 +430,6 @@ class Agent:
         for effect in effects:
             effect()
         return min((look for look in looks if look is not None), default=None)
-
-    def _can_be_judged(self, record: EventRecord) -> bool:
-        """Return True if the event can be judged: before the first answer, the time is uncertain unless it is gone."""
-        return self._last_answer_s is not None or record.gone_at is not None
 
     def _judge_until_idle(self, event_id: str, effects: list[Callable[[], object]]) -> datetime | None:
         """Judge one event until nothing is left to do but wait."""

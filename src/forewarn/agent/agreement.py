@@ -70,9 +70,9 @@ class TogetherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             prepared.
         secondary_after: ``secondary``: how long this VM, when prepared, waits for its primary to approve.
         secondary_sources: ``secondary``: sources of the events that this VM approves.
-        deadline: ``all-prepared``: maximum time to wait until all VMs have reported that they are prepared, counted
-            from the moment when this VM first sees the event. After this time, the event is approved even if reports
-            are missing, but not if another VM reports that it holds the event back.
+        deadline: ``all-prepared``: maximum time to wait for the reports of all VMs, counted from the moment when
+            this VM first sees the event. Then the event is approved even if reports are missing, unless a VM
+            reports that its preparation failed or that a person has to approve.
         stagger: ``all-prepared``: if a VM does not approve, the next VM in `Resources` approves after this delay.
         listen: Address on which this agent answers the agents of the other VMs.
         peers: Table with the name and the URL of each other VM.
@@ -89,11 +89,7 @@ class TogetherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     secret_file: str = ""
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            InvalidValue: The mode needs settings that are missing, or a value is invalid or out of its range.
-        """
+        """Refuse, by an InvalidValue, a mode without its settings, and values that are invalid or out of range."""
         if self.mode == "all-prepared":
             for key in ("listen", "peers", "secret_file"):
                 if not getattr(self, key):

@@ -45,15 +45,11 @@ def _diagnose_program(program: str) -> str:
     if found is not None:
         return "" if os.name == "nt" else _diagnose_script(Path(found))
     if os.path.dirname(program):  # noqa: PTH120 - the test by which shutil.which skips PATH
-        return _diagnose_missing_program(Path(program))
+        path = Path(program)
+        state = "is a folder" if path.is_dir() else "is not executable" if path.exists() else "does not exist"
+        return f"{path} {state}"
     there = shutil.which(program, os.F_OK)
     return f"{there} is not executable" if there else f"{program!r} is not on the PATH"
-
-
-def _diagnose_missing_program(path: Path) -> str:
-    if path.is_dir():
-        return f"{path} is a folder"
-    return f"{path} is not executable" if path.exists() else f"{path} does not exist"
 
 
 def _diagnose_script(path: Path) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import tzinfo
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -42,12 +42,18 @@ The others affect connections, files or peers, and wait for a restart.
 
 _SIZE_BYTES_MAX = 1 << 20
 _RULES_MAX = 200
-_POLL_INTERVALS = Duration(milliseconds=100), Duration(hours=1)
 # TOML integers have no limit, so messages do not repeat larger ones.
 _NUMBER_SHOWN_MAX = 10**18
-# The protocol's extension holds a request for at most 300 s (X1).
-_WAITS = Duration(0), Duration(seconds=300)
-_MARGINS = Duration(0), Duration(days=1)
+_RANGES: Mapping[str, tuple[Any, Any]] = {
+    "poll_interval": (Duration(milliseconds=100), Duration(hours=1)),
+    # The protocol's extension holds a request for at most 300 s (X1).
+    "wait": (Duration(0), Duration(seconds=300)),
+    "margin": (Duration(0), Duration(days=1)),
+    "output_size_bytes_max": (0, 1 << 24),
+    "events_max": (1, 10_000),
+    "history_max": (0, 10_000),
+}
+"""Minimum and maximum of the settings that are durations or numbers."""
 
 
 def default_config_file() -> Path:
@@ -86,7 +92,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         poll_interval: Interval between polls, if the endpoint supports no long polls.
         wait: Maximum duration of a long poll: the endpoint holds the request until something changes. With ``0s``, the
             agent makes no long polls.
-        state_file: Path of the file with the state that survives restarts; if not set, the default path of the system.
+        state_file: Path of the file with the state that survives restarts; if not set, the system's default path.
         listen: Address for /metrics, /healthz, /readyz, /drainz, `agent status` and `agent approve`; an
             empty string disables them.
         log_file: Path of the log file; if not set, the log goes to stderr, which systemd puts into the journal.
@@ -94,8 +100,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         timezone: Time zone of the rules' windows: ``local``, or a name like ``Europe/Oslo``.
         margin: Safety margin: how long before `NotBefore` the agent stops the steps `prepare` and `before-approval`, if
             they are still running.
-        output_size_bytes_max: Maximum number of bytes that the agent keeps of a hook's standard output. The same
-            maximum applies separately to standard error. If the output is longer, the agent keeps the end.
+        output_size_bytes_max: Maximum number of bytes that the agent keeps of each output stream of a hook (standard
+            output and standard error). Of longer output, the agent keeps the end.
         events_max: Maximum number of events that the agent handles at the same time; further events are only logged.
         history_max: Number of finished events that `agent status` shows.
         dry_run: True to only log the hooks, handlers and approvals that the agent would carry out.
@@ -123,11 +129,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rule: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            InvalidValue: A value is out of its range, or is not of the expected form.
-        """
+        """Refuse, by an InvalidValue, what is out of its range or not of the expected form."""
         if self.endpoint != "discover":
             _check_text("endpoint", check_url, self.endpoint)
         if self.source_address:
@@ -137,12 +139,11 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         _check_text("timezone", find_time_zone, self.timezone)
         _check_text("state_file", _check_path, self.state_file)
         _check_text("log_file", _check_path, self.log_file)
-        _check_span("poll_interval", self.poll_interval, _POLL_INTERVALS)
-        _check_span("wait", self.wait, _WAITS)
-        _check_span("margin", self.margin, _MARGINS)
-        _check_number("output_size_bytes_max", self.output_size_bytes_max, 0, 1 << 24)
-        _check_number("events_max", self.events_max, 1, 10_000)
-        _check_number("history_max", self.history_max, 0, 10_000)
+        for key, (least, most) in _RANGES.items():
+            value = getattr(self, key)
+            if not least <= value <= most:
+                given, low, high = map(_format_quantity, (value, least, most))
+                raise InvalidValue(f"{given} is out of range: expected {low} to {high}", key)
         if len(self.rule) > _RULES_MAX:
             raise InvalidValue(f"too many rules: expected at most {_RULES_MAX}", "rule", _RULES_MAX)
 
@@ -179,17 +180,10 @@ def _check_path(text: str) -> None:
         raise ValueError("a path cannot contain a NUL character")
 
 
-def _check_span(key: str, value: Duration, ends: tuple[Duration, Duration]) -> None:
-    least, most = ends
-    if not least <= value <= most:
-        msg = f"{format_duration(value)} is out of range: expected {format_duration(least)} to {format_duration(most)}"
-        raise InvalidValue(msg, key)
-
-
-def _check_number(key: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        msg = f"{value if abs(value) < _NUMBER_SHOWN_MAX else 'it'} is out of range: expected {least} to {most}"
-        raise InvalidValue(msg, key)
+def _format_quantity(value: Duration | int) -> str:
+    if isinstance(value, Duration):
+        return format_duration(value)
+    return str(value) if abs(value) < _NUMBER_SHOWN_MAX else "it"
 
 
 def find_time_zone(name: str) -> tzinfo | None:

@@ -63,7 +63,6 @@ class DecisionExecutor:
         self._is_dry_run = is_dry_run
         self._step_tasks: dict[str, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
-        self._is_closed = False
 
     def open(self, group: asyncio.TaskGroup) -> None:
         """Start tasks in that group from now on."""
@@ -71,24 +70,21 @@ class DecisionExecutor:
 
     def close(self) -> None:
         """Start no further tasks; steps cancelled from now on have not failed, and resume at the next start."""
-        self._is_closed = True
-
-    def _get_group(self) -> asyncio.TaskGroup:
-        assert self._group is not None  # noqa: S101 - set by `open`
-        return self._group
+        self._group = None
 
     def _start_background_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Start a task in the background, unless the agent is ending."""
-        if self._is_closed:
+        if self._group is None:
             # A coroutine that was never started warns unless it is closed.
             work.close()
         else:
-            self._get_group().create_task(work)
+            self._group.create_task(work)
 
     def start_step(self, record: EventRecord, step: EventStep) -> None:
         """Start the task of a step, whose run is on disk."""
+        assert self._group is not None  # noqa: S101 - `open` has set it, and nothing begins after `close`
         event_id = record.event.id
-        task = self._step_tasks[event_key(event_id)] = self._get_group().create_task(self._run_step(record, step))
+        task = self._step_tasks[event_key(event_id)] = self._group.create_task(self._run_step(record, step))
         task.add_done_callback(partial(self._forget_step, event_id, step))
 
     def cancel_step(self, event_id: str) -> None:
@@ -103,7 +99,7 @@ class DecisionExecutor:
             del self._step_tasks[event_key(event_id)]
         # A task that is cancelled before its first turn never enters `_run_step`, which would record the failure.
         run = self._registry[event_id].runs.get(step) if event_id in self._registry else None
-        if run is not None and run.state is StepRunState.STOPPING and not self._is_closed:
+        if run is not None and run.state is StepRunState.STOPPING and self._group is not None:
             self._registry.update_run(event_id, step, state=StepRunState.FAILED, ended_at=self._now())
             self.report_failure(event_id, step, run.reason)
             self._wake()

@@ -129,19 +129,15 @@ def explain_configuration(
 
 
 def _explain_case(case: TypicalEvent, rule: Rule, configuration: Configuration) -> EventExplanation:
+    prepared = [line for handler in rule.handlers for line in handler.describe_actions()]
     undone = [f"undo {handler.name}" for handler in reversed(rule.handlers)]
     return EventExplanation(
         case=case,
         rule=rule.name,
-        prepares=_list_preparations(rule),
+        prepares=(*prepared, *_list_hook_labels(rule, EventStep.PREPARE)),
         approves=_describe_approval(rule, configuration, has_started=case.status == "Started"),
         recovers=(*_list_hook_labels(rule, EventStep.RECOVER), *undone),
     )
-
-
-def _list_preparations(rule: Rule) -> tuple[str, ...]:
-    handled = [line for handler in rule.handlers for line in handler.describe_actions()]
-    return (*handled, *_list_hook_labels(rule, EventStep.PREPARE))
 
 
 def _list_hook_labels(rule: Rule, step: EventStep) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from forewarn.agent.configuration import load_configuration
 from forewarn.agent.handlers.contract import CommandResult
 from forewarn.errors import ConfigError
+from forewarn.util.files import replace_file
 
 __all__ = ["EXAMPLE", "UNIT", "UNIT_FOLDER", "Run", "install_service", "render_unit", "uninstall_service"]
 
@@ -239,7 +240,8 @@ def install_service(  # noqa: PLR0913 - one for each option of the command, and 
     if before == text:
         said.append(f"{unit} is up to date")
     else:
-        _write_unit(unit, text)
+        with _explain_os_error(f"write {unit}"):
+            replace_file(unit, text.encode(), mode=_UNIT_MODE)
         said.append(f"wrote {unit}")
     _run_systemctl(run, "daemon-reload")
     if is_started:
@@ -367,23 +369,6 @@ def _write_example(config: Path, group: int) -> str:
             os.chown(config, -1, group)
             config.chmod(_CONFIG_MODE)
     return f"wrote {config}, an example in dry-run mode: edit it before you rely on it"
-
-
-def _write_unit(unit: Path, text: str) -> None:
-    """Replace a unit atomically."""
-    new = unit.with_name(f".{unit.name}.new")
-    with _explain_os_error(f"write {unit}"):
-        new.unlink(missing_ok=True)
-        try:
-            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _UNIT_MODE), "wb") as file:
-                file.write(text.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            # The umask may have removed permissions from the mode given to `open`.
-            new.chmod(_UNIT_MODE)
-            new.replace(unit)
-        finally:
-            new.unlink(missing_ok=True)
 
 
 def _list_permission_warnings(python: Path) -> list[str]:

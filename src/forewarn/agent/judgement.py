@@ -122,7 +122,13 @@ def judge_record(
         records: Records of all events.
     """
     cutoff = _compute_cutoff(record.event.not_before, margin)
-    judgement = _judge_without_others(record, now, cutoff, check_agreement)
+    # A gone event was often Started before, so this test comes first.
+    if record.gone_at is not None:
+        judgement = _judge_gone(record)
+    elif record.started_at is not None:
+        judgement = _judge_started(record)
+    else:
+        judgement = _judge_preparation(record, now, cutoff) or _judge_approval(record, now, cutoff, check_agreement)
     if isinstance(judgement.action, BeginStep):
         step = judgement.action.step
         in_the_way = _find_conflicting_record(record, step, records)
@@ -134,17 +140,6 @@ def judge_record(
                 judge_again_at=until,
             )
     return judgement
-
-
-def _judge_without_others(
-    record: EventRecord, now: datetime, cutoff: datetime | None, check_agreement: Agreement
-) -> Judgement:
-    # A gone event was often Started before, so this test comes first.
-    if record.gone_at is not None:
-        return _judge_gone(record)
-    if record.started_at is not None:
-        return _judge_started(record)
-    return _judge_preparation(record, now, cutoff) or _judge_approval(record, now, cutoff, check_agreement)
 
 
 _UNDOING = frozenset({EventStep.RECOVER, EventStep.CANCELED})
@@ -170,13 +165,7 @@ def _find_conflicting_record(
 
 
 def find_retryable_steps(record: EventRecord, now: datetime, margin: timedelta) -> tuple[EventStep, ...]:
-    """Return the failed steps that would run again now, in order; it is too late for the others.
-
-    Args:
-        record: Known facts about the event.
-        now: Best estimate of the endpoint's time.
-        margin: Time before NotBefore by which steps must end.
-    """
+    """Return the failed steps that would run again now, in order; it is too late for the others. See `judge_record`."""
     if record.gone_at is not None:
         in_time: tuple[EventStep, ...] = (EventStep.RECOVER, EventStep.CANCELED)
     elif record.started_at is not None:

@@ -119,7 +119,7 @@ class Listener:
         self._connections.add(task)
         try:
             await self._serve_connection(reader, writer)
-        except (OSError, TimeoutError, h11.ProtocolError):
+        except (OSError, h11.ProtocolError):
             pass  # The client has gone, is too slow, or does not speak HTTP.
         except asyncio.CancelledError:
             pass  # close() cancels this task, and only close() awaits it.

@@ -125,9 +125,6 @@ class PeerExchange:
         connect: Function that returns the transport to the peer at a URL.
         make_nonce: Function that returns a new nonce.
 
-    Attributes:
-        refused_count: Number of questions from senders without the secret.
-
     Raises:
         ConfigError: An address is invalid.
     """
@@ -142,7 +139,6 @@ class PeerExchange:
         # 128 random bits never repeat, not even after a restart, so no recorded answer fits a later query (ADR 11).
         make_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
-        self.refused_count = 0
         self._signer = MessageSigner(secret)
         self._is_mute = is_mute
         self._make_nonce = make_nonce
@@ -363,7 +359,6 @@ class PeerExchange:
 
     def _log_refusal(self, body: bytes, reason: str) -> None:
         """Log that a sender does not know the secret, at most once a minute for each claimed name."""
-        self.refused_count += 1
         try:
             claimed = decode_json(body, PeerQuery).sender
         except (msgspec.DecodeError, ValueError):

@@ -280,13 +280,11 @@ def _resume_record(record: EventRecord, now: datetime) -> EventRecord:
     run = record.runs[step]
     # Undoing always runs again: a VM that stays out of service is worse than a repeated step.
     is_marked = record.rule.interrupted == "mark" and step not in {EventStep.RECOVER, EventStep.CANCELED}
-    # Its time was up or its event was gone before the crash, so it must not run again.
-    if run.state is StepRunState.STOPPING:
-        ended = msgspec.structs.replace(run, state=StepRunState.FAILED, ended_at=now)
-    elif is_marked:
-        ended = msgspec.structs.replace(
-            run, state=StepRunState.FAILED, ended_at=now, reason="the agent was interrupted"
-        )
+    # A stopped step must not run again: its time was up, or its event was gone before the crash.
+    is_stopping = run.state is StepRunState.STOPPING
+    if is_stopping or is_marked:
+        reason = run.reason if is_stopping else "the agent was interrupted"
+        ended = msgspec.structs.replace(run, state=StepRunState.FAILED, ended_at=now, reason=reason)
     else:
         ended = msgspec.structs.replace(run, state=StepRunState.INTERRUPTED)
     return msgspec.structs.replace(record, runs=record.runs | {step: ended})

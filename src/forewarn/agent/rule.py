@@ -64,9 +64,8 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         headers: Headers of the webhook's request.
         template: Service behind the webhook. ``slack``, ``teams`` (a workflow's webhook) and ``discord`` get a message
             for people. ``forewarn`` gets the JSON that commands read from standard input.
-        body: JSON to send instead of the message of `template`. The strings of this JSON may hold placeholders
-            like ``$event_type``. The agent escapes each placeholder's value as the service that `template` names
-            requires.
+        body: JSON to send instead of the message of `template`. Its strings may hold placeholders like
+            ``$event_type``. The agent escapes their values for the service that `template` names.
         timeout: Time limit for one attempt.
         retries: Number of further attempts after a failure.
         retry_delay: Pause before each further attempt.
@@ -83,11 +82,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     retry_delay: Duration = Duration(seconds=1)
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            InvalidValue: The settings contradict each other, or the hook could never run.
-        """
+        """Refuse, by an InvalidValue, settings that contradict each other, and a hook that could never run."""
         if sum(map(bool, (self.command, self.shell, self.webhook))) != 1:
             raise InvalidValue("a hook needs exactly one of command, shell and webhook")
         if self.command and not self.command[0]:
@@ -170,11 +165,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             approve`) or ``never``.
         handlers: Built-in handlers. To prepare, they run in this order, before the hooks of `prepare`. To recover,
             they run in reverse order, after the hooks of `recover`.
-        prepare: Hooks for an event that is Scheduled.
+        prepare: Hooks that prepare the VM for the event.
         before_approval: Hooks that run just before the approval is sent.
         started: Hooks for an event that has started.
-        recover: Hooks for an event that is over.
-        canceled: Hooks for an event that was canceled; if not set, the hooks of `recover`.
+        recover: Hooks that put the VM back to work after the event.
+        canceled: Hooks to run instead of `recover` if the event was canceled; if not set, the hooks of `recover`.
         alert: Hooks for a failed step.
         on_failure: What the agent does if a step before the approval fails: ``hold`` the approval, or ``approve``
             anyway.
@@ -205,11 +200,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     drain: bool | None = None
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            InvalidValue: The settings contradict each other, or the rule could never be carried out.
-        """
+        """Refuse, by an InvalidValue, contradictory settings, and a rule that could never be carried out."""
         if self.approve == "at-once" and self.has_preparation:
             msg = "'at-once' does not wait for preparation: use 'when-prepared', or remove the preparation"
             raise InvalidValue(msg, "approve")
@@ -257,15 +248,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def _get_configured_hooks(self, step: EventStep) -> _Hooks:
         """Return the hooks of a step as configured."""
-        return {
-            EventStep.PREPARE: self.prepare,
-            EventStep.BEFORE_APPROVAL: self.before_approval,
-            EventStep.STARTED: self.started,
-            EventStep.RECOVER: self.recover,
-            # Most rules put things back in the same way, whether the event happened or not.
-            EventStep.CANCELED: self.canceled or self.recover,
-            EventStep.ALERT: self.alert,
-        }[step]
+        # Most rules put things back in the same way, whether the event happened or not.
+        if step is EventStep.CANCELED and not self.canceled:
+            step = EventStep.RECOVER
+        hooks: _Hooks = getattr(self, step.name.lower())
+        return hooks
 
 
 def _convert_to_hook(configured: tuple[str, ...] | Hook) -> Hook:
@@ -278,14 +265,7 @@ LOG_ONLY = Rule(name="none", affects="any", approve="never")
 
 
 def matches_event(rule: Rule, event: Event, vm: str, local: datetime) -> bool:
-    """Return True if the rule matches the event.
-
-    Args:
-        rule: A rule of the configuration.
-        event: The event as first seen.
-        vm: This VM's name.
-        local: Current time, in the time zone of the rules' windows.
-    """
+    """Return True if the rule matches the event, first seen at `local` in the time zone of the rules' windows."""
     return (
         matches_kind(rule, event.type, event.source, event.duration, is_mine=event.affects(vm))
         and (rule.description is None or re.search(rule.description, event.description, re.IGNORECASE) is not None)
@@ -296,12 +276,7 @@ def matches_event(rule: Rule, event: Event, vm: str, local: datetime) -> bool:
 def matches_kind(rule: Rule, event_type: str, source: str, duration: timedelta | None, *, is_mine: bool) -> bool:
     """Return True if the rule matches events of that kind, ignoring descriptions and the time.
 
-    Args:
-        rule: A rule of the configuration.
-        event_type: EventType.
-        source: EventSource.
-        duration: Expected impact; None if unknown.
-        is_mine: True if this VM is in Resources.
+    The duration of the impact is None if it is unknown; `is_mine` is true if this VM is in Resources.
     """
     return (
         (not rule.types or event_type in rule.types)

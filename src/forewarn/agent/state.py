@@ -5,6 +5,7 @@ A crash at any moment leaves either the old file or the new one. A file that can
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import IO, Protocol
@@ -14,9 +15,12 @@ import msgspec
 from forewarn.agent.codec import decode_json, encode_json
 from forewarn.agent.record import EventRecord, FinishedEvent
 from forewarn.errors import ConfigError
-from forewarn.util.secrets import make_private_folder, open_private, replace_private, restrict_to_owner
+from forewarn.util.files import replace_file
+from forewarn.util.secrets import make_private_folder, open_private, restrict_to_owner
 
 __all__ = ["AgentState", "StateFile", "StateStorage"]
+
+_log = logging.getLogger("forewarn.agent")
 
 _VERSION = 1
 
@@ -56,15 +60,11 @@ class StateFile:
 
     Args:
         path: Path of the file; its folder is created if it is missing.
-
-    Attributes:
-        unreadable_copy: Path to which an unreadable file was moved; None if none was.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock: IO[str] | None = None
-        self.unreadable_copy: Path | None = None
 
     def acquire(self) -> None:
         """Lock the file against other agents, until `release` or the end of the process.
@@ -119,15 +119,16 @@ class StateFile:
     def save(self, state: AgentState) -> None:
         """Write a new file, flush it to disk, then rename it over the old one."""
         make_private_folder(self._path.parent)  # it may have been removed meanwhile
-        replace_private(self._path, encode_json(state))  # the lock makes this the only writer
+        replace_file(self._path, encode_json(state))  # the lock makes this the only writer
 
     def _move_aside(self) -> None:
-        self.unreadable_copy = self._build_sibling_path(".unreadable")
+        aside = self._build_sibling_path(".unreadable")
         try:
-            self._path.replace(self.unreadable_copy)
+            self._path.replace(aside)
         except OSError as error:
             msg = f"the state file {self._path} is damaged and cannot be moved aside: {error.strerror}"
             raise ConfigError(msg) from error
+        _log.warning("cannot read the state file %s: starting without it, and keeping it as %s", self._path, aside)
 
     def _build_sibling_path(self, ending: str) -> Path:
         """Return a path beside the file, with its full name: files beside another agent's state are not ours."""

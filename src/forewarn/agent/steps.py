@@ -20,7 +20,7 @@ from forewarn.agent.handlers.contract import BuiltInHandler, CommandResult
 from forewarn.agent.process import run_process
 from forewarn.agent.record import EventRecord
 from forewarn.agent.rule import EventStep, Hook
-from forewarn.agent.webhook_body import fill_body
+from forewarn.agent.webhook_body import PLACEHOLDERS, fill_body
 from forewarn.client.exchange import HttpRequest
 from forewarn.client.transport import AsyncHttpTransport
 from forewarn.clock import Clock
@@ -102,19 +102,21 @@ class LiveStepExecutor:
 
     async def run(self, record: EventRecord, step: EventStep, vm: str, save_memory: Remember, reason: str = "") -> str:
         """Run handlers and hooks, one after the other."""
-        occasions = [
-            _StepContext(
-                event=record.event,
-                vm=vm,
-                position=str(place),
-                save_memory=save_memory,
-                memory=dict(record.memory.get(str(place), {})),
-                clock=self._clock,
-                output_size_bytes_max=self._output_size_bytes_max,
+        handled = [
+            (
+                handler,
+                _StepContext(
+                    event=record.event,
+                    vm=vm,
+                    position=str(place),
+                    save_memory=save_memory,
+                    memory=dict(record.memory.get(str(place), {})),
+                    clock=self._clock,
+                    output_size_bytes_max=self._output_size_bytes_max,
+                ),
             )
-            for place in range(len(record.rule.handlers))
+            for place, handler in enumerate(record.rule.handlers)
         ]
-        handled = list(zip(record.rule.handlers, occasions, strict=True))
         hooks = record.rule.get_hooks(step)
         hook_input = _HookInput(
             payload=build_payload(record, step, vm, reason),
@@ -138,18 +140,18 @@ class LiveStepExecutor:
         """Undo everything that can be undone, even if a part of it fails."""
         failures: list[HookFailed] = []
         printed: list[str] = []
+
+        async def attempt(work: Awaitable[str | None]) -> None:
+            try:
+                printed.append(await work or "")
+            except HookFailed as error:
+                failures.append(error)
+                printed.append(str(error.details.get("output", "")))
+
         for hook in hooks:
-            try:
-                printed.append(await self._run_hook(hook, hook_input))
-            except HookFailed as error:
-                failures.append(error)
-                printed.append(str(error.details.get("output", "")))
+            await attempt(self._run_hook(hook, hook_input))
         for handler, occasion in reversed(handled):
-            try:
-                await _run_within_limit(handler, handler.undo(occasion))
-            except HookFailed as error:
-                failures.append(error)
-                printed.append(str(error.details.get("output", "")))
+            await attempt(_run_within_limit(handler, handler.undo(occasion)))
         output = self._join_and_truncate(printed)
         if failures:
             # The details of the first failure win over those of later ones.
@@ -251,20 +253,11 @@ def _signal_name(number: int) -> str:
 
 # Input of hooks
 
+# The other placeholders only serve messages for people.
 VARIABLES = {
-    "FOREWARN_STEP": "the step: `prepare`, `before-approval`, `started`, `recover`, `canceled` or `alert`",
-    "FOREWARN_VM": "this VM's name",
-    "FOREWARN_RULE": "name of the rule",
-    "FOREWARN_PREPARED": "`true` if preparation is done or the rule prepares nothing, else `false`",
-    "FOREWARN_REASON": "reason for the alert, at the step `alert`; else empty",
-    "FOREWARN_EVENT_ID": "`EventId`, exactly as the endpoint shows it",
-    "FOREWARN_EVENT_TYPE": "`Freeze`, `Reboot`, `Redeploy`, `Preempt`, `Terminate`",
-    "FOREWARN_EVENT_STATUS": "`Scheduled` or `Started`, as last seen",
-    "FOREWARN_EVENT_RESOURCES": "names of the affected VMs, separated by commas",
-    "FOREWARN_EVENT_NOT_BEFORE": "`NotBefore`, the earliest start, as RFC 3339 in UTC; empty if the event has started",
-    "FOREWARN_EVENT_DESCRIPTION": "`Description`, sometimes empty",
-    "FOREWARN_EVENT_SOURCE": "`Platform`, `User`, or empty if the api-version has no `EventSource`",
-    "FOREWARN_EVENT_DURATION_S": "expected duration of the impact in seconds; 0 for no impact, -1 if unknown",
+    f"FOREWARN_{name.upper()}": meaning
+    for name, meaning in PLACEHOLDERS.items()
+    if name not in {"headline", "event_duration"}
 }
 """Every variable that a hook gets in its environment in addition to the agent's own, with its meaning."""
 

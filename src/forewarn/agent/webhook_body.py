@@ -21,7 +21,7 @@ PLACEHOLDERS = {
     "vm": "this VM's name",
     "rule": "name of the rule",
     "prepared": "`true` if preparation is done or the rule prepares nothing, else `false`",
-    "reason": "reason for the alert; empty at other steps",
+    "reason": "reason for the alert, at the step `alert`; else empty",
     "event_id": "`EventId`, exactly as the endpoint shows it",
     "event_type": "`Freeze`, `Reboot`, `Redeploy`, `Preempt`, `Terminate`",
     "event_status": "`Scheduled` or `Started`, as last seen",

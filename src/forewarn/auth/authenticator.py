@@ -41,10 +41,7 @@ class Authenticator:
 
         Tokens are compared by digest, so the time that the comparison takes reveals nothing about the token.
 
-        Args:
-            header: Value of ``Authorization``; None if there is none.
-            find_token: Function that looks up a token in the table.
-            now: Current time.
+        `header` is the value of ``Authorization``, `find_token` looks up a digest in the table.
 
         Raises:
             Unauthorized: The token is missing, unknown, revoked or expired.

@@ -37,7 +37,6 @@ _NAMES_MAX = 1000
 _DOTS_OF_A_JWT = 2
 _STALE = timedelta(days=1)
 _NEVER = datetime.min.replace(tzinfo=UTC)
-_OK, _REFUSED, _UNKNOWN = 200, 400, 401
 
 
 class Issuer:
@@ -141,22 +140,15 @@ class Issuer:
 
     # Discovery
 
-    async def load_discovery_document(self, now: datetime) -> dict[str, Any]:
-        """Return the discovery document of the issuer.
-
-        Raises:
-            IssuerUnreachable: The issuer does not answer, and no recent keys are cached.
-        """
-        await self._load_keys(now)
-        return self._discovery_document
-
     async def find_endpoint(self, name: str, now: datetime) -> str:
         """Return a URL from the discovery document, such as ``token_endpoint``.
 
         Raises:
-            IssuerUnreachable: The issuer does not answer, or the URL is missing or not safe.
+            IssuerUnreachable: The issuer does not answer and no recent keys are cached, or the URL is missing or not
+                safe.
         """
-        return _check_url(str((await self.load_discovery_document(now)).get(name, "")), name)
+        await self._load_keys(now)
+        return _check_url(str(self._discovery_document.get(name, "")), name)
 
     async def post_form(self, url: str, body: str, auth: tuple[str, str] | None) -> dict[str, Any]:
         """Send a form to the issuer.
@@ -174,9 +166,7 @@ class Issuer:
         """
         headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
         # OAuth reports errors as JSON with status 400 or 401 (RFC 6749, section 5.2).
-        return await self._request_json(
-            "POST", url, {_OK, _REFUSED, _UNKNOWN}, content=body, headers=headers, auth=auth
-        )
+        return await self._request_json("POST", url, {200, 400, 401}, content=body, headers=headers, auth=auth)
 
     async def _load_keys(self, now: datetime, *, is_one_missing: bool = False) -> KeySet:
         """Return the keys; fetch them first if they are old or one is missing, at most once per `keys_pause`."""
@@ -214,7 +204,7 @@ class Issuer:
         return made
 
     async def _get_json(self, url: str) -> dict[str, Any]:
-        return await self._request_json("GET", url, {_OK})
+        return await self._request_json("GET", url, {200})
 
     async def _request_json(
         self,

@@ -32,12 +32,7 @@ class TokenSigner:
         self._serializer = URLSafeSerializer(secret, salt=f"forewarn {purpose}", signer_kwargs=signing)
 
     def sign(self, content: Mapping[str, Any], until: datetime) -> str:
-        """Sign `content` with an expiry and a nonce. The token is not encrypted.
-
-        Args:
-            content: Content that JSON can represent.
-            until: Time from which the token is refused.
-        """
+        """Sign JSON content with a nonce. The token is refused from `until` on, and is not encrypted."""
         # The expiry is part of the content: that of itsdangerous follows the machine's clock, but ours may be virtual.
         # The nonce identifies the token, so that a used link or an ended session can be recorded.
         return str(self._serializer.dumps({**content, "until": until.timestamp(), "nonce": new_token()}))
@@ -73,10 +68,7 @@ async def decode_caller(
 ) -> Principal | None:
     """Return the caller that `encode_caller` stored in an opened token; None if their own token is no longer accepted.
 
-    Args:
-        content: Content of the opened token.
-        find_token: Function that looks up a token by its id.
-        now: Current time.
+    `find_token` looks up a token by its id.
     """
     if "token" in content:
         token = await find_token(content["token"])

@@ -10,24 +10,20 @@ from forewarn import __version__
 from forewarn.cli.command import command, require_extra
 from forewarn.cli.output import Output
 
-__all__ = ["add_demo", "add_version"]
+__all__ = ["demo_app", "version_app"]
+
+demo_app, version_app = typer.Typer(), typer.Typer()
 
 
-def add_version(app: typer.Typer) -> None:
-    """Add the command `version`."""
-
-    @command(app, "version", "forewarn version", panel="About")
-    def version(output: Output) -> None:
-        """Show the version."""
-        output.print_result({"version": __version__, "python": platform.python_version()}, f"forewarn {__version__}")
+@command(version_app, "version", "forewarn version", panel="About")
+def version(output: Output) -> None:
+    """Show the version."""
+    output.print_result({"version": __version__, "python": platform.python_version()}, f"forewarn {__version__}")
 
 
-def add_demo(app: typer.Typer) -> None:
-    """Add the command `demo`."""
-
-    @command(app, "demo", "forewarn demo", panel="Run")
-    def demo() -> None:
-        """Demonstrate an announced migration and a host failure, in under 30 s."""
-        with require_extra("server"):
-            from forewarn.demo import run_demo
-        raise typer.Exit(run_demo())
+@command(demo_app, "demo", "forewarn demo", panel="Run")
+def demo() -> None:
+    """Demonstrate an announced migration and a host failure, in under 30 s."""
+    with require_extra("server"):
+        from forewarn.demo import run_demo
+    raise typer.Exit(run_demo())

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forewarn.cli.command import add_group, command
-from forewarn.cli.output import Column, Output, format_relative, format_seconds
+from forewarn.cli.command import command, make_group
+from forewarn.cli.output import Column, Output, format_count, format_relative, format_seconds
 from forewarn.errors import ConfigError, InvalidRequest, NotFound, ServerUnreachable, Unauthorized
 
 if TYPE_CHECKING:
     from forewarn.agent.configuration import Configuration
     from forewarn.agent.explanation import EventExplanation, TypicalEvent
 
-__all__ = ["add_agent"]
+__all__ = ["app"]
 
 _Config = Annotated[
     Path | None,
@@ -32,108 +32,183 @@ _Config = Annotated[
         "ProgramData/forewarn)",
     ),
 ]
-_UnapprovedEventId = Annotated[
-    str | None,
-    typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all events that are not approved yet)"),
-]
 _ERRORS = {401: Unauthorized, 404: NotFound, 400: InvalidRequest}
+_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
 _TIMEOUT_S = 5.0
 _NAMES_MAX = 20
 _LINES_MAX = 10
 _OK = 200
+_PREPARED = {True: "in time", False: "NOT IN TIME", None: "-"}
+
+app = make_group("agent", "Run inside a VM: prepare for events, approve them, recover.", "Run")
 
 
-def add_agent(app: typer.Typer) -> None:
-    """Add the commands of `agent`."""
-    noun = add_group(app, "agent", "Run inside a VM: prepare for events, approve them, recover.", "Run")
-    _add_run(noun)
-    _add_check(noun)
-    _add_status(noun)
-    _add_manual_commands(noun)
-    _add_install(noun)
+def _event_argument(default: str) -> Any:  # noqa: ANN401 - what Typer takes
+    return typer.Argument(metavar="[EVENT]", help=f"Id of the event. (default: {default})")
 
 
-def _add_run(noun: typer.Typer) -> None:
-    @command(noun, "run", "forewarn agent run", "forewarn agent run --config agent.toml --dry-run")
-    def run(
-        config: _Config = None,
-        is_dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Run no hooks, approve nothing and save no state.")
-        ] = False,
-    ) -> None:
-        """Watch the endpoint for events; prepare, approve and recover as configured, until a signal stops the agent."""
-        arguments = ["--config", str(_find_config_file(config)), *(["--dry-run"] if is_dry_run else [])]
-        # Windows cannot replace a process: execv would start a second one and hand the shell its prompt back.
-        if sys.platform == "win32":
-            from forewarn.agent.run import run_agent
+@command(app, "run", "forewarn agent run", "forewarn agent run --config agent.toml --dry-run")
+def run(
+    config: _Config = None,
+    is_dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Run no hooks, approve nothing and save no state.")
+    ] = False,
+) -> None:
+    """Watch the endpoint for events; prepare, approve and recover as configured, until a signal stops the agent."""
+    arguments = ["--config", str(_find_config_file(config)), *(["--dry-run"] if is_dry_run else [])]
+    # Windows cannot replace a process: execv would start a second one and hand the shell its prompt back.
+    if sys.platform == "win32":
+        from forewarn.agent.run import run_agent
 
-            raise typer.Exit(run_agent(_find_config_file(config), is_dry_run=is_dry_run))
-        # Replace this process with one without the command line's libraries: an idle agent should need little memory.
-        os.execv(sys.executable, [sys.executable, "-m", "forewarn.agent", *arguments])  # noqa: S606 - itself
+        raise typer.Exit(run_agent(_find_config_file(config), is_dry_run=is_dry_run))
+    # Replace this process with one without the command line's libraries: an idle agent should need little memory.
+    os.execv(sys.executable, [sys.executable, "-m", "forewarn.agent", *arguments])  # noqa: S606 - itself
 
 
-def _add_check(noun: typer.Typer) -> None:
-    @command(
-        noun,
-        "check",
-        "forewarn agent check",
-        "forewarn agent check --config agent.toml --type Freeze --duration 5s --source Platform",
+@command(
+    app,
+    "check",
+    "forewarn agent check",
+    "forewarn agent check --config agent.toml --type Freeze --duration 5s --source Platform",
+)
+def check(
+    output: Output,
+    config: _Config = None,
+    event_type: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="Explain only one event, of this type.")
+    ] = None,
+    source: Annotated[str, typer.Option(metavar="SOURCE", help="With --type: Platform or User.")] = "Platform",
+    duration: Annotated[
+        str, typer.Option(metavar="SPAN", help="With --type: expected duration of the impact, or 'unknown'.")
+    ] = "unknown",
+    description: Annotated[str, typer.Option(metavar="TEXT", help="With --type: description of the event.")] = "",
+    is_others: Annotated[
+        bool, typer.Option("--others", help="With --type: the event names only other VMs, not this one.")
+    ] = False,
+) -> None:
+    """Check the configuration, and explain how the agent would handle each kind of event.
+
+    The exit status is 1 if the file is invalid or the command of a hook cannot be run on this machine.
+    """
+    from forewarn.agent.configuration import find_time_zone, load_configuration
+    from forewarn.agent.explanation import TYPICAL, TypicalEvent, explain_configuration
+    from forewarn.cli.times import as_duration_s, check_known
+    from forewarn.clock import RealClock
+
+    path = _find_config_file(config)
+    configuration = load_configuration(path)
+    cases: tuple[TypicalEvent, ...] = TYPICAL
+    if event_type is not None:
+        check_known(event_type, _TYPES, "type", "--type")
+        seconds = as_duration_s(duration, "--duration")
+        case = TypicalEvent(
+            cause="given on the command line",
+            type=event_type,
+            source=source,
+            duration_s=-1 if seconds is None else seconds,
+            description=description,
+            is_mine=not is_others,
+        )
+        cases = (case,)
+    local = RealClock().now().astimezone(find_time_zone(configuration.timezone))
+    explained = explain_configuration(configuration, local, cases)
+    errors, warnings = _find_faults(configuration, path)
+    result = {"config": str(path), "errors": errors, "warnings": warnings}
+    if output.print_if_json(result | {"events": [asdict(each) for each in explained]}):
+        raise typer.Exit(1 if errors else 0)
+    for error in errors:
+        output.print_notice(f"forewarn: {error}")
+    if errors:
+        raise typer.Exit(1)
+    count = format_count(len(configuration.rule), "rule")
+    output.print_line(f"{path} is valid: {count}, endpoint {configuration.endpoint}")
+    for warning in warnings:
+        output.print_notice(f"warning: {warning}")
+    output.print_line()
+    _show_explained(output, explained)
+
+
+@command(app, "status", "forewarn agent status", "forewarn agent status --json")
+def status(output: Output, config: _Config = None) -> None:
+    """Show the running agent: its state, current events, and what each event waits for."""
+    answer = _request_agent(config, "GET", "/status")
+    if not output.print_if_json(answer):
+        _show_status(output, answer)
+
+
+@command(app, "approve", "forewarn agent approve", "forewarn agent approve 602D9444-D2CD-49C7-8624-8643E7171297")
+def approve(
+    output: Output,
+    event_id: Annotated[str | None, _event_argument("all events that are not approved yet")] = None,
+    config: _Config = None,
+) -> None:
+    """Approve events manually, even if a rule, a failed step or another VM prevents the automatic approval.
+
+    The agent sends each approval as soon as the preparation of this VM has ended.
+    """
+    _request_change(
+        output, config, "/approve", event_id, " will be approved as soon as the preparation of this VM has ended"
     )
-    def check(
-        output: Output,
-        config: _Config = None,
-        event_type: Annotated[
-            str | None, typer.Option("--type", metavar="TYPE", help="Explain only one event, of this type.")
-        ] = None,
-        source: Annotated[str, typer.Option(metavar="SOURCE", help="With --type: Platform or User.")] = "Platform",
-        duration: Annotated[
-            str, typer.Option(metavar="SPAN", help="With --type: expected duration of the impact, or 'unknown'.")
-        ] = "unknown",
-        description: Annotated[str, typer.Option(metavar="TEXT", help="With --type: description of the event.")] = "",
-        is_others: Annotated[
-            bool, typer.Option("--others", help="With --type: the event names only other VMs, not this one.")
-        ] = False,
-    ) -> None:
-        """Check the configuration, and explain how the agent would handle each kind of event.
 
-        The exit status is 1 if the file is invalid or the command of a hook cannot be run on this machine.
-        """
-        from forewarn.agent.configuration import find_time_zone, load_configuration
-        from forewarn.agent.explanation import TYPICAL, TypicalEvent, explain_configuration
-        from forewarn.cli.times import as_duration_s
-        from forewarn.clock import RealClock
 
-        path = _find_config_file(config)
-        configuration = load_configuration(path)
-        cases: tuple[TypicalEvent, ...] = TYPICAL
-        if event_type is not None:
-            _check_type(event_type)
-            seconds = as_duration_s(duration, "--duration")
-            case = TypicalEvent(
-                cause="given on the command line",
-                type=event_type,
-                source=source,
-                duration_s=-1 if seconds is None else seconds,
-                description=description,
-                is_mine=not is_others,
-            )
-            cases = (case,)
-        local = RealClock().now().astimezone(find_time_zone(configuration.timezone))
-        explained = explain_configuration(configuration, local, cases)
-        errors, warnings = _find_faults(configuration, path)
-        result = {"config": str(path), "errors": errors, "warnings": warnings}
-        if output.print_if_json(result | {"events": [asdict(each) for each in explained]}):
-            raise typer.Exit(1 if errors else 0)
-        for error in errors:
-            output.print_notice(f"forewarn: {error}")
-        if errors:
-            raise typer.Exit(1)
-        count = f"{len(configuration.rule)} rule{'' if len(configuration.rule) == 1 else 's'}"
-        output.print_line(f"{path} is valid: {count}, endpoint {configuration.endpoint}")
-        for warning in warnings:
-            output.print_notice(f"warning: {warning}")
-        output.print_line()
-        _show_explained(output, explained)
+@command(app, "recover", "forewarn agent recover")
+def recover(
+    output: Output,
+    event_id: Annotated[str | None, _event_argument("all events with a failed recovery")] = None,
+    config: _Config = None,
+) -> None:
+    """Run a failed recovery again, after you have fixed the cause."""
+    _request_change(output, config, "/recover", event_id, ": recovery restarted")
+
+
+@command(app, "retry", "forewarn agent retry", "forewarn agent retry 602D9444-D2CD-49C7-8624-8643E7171297")
+def retry(
+    output: Output,
+    event_id: Annotated[str | None, _event_argument("all events with a failed step")] = None,
+    config: _Config = None,
+) -> None:
+    """Run failed steps again, after you have fixed the cause.
+
+    Before the event starts, you can retry the steps 'prepare' and 'before-approval', but no later than 5 s before
+    NotBefore. To change the 5 s, set the key 'margin' in the configuration.
+
+    After the event has started, you can retry the steps 'prepare' and 'started'.
+
+    After the event is over, you can retry the steps 'recover' and 'canceled'.
+    """
+    _request_change(output, config, "/retry", event_id, ": failed steps restarted")
+
+
+@command(app, "install", "sudo forewarn agent install", "forewarn agent install --print")
+def install(
+    config: _Config = None,
+    is_printed: Annotated[
+        bool, typer.Option("--print", help="Print the systemd unit instead of installing it.")
+    ] = False,
+    is_started: Annotated[
+        bool, typer.Option("--start/--no-start", help="Start the agent now and at every boot.")
+    ] = True,
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="User to run the agent as. (default: root)")] = None,
+) -> None:
+    """Install the agent as a systemd service, with an example configuration if no configuration exists."""
+    from forewarn.agent.install import install_service as set_up
+    from forewarn.agent.install import render_unit
+
+    path = _find_config_file(config).absolute()
+    if is_printed:
+        typer.echo(render_unit(sys.executable, path, user), nl=False)
+        return
+    for line in set_up(path, python=sys.executable, is_started=is_started, user=user):
+        typer.echo(line)
+
+
+@command(app, "uninstall", "sudo forewarn agent uninstall")
+def uninstall() -> None:
+    """Stop the systemd service and remove its unit; configuration and state stay."""
+    from forewarn.agent.install import uninstall_service as take_down
+
+    for line in take_down():
+        typer.echo(line)
 
 
 def _find_faults(configuration: Configuration, path: Path) -> tuple[list[str], list[str]]:
@@ -151,13 +226,6 @@ def _find_faults(configuration: Configuration, path: Path) -> tuple[list[str], l
     if configuration.dry_run:
         warnings.append("dry_run is set: no hook runs and nothing is approved")
     return errors, warnings
-
-
-def _check_type(event_type: str) -> None:
-    types = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
-    if event_type not in types:
-        msg = f"unknown type {event_type!r}: expected one of {', '.join(types)}"
-        raise typer.BadParameter(msg, param_hint="--type")
 
 
 def _show_explained(output: Output, explained: tuple[EventExplanation, ...]) -> None:
@@ -188,16 +256,6 @@ def _describe_case(case: TypicalEvent) -> str:
     return f"{case.type} by {case.source}{duration}: {case.cause}"
 
 
-def _add_status(noun: typer.Typer) -> None:
-    @command(noun, "status", "forewarn agent status", "forewarn agent status --json")
-    def status(output: Output, config: _Config = None) -> None:
-        """Show the running agent: its state, current events, and what each event waits for."""
-        answer = _request_agent(config, "GET", "/status")
-        if output.print_if_json(answer):
-            return
-        _show_status(output, answer)
-
-
 def _show_status(output: Output, status: dict[str, Any]) -> None:
     now = datetime.fromisoformat(status["now"]).astimezone(UTC)
     output.print_fields(
@@ -208,31 +266,37 @@ def _show_status(output: Output, status: dict[str, Any]) -> None:
             ("last error", status["last_error"]),
             ("workload", "out of service" if status["drained"] else "in service"),
             ("configuration error", status["config_error"]),
-            ("restart needed for", ", ".join(status["waits_for_restart"])),
+            ("restart needed for", status["waits_for_restart"]),
             ("mode", "dry run: no hook runs, nothing is approved" if status["dry_run"] else None),
         ]
     )
     output.print_line()
-    columns = [Column("event"), Column("type"), Column("state", is_state=True), Column("not before", is_whole=False)]
-    rows = [
-        (
-            each["event"]["id"],
-            each["event"]["type"],
-            each["state"],
-            format_relative(each["event"]["not_before"], now),
-            each["why"],
-        )
-        for each in status["events"]
-    ]
-    output.print_table([*columns, Column("waits for", is_whole=False)], rows, empty="no events")
+    output.print_table(
+        status["events"],
+        [
+            Column("event", lambda each: each["event"]["id"]),
+            Column("type", lambda each: each["event"]["type"]),
+            Column("state", is_state=True),
+            Column("not before", lambda each: format_relative(each["event"]["not_before"], now), is_whole=False),
+            Column("waits for", "why", is_whole=False),
+        ],
+        empty="no events",
+    )
     for each in status["events"]:
         output.print_heading(each["event"]["id"])
         output.print_fields([("  resources", _format_resources(each, status["vm"])), *_make_failure_rows(each, now)])
     if status["finished"]:
         output.print_heading("Recently ended")
         output.print_table(
-            [Column("event"), Column("type"), Column("outcome"), Column("prepared"), Column("gone"), Column("away")],
-            [_make_finished_row(each, now) for each in status["finished"][:10]],
+            status["finished"][:10],
+            [
+                Column("event", lambda each: each["event"]["id"]),
+                Column("type", lambda each: each["event"]["type"]),
+                Column("outcome"),
+                Column("prepared", lambda each: _PREPARED[each["was_prepared"]]),
+                Column("gone", lambda each: format_relative(each["gone_at"], now)),
+                Column("away", _format_absence),
+            ],
         )
 
 
@@ -261,105 +325,16 @@ def _make_failure_rows(event_state: dict[str, Any], now: datetime) -> list[tuple
     return rows
 
 
-def _make_finished_row(finished: dict[str, Any], now: datetime) -> tuple[object, ...]:
-    prepared = {True: "in time", False: "NOT IN TIME", None: "-"}[finished["was_prepared"]]
-    away = None
-    if finished["started_at"] and finished["gone_at"]:
-        span = datetime.fromisoformat(finished["gone_at"]) - datetime.fromisoformat(finished["started_at"])
-        away = format_seconds(span.total_seconds())
-    return (
-        finished["event"]["id"],
-        finished["event"]["type"],
-        finished["outcome"],
-        prepared,
-        format_relative(finished["gone_at"], now),
-        away,
-    )
-
-
-def _add_manual_commands(noun: typer.Typer) -> None:
-    @command(noun, "approve", "forewarn agent approve", "forewarn agent approve 602D9444-D2CD-49C7-8624-8643E7171297")
-    def approve(output: Output, event_id: _UnapprovedEventId = None, config: _Config = None) -> None:
-        """Approve events manually, even if a rule, a failed step or another VM prevents the automatic approval.
-
-        The agent sends each approval as soon as the preparation of this VM has ended.
-        """
-        _request_change(
-            output, config, "/approve", event_id, " will be approved as soon as the preparation of this VM has ended"
-        )
-
-    @command(noun, "recover", "forewarn agent recover")
-    def recover(
-        output: Output,
-        event_id: Annotated[
-            str | None,
-            typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all events with a failed recovery)"),
-        ] = None,
-        config: _Config = None,
-    ) -> None:
-        """Run a failed recovery again, after you have fixed the cause."""
-        _request_change(output, config, "/recover", event_id, ": recovery restarted")
-
-    @command(noun, "retry", "forewarn agent retry", "forewarn agent retry 602D9444-D2CD-49C7-8624-8643E7171297")
-    def retry(
-        output: Output,
-        event_id: Annotated[
-            str | None,
-            typer.Argument(metavar="[EVENT]", help="Id of the event. (default: all events with a failed step)"),
-        ] = None,
-        config: _Config = None,
-    ) -> None:
-        """Run failed steps again, after you have fixed the cause.
-
-        Before the event starts, you can retry the steps 'prepare' and 'before-approval', but no later than 5 s before
-        NotBefore. To change the 5 s, set the key 'margin' in the configuration.
-
-        After the event has started, you can retry the steps 'prepare' and 'started'.
-
-        After the event is over, you can retry the steps 'recover' and 'canceled'.
-        """
-        _request_change(output, config, "/retry", event_id, ": failed steps restarted")
+def _format_absence(finished: dict[str, Any]) -> str | None:
+    if not (finished["started_at"] and finished["gone_at"]):
+        return None
+    span = datetime.fromisoformat(finished["gone_at"]) - datetime.fromisoformat(finished["started_at"])
+    return format_seconds(span.total_seconds())
 
 
 def _request_change(output: Output, config: Path | None, path: str, event_id: str | None, outcome: str) -> None:
     answer = _request_agent(config, "POST", path, event_id)
-    if not output.print_if_json(answer):
-        for each in answer["event_ids"]:
-            output.print_line(f"event {each}{outcome}")
-
-
-def _add_install(noun: typer.Typer) -> None:
-    @command(noun, "install", "sudo forewarn agent install", "forewarn agent install --print")
-    def install(
-        config: _Config = None,
-        is_printed: Annotated[
-            bool, typer.Option("--print", help="Print the systemd unit instead of installing it.")
-        ] = False,
-        is_started: Annotated[
-            bool, typer.Option("--start/--no-start", help="Start the agent now and at every boot.")
-        ] = True,
-        user: Annotated[
-            str | None, typer.Option(metavar="NAME", help="User to run the agent as. (default: root)")
-        ] = None,
-    ) -> None:
-        """Install the agent as a systemd service, with an example configuration if no configuration exists."""
-        from forewarn.agent.install import install_service as set_up
-        from forewarn.agent.install import render_unit
-
-        path = _find_config_file(config).absolute()
-        if is_printed:
-            typer.echo(render_unit(sys.executable, path, user), nl=False)
-            return
-        for line in set_up(path, python=sys.executable, is_started=is_started, user=user):
-            typer.echo(line)
-
-    @command(noun, "uninstall", "sudo forewarn agent uninstall")
-    def uninstall() -> None:
-        """Stop the systemd service and remove its unit; configuration and state stay."""
-        from forewarn.agent.install import uninstall_service as take_down
-
-        for line in take_down():
-            typer.echo(line)
+    output.print_result(answer, *(f"event {each}{outcome}" for each in answer["event_ids"]))
 
 
 def _find_config_file(config: Path | None) -> Path:

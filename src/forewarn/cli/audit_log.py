@@ -7,89 +7,90 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.audit_log_verification import add_verification
-from forewarn.cli.command import add_group, default_command
+from forewarn.cli import audit_log_verification
+from forewarn.cli.command import default_command, make_group
 from forewarn.cli.completers import maintenance_ids
 from forewarn.cli.connection import ControlConnection
 from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv, print_items
 from forewarn.cli.output import Output, format_moment
-from forewarn.cli.times import split_names
+from forewarn.cli.times import check_known, split_names
 from forewarn.core.model import EntryKind
 
-__all__ = ["add_audit_log", "format_entry"]
+__all__ = ["app", "format_entry"]
 
 _LAST = 50
 _KIND_WIDTH = max(len(kind) for kind in EntryKind)
 
+app = make_group("audit-log", "Show every announcement, approval, start and end, with its actor.", "Operate")
 
-def add_audit_log(app: typer.Typer) -> None:
-    """Add the command `audit-log`, and those below it."""
-    noun = add_group(app, "audit-log", "Show every announcement, approval, start and end, with its actor.", "Operate")
 
-    @default_command(
-        noun,
-        "forewarn audit-log",
-        "forewarn audit-log --follow",
-        "forewarn audit-log --maintenance k3v9xq2mab --json",
-        "forewarn audit-log --since 30d --vm db",
-        "forewarn audit-log --since 2030-01-01T00:00Z --until 2030-02-01T00:00Z --kind approved --csv > january.csv",
-        "forewarn audit-log --all --json > audit-log.json",
-    )
-    def audit_log(
-        ctx: typer.Context,
-        connection: ControlConnection,
-        output: Output,
-        choice: HistoryFilter,
-        follow: Annotated[
-            bool,
-            typer.Option(
-                "--follow", "-f", help="Continue with new entries until Ctrl-C; with --json, one JSON object per line."
-            ),
-        ] = False,
-        limit: Annotated[
-            int | None,
-            typer.Option(
-                min=1,
-                metavar="COUNT",
-                help="Show this number of the newest entries. (default: 50; all with --since, --all or --csv)",
-            ),
-        ] = None,
-        every: Annotated[bool, typer.Option("--all", help="Show every retained entry, not only the newest.")] = False,
-        maintenance: Annotated[
-            str | None,
-            typer.Option(metavar="ID", help="Only entries of this maintenance.", autocompletion=maintenance_ids),
-        ] = None,
-        kinds: Annotated[
-            list[str] | None,
-            typer.Option("--kind", metavar="KIND", help="Only entries of this kind; repeatable or comma-separated."),
-        ] = None,
-        as_csv: Csv = False,
-    ) -> None:
-        """Show every announcement, approval, start and end, with its actor."""
-        if ctx.invoked_subcommand is not None:
-            _refuse_options_before_subcommand(ctx)
-            return
-        if as_csv:
-            check_output_format(output)
-        if as_csv and follow:
-            raise typer.BadParameter("cannot be combined with --follow", param_hint="--csv")
-        chosen = choice.to_query_params(connection) | {"kind": _parse_kinds(kinds)}
-        is_whole = limit is None and (every or as_csv or choice.since is not None)
-        entries: Iterable[dict[str, Any]]
-        if is_whole:
-            entries = connection.iterate_items("/v1/audit-log", None, maintenance=maintenance, **chosen)
-        else:
-            entries = connection.fetch_newest("/v1/audit-log", limit or _LAST, maintenance=maintenance, **chosen)
-        if follow:
-            _follow_entries(connection, output, entries, maintenance, chosen)
-        elif as_csv:
-            print_csv(entries, "audit-log", output)
-        elif output.is_json:
-            print_items(entries, output)
-        else:
-            _print_entries(output, entries, is_all=not (choice.has_options or kinds or maintenance))
+@default_command(
+    app,
+    "forewarn audit-log",
+    "forewarn audit-log --follow",
+    "forewarn audit-log --maintenance k3v9xq2mab --json",
+    "forewarn audit-log --since 30d --vm db",
+    "forewarn audit-log --since 2030-01-01T00:00Z --until 2030-02-01T00:00Z --kind approved --csv > january.csv",
+    "forewarn audit-log --all --json > audit-log.json",
+)
+def audit_log(
+    ctx: typer.Context,
+    connection: ControlConnection,
+    output: Output,
+    choice: HistoryFilter,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Continue with new entries until Ctrl-C; with --json, one JSON object per line."
+        ),
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="COUNT",
+            help="Show this number of the newest entries. (default: 50; all with --since, --all or --csv)",
+        ),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show every retained entry, not only the newest.")] = False,
+    maintenance: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only entries of this maintenance.", autocompletion=maintenance_ids)
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kind", metavar="KIND", help="Only entries of this kind; repeatable or comma-separated."),
+    ] = None,
+    as_csv: Csv = False,
+) -> None:
+    """Show every announcement, approval, start and end, with its actor."""
+    if ctx.invoked_subcommand is not None:
+        _refuse_options_before_subcommand(ctx)
+        return
+    if as_csv:
+        check_output_format(output)
+    if as_csv and follow:
+        raise typer.BadParameter("cannot be combined with --follow", param_hint="--csv")
+    wanted = split_names(kinds)
+    chosen = choice.to_query_params(connection) | {"kind": wanted}
+    for kind in wanted:
+        check_known(kind, list(EntryKind), "kind of entry", "--kind")
+    is_whole = limit is None and (every or as_csv or choice.since is not None)
+    entries: Iterable[dict[str, Any]]
+    if is_whole:
+        entries = connection.iterate_items("/v1/audit-log", None, maintenance=maintenance, **chosen)
+    else:
+        entries = connection.fetch_newest("/v1/audit-log", limit or _LAST, maintenance=maintenance, **chosen)
+    if follow:
+        _follow_entries(connection, output, entries, maintenance, chosen)
+    elif as_csv:
+        print_csv(entries, "audit-log", output)
+    elif output.is_json:
+        print_items(entries, output)
+    else:
+        _print_entries(output, entries, is_all=not (choice.has_options or kinds or maintenance))
 
-    add_verification(noun)
+
+app.add_typer(audit_log_verification.app)
 
 
 def _refuse_options_before_subcommand(ctx: typer.Context) -> None:
@@ -98,15 +99,6 @@ def _refuse_options_before_subcommand(ctx: typer.Context) -> None:
         source = ctx.get_parameter_source(param.name or "")
         if source is not None and source.name == "COMMANDLINE":
             raise typer.BadParameter(f"write it after '{ctx.invoked_subcommand}'", param_hint=param.opts[0])
-
-
-def _parse_kinds(given: list[str] | None) -> list[str]:
-    names = split_names(given)
-    unknown = [name for name in names if name not in set(EntryKind)]
-    if unknown:
-        msg = f"unknown kind of entry {unknown[0]!r}: expected one of {', '.join(EntryKind)}"
-        raise typer.BadParameter(msg, param_hint="--kind")
-    return names
 
 
 def _follow_entries(

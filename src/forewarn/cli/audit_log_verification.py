@@ -12,63 +12,62 @@ from forewarn.cli.output import Column, Output
 from forewarn.cli.times import split_names
 from forewarn.errors import OtherSideError
 
-__all__ = ["add_verification"]
+__all__ = ["app"]
 
 _TAMPERED = 1
 
 
-def add_verification(noun: typer.Typer) -> None:
-    """Add the commands `audit-log verify` and `audit-log head`."""
+app = typer.Typer()
 
-    @command(
-        noun,
-        "verify",
-        "forewarn audit-log verify",
-        "forewarn audit-log verify --head audit:4711:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-        "forewarn audit-log verify --database-url sqlite:///forewarn.db --json",
-    )
-    def verify(
-        connection: ControlConnection,
-        output: Output,
-        heads: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--head",
-                metavar="HEAD",
-                help="Compare the log with this head, which 'forewarn audit-log head' printed earlier; repeatable or "
-                "comma-separated.",
-            ),
-        ] = None,
-        database_url: Annotated[
-            str | None,
-            typer.Option("--database-url", metavar="URL", help="Read this database instead of asking the service."),
-        ] = None,
-    ) -> None:
-        """Check the hash chains of the audit log for changed, removed and inserted entries.
 
-        The exit status is 1 if there are such entries.
-        """
-        noted = split_names(heads)
-        try:
-            found = (
-                _verify_database(database_url, output, noted)
-                if database_url
-                else _verify_service(connection, output, noted)
-            )
-        finally:
-            output.show_progress()
-        if not output.print_if_json(found):
-            _print_verification(output, found)
-        if found["findings_total"]:
-            raise typer.Exit(_TAMPERED)
+@command(
+    app,
+    "verify",
+    "forewarn audit-log verify",
+    "forewarn audit-log verify --head audit:4711:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "forewarn audit-log verify --database-url sqlite:///forewarn.db --json",
+)
+def verify(
+    connection: ControlConnection,
+    output: Output,
+    heads: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--head",
+            metavar="HEAD",
+            help="Compare the log with this head, which 'forewarn audit-log head' printed earlier; repeatable or "
+            "comma-separated.",
+        ),
+    ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option("--database-url", metavar="URL", help="Read this database instead of asking the service."),
+    ] = None,
+) -> None:
+    """Check the hash chains of the audit log for changed, removed and inserted entries.
 
-    @command(noun, "head", "forewarn audit-log head", "forewarn audit-log head --json")
-    def head(connection: ControlConnection, output: Output) -> None:
-        """Print the head (newest entry) of each hash chain of the audit log, to store elsewhere and compare later."""
-        found = connection.get("/v1/audit-log/head")
-        if not output.print_if_json(found):
-            for each in found["heads"]:
-                output.print_line(each)
+    The exit status is 1 if there are such entries.
+    """
+    noted = split_names(heads)
+    try:
+        found = (
+            _verify_database(database_url, output, noted)
+            if database_url
+            else _verify_service(connection, output, noted)
+        )
+    finally:
+        output.show_progress()
+    if not output.print_if_json(found):
+        _print_verification(output, found)
+    if found["findings_total"]:
+        raise typer.Exit(_TAMPERED)
+
+
+@command(app, "head", "forewarn audit-log head", "forewarn audit-log head --json")
+def head(connection: ControlConnection, output: Output) -> None:
+    """Print the head (newest entry) of each hash chain of the audit log, to store elsewhere and compare later."""
+    found = connection.get("/v1/audit-log/head")
+    output.print_result(found, *found["heads"])
 
 
 def _verify_service(connection: ControlConnection, output: Output, noted: list[str]) -> dict[str, Any]:
@@ -91,12 +90,10 @@ def _verify_database(database_url: str, output: Output, noted: list[str]) -> dic
 
 
 def _print_verification(output: Output, found: dict[str, Any]) -> None:
-    columns = [Column("chain"), Column("entries"), Column("gaps"), Column("head")]
-    rows = [(each["chain"], f"{each['entries']:,}", f"{each['gaps']:,}", each["head"]) for each in found["chains"]]
-    output.print_table(columns, rows)
+    rows = [each | {"entries": f"{each['entries']:,}", "gaps": f"{each['gaps']:,}"} for each in found["chains"]]
+    output.print_table(rows, [Column("chain"), Column("entries"), Column("gaps"), Column("head")])
     output.print_line()
-    for finding in found["findings"]:
-        output.print_line(finding["message"])
+    output.print_lines(finding["message"] for finding in found["findings"])
     left_out = found["findings_total"] - len(found["findings"])
     if left_out:
         output.print_line(f"and {left_out:,} more")

@@ -24,9 +24,9 @@ from forewarn.errors import ConfigError
 __all__ = [
     "BROKEN_PIPE",
     "OptionGroup",
-    "add_group",
     "command",
     "default_command",
+    "make_group",
     "require_extra",
 ]
 
@@ -82,11 +82,9 @@ class OptionGroup:
     __slots__ = ()
 
 
-def add_group(app: typer.Typer, name: str, summary: str, panel: str) -> typer.Typer:
-    """Return a new group of commands for a noun."""
-    noun = typer.Typer(name=name, help=summary, no_args_is_help=True)
-    app.add_typer(noun, rich_help_panel=panel)
-    return noun
+def make_group(name: str, summary: str, panel: str) -> typer.Typer:
+    """Return a new group of commands for a noun, listed under the heading `panel`."""
+    return typer.Typer(name=name, help=summary, no_args_is_help=True, rich_help_panel=panel)
 
 
 def command(

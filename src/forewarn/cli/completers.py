@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import typer
 
 from forewarn.cli.connection import DEFAULT_URL, ControlConnection
+from forewarn.cli.output import format_names
 from forewarn.core.causes import CAUSES
 from forewarn.core.fault import FAULTS
 from forewarn.errors import ForewarnError
@@ -40,6 +41,7 @@ Completer = Callable[[typer.Context, str], list[tuple[str, str]]]
 _TIMEOUT_S = 1.0
 _ANSWER_BYTES_MAX = 4 << 20
 _OFFERED_MAX = 1000
+_NAMES_MAX = 3
 _SAFE_NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,-]*")
 """Names that a shell takes unquoted. Other names are not offered; the user types and quotes them."""
 _SAFE_DESCRIPTION = re.compile(r"[A-Za-z0-9 .:,_-]*")
@@ -65,17 +67,15 @@ def _make_completer(path: str, key: str, describe: Callable[[dict[str, Any]], st
 
 
 def _describe_maintenance(item: dict[str, Any]) -> str:
-    return f"{item['state']}: {item['type']} of {_join_names(item['hosts'] or item['vms'])}"
-
-
-def _join_names(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")  # noqa: PLR2004 - as above
+    return f"{item['state']}: {item['type']} of {format_names(item['hosts'] or item['vms'], _NAMES_MAX)}"
 
 
 vm_names = _make_completer("/v1/vms", "name", lambda vm: f"on {vm['host']}" if vm["host"] else "")
-host_names = _make_completer("/v1/hosts", "name", lambda host: _join_names(host["vms"]))
+host_names = _make_completer("/v1/hosts", "name", lambda host: format_names(host["vms"], _NAMES_MAX))
 maintenance_ids = _make_completer("/v1/maintenance", "id", _describe_maintenance)
-event_ids = _make_completer("/v1/events", "id", lambda event: f"{event['status']}: {_join_names(event['resources'])}")
+event_ids = _make_completer(
+    "/v1/events", "id", lambda event: f"{event['status']}: {format_names(event['resources'], _NAMES_MAX)}"
+)
 rollout_ids = _make_completer("/v1/rollouts", "id", lambda rollout: str(rollout["state"]))
 
 

@@ -14,7 +14,7 @@ from typer._completion_shared import get_completion_script
 
 from forewarn.cli.command import command
 
-__all__ = ["Shell", "add_completion"]
+__all__ = ["Shell", "app"]
 
 
 _ZSH_FIRST_CALL = """
@@ -31,26 +31,27 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-def add_completion(app: typer.Typer) -> None:
-    """Add the command `completion`, and have the command line answer the scripts that it prints."""
-    # Typer does this only along with --install-completion and --show-completion.
-    completion_init()
+# Typer does this only along with --install-completion and --show-completion.
+completion_init()
 
-    @command(
-        app,
-        "completion",
-        "forewarn completion bash > ~/.local/share/bash-completion/completions/forewarn",
-        "forewarn completion zsh > ~/.zfunc/_forewarn",
-        "forewarn completion fish > ~/.config/fish/completions/forewarn.fish",
-        panel="About",
-    )
-    def completion(
-        shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Shell to print the script for.")],
-    ) -> None:
-        """Print a shell script that completes commands, options and names.
+app = typer.Typer()
 
-        The script asks the service for names of VMs and hosts, and for ids of maintenances, events and rollouts. If the
-        command line that you are completing has no --control-url, the script uses FOREWARN_CONTROL_URL.
-        """
-        script = get_completion_script(prog_name="forewarn", complete_var="_FOREWARN_COMPLETE", shell=shell)
-        typer.echo(script + (_ZSH_FIRST_CALL if shell is Shell.ZSH else ""))
+
+@command(
+    app,
+    "completion",
+    "forewarn completion bash > ~/.local/share/bash-completion/completions/forewarn",
+    "forewarn completion zsh > ~/.zfunc/_forewarn",
+    "forewarn completion fish > ~/.config/fish/completions/forewarn.fish",
+    panel="About",
+)
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Shell to print the script for.")],
+) -> None:
+    """Print a shell script that completes commands, options and names.
+
+    The script asks the service for names of VMs and hosts, and for ids of maintenances, events and rollouts. If the
+    command line that you are completing has no --control-url, the script uses FOREWARN_CONTROL_URL.
+    """
+    script = get_completion_script(prog_name="forewarn", complete_var="_FOREWARN_COMPLETE", shell=shell)
+    typer.echo(script + (_ZSH_FIRST_CALL if shell is Shell.ZSH else ""))

@@ -8,37 +8,35 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.command import add_group, command
+from forewarn.cli.command import command, make_group
 from forewarn.cli.output import Output
 
-__all__ = ["add_config", "describe_settings", "mask_password"]
+__all__ = ["app", "describe_settings", "mask_password"]
 
 _PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):[^/\s]*@")
 
+app = make_group("config", "Show the settings of the service.", "About")
 
-def add_config(app: typer.Typer) -> None:
-    """Add the commands of `config`."""
-    noun = add_group(app, "config", "Show the settings of the service.", "About")
 
-    @command(noun, "show", "forewarn config show", "forewarn config show --config forewarn.toml --json")
-    def show(
-        output: Output,
-        config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with settings.")] = None,
-    ) -> None:
-        """Show every setting: the value that 'forewarn serve' would use, its default, and its description.
+@command(app, "show", "forewarn config show", "forewarn config show --config forewarn.toml --json")
+def show(
+    output: Output,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with settings.")] = None,
+) -> None:
+    """Show every setting: the value that 'forewarn serve' would use, its default, and its description.
 
-        An environment variable takes precedence over the file (--config), and the file over the default. A flag of
-        'forewarn serve' would override all three.
-        """
-        settings = describe_settings(config)
-        if output.print_if_json(settings):
-            return
-        for setting in settings:
-            is_default = setting["value"] == setting["default"]
-            default = "default" if is_default else f"default: {_format_value(setting['default'])}"
-            notes = ", ".join(filter(None, [default, setting["unit"]]))
-            output.print_line(f"{setting['name']} = {_format_value(setting['value'])}  ({notes})")
-            output.print_line(f"    {setting['description']}")
+    An environment variable takes precedence over the file (--config), and the file over the default. A flag of
+    'forewarn serve' would override all three.
+    """
+    settings = describe_settings(config)
+    if output.print_if_json(settings):
+        return
+    for setting in settings:
+        is_default = setting["value"] == setting["default"]
+        default = "default" if is_default else f"default: {_format_value(setting['default'])}"
+        notes = ", ".join(filter(None, [default, setting["unit"]]))
+        output.print_line(f"{setting['name']} = {_format_value(setting['value'])}  ({notes})")
+        output.print_line(f"    {setting['description']}")
 
 
 def describe_settings(config: Path | None = None) -> list[dict[str, Any]]:

@@ -17,93 +17,92 @@ from forewarn.errors import ConfigError, EndpointRefused, EndpointUnreachable, S
 if TYPE_CHECKING:
     from forewarn.testing.conformance import ConformanceCheck, ConformanceReport
 
-__all__ = ["add_conformance"]
+__all__ = ["app"]
 
 _BROKEN = 1
 _TIMEOUT_S_MAX = 600.0
 
 
-def add_conformance(app: typer.Typer) -> None:
-    """Add the command `conformance`."""
+app = typer.Typer()
 
-    @command(
-        app,
-        "conformance",
-        "forewarn conformance http://169.254.169.254",
-        "forewarn conformance http://127.0.0.1:8169 --allow-approve",
-        "forewarn conformance http://127.0.0.1:8169 --only R10,R15 --json",
-        "forewarn conformance http://127.0.0.1:8169 --junit conformance.xml",
-        panel="Test",
-    )
-    def conformance(
-        url: Annotated[str, typer.Argument(metavar="URL", help="URL of the metadata endpoint.")],
-        output: Output,
-        allow_approve: Annotated[
-            bool,
-            typer.Option(
-                "--allow-approve",
-                help="Also approve existing events. This lets their maintenance start, which can restart, move or "
-                "delete a VM.",
-            ),
-        ] = False,
-        only: Annotated[
-            list[str] | None,
-            typer.Option(
-                metavar="NAMES",
-                help="Check only these requirements or checks, comma-separated, for example R10,R15,etag.",
-            ),
-        ] = None,
-        timeout: Annotated[
-            str,
-            typer.Option(
-                metavar="SPAN",
-                help="Time limit for each answer. The time limit for the first answer is never less than 130 s.",
-            ),
-        ] = "5s",
-        junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a report as JUnit XML.")] = None,
-        source_address: Annotated[
-            str | None, typer.Option(metavar="ADDRESS", help="Local address to send requests from.")
-        ] = None,
-    ) -> None:
-        """Check a Scheduled Events endpoint against the protocol, as a client sees it.
 
-        By default, the command changes nothing: it sends GETs, and POSTs that approve nothing.
+@command(
+    app,
+    "conformance",
+    "forewarn conformance http://169.254.169.254",
+    "forewarn conformance http://127.0.0.1:8169 --allow-approve",
+    "forewarn conformance http://127.0.0.1:8169 --only R10,R15 --json",
+    "forewarn conformance http://127.0.0.1:8169 --junit conformance.xml",
+    panel="Test",
+)
+def conformance(
+    url: Annotated[str, typer.Argument(metavar="URL", help="URL of the metadata endpoint.")],
+    output: Output,
+    allow_approve: Annotated[
+        bool,
+        typer.Option(
+            "--allow-approve",
+            help="Also approve existing events. This lets their maintenance start, which can restart, move or "
+            "delete a VM.",
+        ),
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMES", help="Check only these requirements or checks, comma-separated, for example R10,R15,etag."
+        ),
+    ] = None,
+    timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="SPAN",
+            help="Time limit for each answer. The time limit for the first answer is never less than 130 s.",
+        ),
+    ] = "5s",
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a report as JUnit XML.")] = None,
+    source_address: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Local address to send requests from.")
+    ] = None,
+) -> None:
+    """Check a Scheduled Events endpoint against the protocol, as a client sees it.
 
-        The exit status is 1 if a requirement is not met, 3 if the endpoint does not answer or refuses the source
-        address.
-        """
-        with require_extra("testing"):
-            from forewarn.testing.conformance import check_endpoint, select_checks
-        timeout_s = as_span_s(timeout, "--timeout") or 0.0
-        if not 0 < timeout_s <= _TIMEOUT_S_MAX:
-            msg = f"{timeout!r} must be more than 0 s and at most {_TIMEOUT_S_MAX:.0f} s"
-            raise typer.BadParameter(msg, param_hint="--timeout")
-        try:
-            checks = select_checks(split_names(only or []))
-        except ConfigError as error:
-            raise typer.BadParameter(error.message, param_hint="--only") from error
-        try:
-            report = check_endpoint(
-                url,
-                checks=checks,
-                timeout_s=timeout_s,
-                allow_approve=allow_approve,
-                source_address=source_address,
-                on_check=_make_progress_printer(output, len(checks)),
-            )
-        except EndpointRefused as error:
-            raise ServerUnreachable(f"{error.message}; try another address with --source-address") from error
-        except EndpointUnreachable as error:
-            raise ServerUnreachable(error.message) from error
-        finally:
-            output.show_progress()
-        # Written before anything is printed: CI needs the report even if the reader of the output has gone.
-        if junit is not None:
-            junit.write_bytes(report.as_junit())
-        if not output.print_if_json(report.as_json()):
-            _print_report(output, report)
-        if not report.is_conformant:
-            raise typer.Exit(_BROKEN)
+    By default, the command changes nothing: it sends GETs, and POSTs that approve nothing.
+
+    The exit status is 1 if a requirement is not met, 3 if the endpoint does not answer or refuses the source
+    address.
+    """
+    with require_extra("testing"):
+        from forewarn.testing.conformance import check_endpoint, select_checks
+    timeout_s = as_span_s(timeout, "--timeout") or 0.0
+    if not 0 < timeout_s <= _TIMEOUT_S_MAX:
+        msg = f"{timeout!r} must be more than 0 s and at most {_TIMEOUT_S_MAX:.0f} s"
+        raise typer.BadParameter(msg, param_hint="--timeout")
+    try:
+        checks = select_checks(split_names(only or []))
+    except ConfigError as error:
+        raise typer.BadParameter(error.message, param_hint="--only") from error
+    try:
+        report = check_endpoint(
+            url,
+            checks=checks,
+            timeout_s=timeout_s,
+            allow_approve=allow_approve,
+            source_address=source_address,
+            on_check=_make_progress_printer(output, len(checks)),
+        )
+    except EndpointRefused as error:
+        raise ServerUnreachable(f"{error.message}; try another address with --source-address") from error
+    except EndpointUnreachable as error:
+        raise ServerUnreachable(error.message) from error
+    finally:
+        output.show_progress()
+    # Written before anything is printed: CI needs the report even if the reader of the output has gone.
+    if junit is not None:
+        junit.write_bytes(report.as_junit())
+    if not output.print_if_json(report.as_json()):
+        _print_report(output, report)
+    if not report.is_conformant:
+        raise typer.Exit(_BROKEN)
 
 
 def _make_progress_printer(output: Output, count: int) -> Callable[[ConformanceCheck], None]:
@@ -117,9 +116,15 @@ def _print_report(output: Output, report: ConformanceReport) -> None:
 
     output.print_line(f"Conformance suite {SUITE_VERSION}, {report.url}")
     output.print_line()
-    columns = [Column("outcome"), Column("requirements"), Column("check"), Column("seen", is_whole=False)]
-    rows = [(f.outcome.verdict, " ".join(f.check.numbers), f.check.code, f.outcome.seen) for f in report.findings]
-    output.print_table(columns, rows)
+    output.print_table(
+        report.findings,
+        [
+            Column("outcome", lambda finding: finding.outcome.verdict),
+            Column("requirements", lambda finding: " ".join(finding.check.numbers)),
+            Column("check", lambda finding: finding.check.code),
+            Column("seen", lambda finding: finding.outcome.seen, is_whole=False),
+        ],
+    )
     if report.broken:
         output.print_heading("Deviations")
         for finding in report.broken:

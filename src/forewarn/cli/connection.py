@@ -156,7 +156,7 @@ class ControlConnection:
     ) -> Any:  # noqa: ANN401 - JSON
         import httpx
 
-        query: dict[str, Any] = _drop_unset(params)
+        query = _drop_unset(params)
         # Only a 503 is retried, because it is temporary; a failed connection more often means a wrong address.
         pauses = iter(pauses_s)
         while True:
@@ -180,7 +180,7 @@ class ControlConnection:
         """
         import httpx
 
-        query: dict[str, Any] = _drop_unset(params)
+        query = _drop_unset(params)
         try:
             with self._open_client().stream("GET", path, params=query) as response:
                 if not response.is_success:
@@ -236,7 +236,7 @@ class ControlConnection:
 
         timeout = httpx.Timeout(_WATCH_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
         headers = {"last-event-id": str(after)}
-        query: dict[str, Any] = _drop_unset(params)
+        query = _drop_unset(params)
         with self._open_client().stream("GET", "/v1/watch", params=query, headers=headers, timeout=timeout) as response:
             if response.status_code >= 500:  # noqa: PLR2004 - the service is starting or stopping
                 raise ServerUnreachable(f"the service answered {response.status_code}")
@@ -340,7 +340,7 @@ class ControlConnection:
         raise ServerUnreachable(msg) from error
 
 
-def _drop_unset(params: Mapping[str, object]) -> dict[str, object]:
+def _drop_unset(params: Mapping[str, object]) -> dict[str, Any]:
     """Return the parameters that were given."""
     return {name: value for name, value in params.items() if value is not None and value != []}
 
@@ -359,9 +359,7 @@ def quote_segment(name: str) -> str:
 def find_state_dir(environment: Mapping[str, str]) -> Path:
     """Return the state folder of a `serve` that the same user runs in the same environment."""
     folder = environment.get("FOREWARN_STATE_DIR")
-    if folder:
-        return Path(folder)
-    return default_state_dir()
+    return Path(folder) if folder else default_state_dir()
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forewarn.cli.command import add_group, command, require_extra
+from forewarn.cli.command import command, make_group, require_extra
 from forewarn.cli.output import Column, Output, format_moment
 from forewarn.errors import ConfigError
 
@@ -17,82 +17,72 @@ if TYPE_CHECKING:
     from forewarn.store.describing import DatabaseDescription
     from forewarn.store.lease import Lease
 
-__all__ = ["add_database", "encode_copied", "encode_description", "format_progress"]
+__all__ = ["app", "encode_copied", "encode_description", "format_progress"]
 
 _MEBIBYTE = 1 << 20
 _FILE, _SERVER = "sqlite:///forewarn.db", "postgresql://forewarn@db.example/forewarn"
 
+app = make_group("database", "Show the database of the service, or copy it to another database.", "Run")
 
-def add_database(app: typer.Typer) -> None:
-    """Add the commands of `database`."""
-    noun = add_group(app, "database", "Show the database of the service, or copy it to another database.", "Run")
 
-    @command(
-        noun,
-        "copy",
-        f"forewarn database copy {_FILE} {_SERVER}",
-        f"forewarn database copy {_SERVER} {_FILE} --json",
-    )
-    def copy(
-        source: Annotated[
-            str,
-            typer.Argument(
-                metavar="FROM", help="URL of the source, the database to copy. First stop every service that uses it."
-            ),
-        ],
-        target: Annotated[
-            str,
-            typer.Argument(
-                metavar="TO", help="URL of the target, an empty database. A missing SQLite file is created."
-            ),
-        ],
-        output: Output,
-        upgrade_source: Annotated[
-            bool,
-            typer.Option(
-                "--upgrade-source", help="If the schema of the source is old, first upgrade it. This cannot be undone."
-            ),
-        ] = False,
-    ) -> None:
-        """Copy everything from one database to another, from SQLite to PostgreSQL or back.
+@command(app, "copy", f"forewarn database copy {_FILE} {_SERVER}", f"forewarn database copy {_SERVER} {_FILE} --json")
+def copy(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FROM", help="URL of the source, the database to copy. First stop every service that uses it."
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TO", help="URL of the target, an empty database. A missing SQLite file is created."),
+    ],
+    output: Output,
+    upgrade_source: Annotated[
+        bool,
+        typer.Option(
+            "--upgrade-source", help="If the schema of the source is old, first upgrade it. This cannot be undone."
+        ),
+    ] = False,
+) -> None:
+    """Copy everything from one database to another, from SQLite to PostgreSQL or back.
 
-        First stop every 'forewarn serve' that uses the source. The copy is compared with the source; if anything fails,
-        the target is left unchanged. After the copy, run 'forewarn serve' only with the target: if you ran it with
-        both, each maintenance would be carried out twice.
-        """
-        with require_extra("server"):
-            from forewarn.store.copying import copy_database
-        _check_url(source, "FROM")
-        _check_url(target, "TO")
-        try:
-            copied = copy_database(
-                source,
-                target,
-                upgrade_source=upgrade_source,
-                on_progress=lambda p: output.show_progress(format_progress(p)),
-            )
-        finally:
-            output.show_progress()
-        if not output.print_if_json(encode_copied(copied)):
-            _print_copied(output, copied)
+    First stop every 'forewarn serve' that uses the source. The copy is compared with the source; if anything fails,
+    the target is left unchanged. After the copy, run 'forewarn serve' only with the target: if you ran it with
+    both, each maintenance would be carried out twice.
+    """
+    with require_extra("server"):
+        from forewarn.store.copying import copy_database
+    _check_url(source, "FROM")
+    _check_url(target, "TO")
+    try:
+        copied = copy_database(
+            source,
+            target,
+            upgrade_source=upgrade_source,
+            on_progress=lambda p: output.show_progress(format_progress(p)),
+        )
+    finally:
+        output.show_progress()
+    if not output.print_if_json(encode_copied(copied)):
+        _print_copied(output, copied)
 
-    @command(noun, "show", f"forewarn database show {_FILE}", f"forewarn database show {_SERVER} --json")
-    def show(
-        url: Annotated[
-            str,
-            typer.Argument(
-                metavar="URL", help="URL of the database. You need not stop services that use this database."
-            ),
-        ],
-        output: Output,
-    ) -> None:
-        """Summarize a database: schema, size, number of rows in each table, and holder of each lease."""
-        with require_extra("server"):
-            from forewarn.store.describing import describe_database
-        _check_url(url, "URL")
-        description = describe_database(url)
-        if not output.print_if_json(encode_description(description)):
-            _print_description(output, description)
+
+@command(app, "show", f"forewarn database show {_FILE}", f"forewarn database show {_SERVER} --json")
+def show(
+    url: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="URL of the database. You need not stop services that use this database."),
+    ],
+    output: Output,
+) -> None:
+    """Summarize a database: schema, size, number of rows in each table, and holder of each lease."""
+    with require_extra("server"):
+        from forewarn.store.describing import describe_database
+    _check_url(url, "URL")
+    description = describe_database(url)
+    if not output.print_if_json(encode_description(description)):
+        _print_description(output, description)
 
 
 def _check_url(url: str, hint: str) -> None:
@@ -126,11 +116,11 @@ def encode_copied(copied: CopyResult) -> dict[str, Any]:
 
 
 def _print_copied(output: Output, copied: CopyResult) -> None:
-    columns = [Column("table"), Column("rows"), Column("checksum")]
-    output.print_table(columns, [(table.name, f"{table.rows:,}", table.checksum) for table in copied.tables])
+    rows = [{"table": table.name, "rows": f"{table.rows:,}", "checksum": table.checksum} for table in copied.tables]
+    output.print_table(rows, [Column("table"), Column("rows"), Column("checksum")])
     output.print_line()
-    rows = f"{copied.rows:,} row{'' if copied.rows == 1 else 's'}"
-    output.print_line(f"copied {rows} from {copied.source} to {copied.target}")
+    count = f"{copied.rows:,} row{'' if copied.rows == 1 else 's'}"
+    output.print_line(f"copied {count} from {copied.source} to {copied.target}")
     output.print_line("row counts and checksums match for every table")
     output.print_line("serve only the new database from now on: two services would carry out each maintenance twice")
 
@@ -181,9 +171,8 @@ def _print_description(output: Output, description: DatabaseDescription) -> None
         ]
     )
     output.print_line()
-    output.print_table(
-        [Column("table"), Column("rows")], [(name, f"{count:,}") for name, count in description.rows.items()]
-    )
+    rows = [{"table": name, "rows": f"{count:,}"} for name, count in description.rows.items()]
+    output.print_table(rows, [Column("table"), Column("rows")])
 
 
 def _describe_lease(lease: Lease) -> str:

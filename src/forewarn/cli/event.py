@@ -6,93 +6,87 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.clock import get_service_time
-from forewarn.cli.command import add_group, command
+from forewarn.cli.clock import show_relative
+from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import event_ids
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv
-from forewarn.cli.output import Column, Output, format_relative
+from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv, print_page
+from forewarn.cli.output import Column, Output
 from forewarn.cli.times import split_names
 from forewarn.core.model import EventStatus
 from forewarn.errors import Conflict, NotFound
 
-__all__ = ["add_event", "print_events"]
+__all__ = ["app", "make_event_columns"]
 
 _UNKNOWN = 404
 _REFUSED = 409
 
+app = make_group("event", "Show the events that VMs see; approve them on behalf of VMs.", "Operate")
 
-def add_event(app: typer.Typer) -> None:
-    """Add the commands of `event`."""
-    noun = add_group(app, "event", "Show the events that VMs see; approve them on behalf of VMs.", "Operate")
 
-    @command(
-        noun,
-        "list",
-        "forewarn event list",
-        "forewarn event list --all --json",
-        "forewarn event list --since 30d --scope web --status completed --csv > web.csv",
+@command(
+    app,
+    "list",
+    "forewarn event list",
+    "forewarn event list --all --json",
+    "forewarn event list --since 30d --scope web --status completed --csv > web.csv",
+)
+def list_events(
+    connection: ControlConnection,
+    output: Output,
+    choice: HistoryFilter,
+    statuses: Annotated[
+        list[EventStatus] | None,
+        typer.Option(
+            "--status",
+            case_sensitive=False,
+            metavar="STATUS",
+            help=f"Only this status ({', '.join(EventStatus).lower()}); repeatable.",
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Include ended events. --since and --until also include them.")
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="COUNT", help="Maximum number of events. (default: 100; all with --csv)"),
+    ] = None,
+    as_csv: Csv = False,
+) -> None:
+    """List events, those of the newest maintenance first."""
+    params = choice.to_query_params(connection) | {"all": "true" if every else None, "status": statuses}
+    if as_csv:
+        check_output_format(output)
+        print_csv(connection.iterate_items("/v1/events", limit, **params), "events", output)
+        return
+    print_page(
+        connection,
+        output,
+        "/v1/events",
+        make_event_columns(connection),
+        limit=limit or 100,
+        params=params,
+        empty="no events",
+        noun="events",
     )
-    def list_events(
-        connection: ControlConnection,
-        output: Output,
-        choice: HistoryFilter,
-        statuses: Annotated[
-            list[EventStatus] | None,
-            typer.Option(
-                "--status",
-                case_sensitive=False,
-                metavar="STATUS",
-                help=f"Only this status ({', '.join(EventStatus).lower()}); repeatable.",
-            ),
-        ] = None,
-        every: Annotated[
-            bool, typer.Option("--all", help="Include ended events. --since and --until also include them.")
-        ] = False,
-        limit: Annotated[
-            int | None,
-            typer.Option(min=1, metavar="COUNT", help="Maximum number of events. (default: 100; all with --csv)"),
-        ] = None,
-        as_csv: Csv = False,
-    ) -> None:
-        """List events, those of the newest maintenance first."""
-        params = choice.to_query_params(connection) | {"all": "true" if every else None, "status": statuses}
-        if as_csv:
-            check_output_format(output)
-            print_csv(connection.iterate_items("/v1/events", limit, **params), "events", output)
-            return
-        most = limit or 100
-        # One more than is shown, to know if there are more.
-        found = list(connection.iterate_items("/v1/events", most + 1, **params))
-        if not output.print_if_json(found[:most]):
-            print_events(output, connection, found[:most])
-        if len(found) > most:
-            output.print_notice(f"there are more events: use --limit {most * 10}")
 
-    @command(
-        noun,
-        "approve",
-        "forewarn event approve 602D9444-D2CD-49C7-8624-8643E7171297",
-    )
-    def approve(
-        event_ids: Annotated[
-            list[str], typer.Argument(metavar="ID...", help="Ids of the events.", autocompletion=event_ids)
-        ],
-        connection: ControlConnection,
-        output: Output,
-    ) -> None:
-        """Approve events on behalf of their VMs; a maintenance starts as soon as all its events are approved."""
-        body = {"event_ids": split_names(event_ids)}
-        # The answer lists the outcome of each event even if some are refused, so an error status is read like a
-        # success.
-        items = connection.send_change("POST", "/v1/events/approve", body, accepted_statuses=(_UNKNOWN, _REFUSED))[
-            "items"
-        ]
-        if not output.print_if_json(items):
-            for item in items:
-                if item["outcome"] in _OUTCOMES:
-                    output.print_line(f"event {item['event_id']} {_OUTCOMES[item['outcome']]}")
-        _check_approved(items)
+
+@command(app, "approve", "forewarn event approve 602D9444-D2CD-49C7-8624-8643E7171297")
+def approve(
+    event_ids: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="Ids of the events.", autocompletion=event_ids)
+    ],
+    connection: ControlConnection,
+    output: Output,
+) -> None:
+    """Approve events on behalf of their VMs; a maintenance starts as soon as all its events are approved."""
+    body = {"event_ids": split_names(event_ids)}
+    # The answer lists the outcome of each event even if some are refused, so an error status is read like a
+    # success.
+    items = connection.send_change("POST", "/v1/events/approve", body, accepted_statuses=(_UNKNOWN, _REFUSED))["items"]
+    done = [item for item in items if item["outcome"] in _OUTCOMES]
+    output.print_result(items, *(f"event {item['event_id']} {_OUTCOMES[item['outcome']]}" for item in done))
+    _check_approved(items)
 
 
 _OUTCOMES = {"approved": "is approved", "unchanged": "no longer needs approval"}
@@ -112,18 +106,17 @@ def _check_approved(items: list[dict[str, Any]]) -> None:
         raise Conflict(f"a policy reserves approval for others: {', '.join(refused)}; see 'forewarn inventory show'")
 
 
-def print_events(output: Output, connection: ControlConnection, events: list[dict[str, Any]]) -> None:
-    """Print events, with complete ids that can be copied."""
-    now = get_service_time(connection) if events else None
-    columns = [Column("id"), Column("type"), Column("state", is_state=True), Column("not before", is_whole=False)]
-    rows = [
-        (
-            event["id"],
-            event["type"],
-            event["status"] if event["approved_at"] is None or event["status"] != "Scheduled" else "Approved",
-            None if now is None else format_relative(event["not_before"], now),
-            ", ".join(event["resources"]),
-        )
-        for event in events
+def make_event_columns(connection: ControlConnection) -> list[Column]:
+    """Return the columns of a table of events, with complete ids that can be copied."""
+    return [
+        Column("id"),
+        Column("type"),
+        Column("state", _get_state, is_state=True),
+        Column("not before", show_relative(connection, "not_before"), is_whole=False),
+        Column("resources", is_whole=False),
     ]
-    output.print_table([*columns, Column("resources", is_whole=False)], rows, empty="no events")
+
+
+def _get_state(event: dict[str, Any]) -> str:
+    is_approved = event["status"] == "Scheduled" and event["approved_at"] is not None
+    return "Approved" if is_approved else str(event["status"])

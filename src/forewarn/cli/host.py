@@ -6,169 +6,151 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.command import add_group, command
+from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import host_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.maintenance import build_force_body
 from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, ReasonOption
 from forewarn.cli.maintenance_text import print_created
-from forewarn.cli.output import Column, Output, format_moment
+from forewarn.cli.output import Column, Output, format_moment, format_names, show_moment
 from forewarn.cli.times import as_span_s
 from forewarn.core.model import EventType
 
-__all__ = ["add_host"]
+__all__ = ["app"]
 
 _VMS_SHOWN = 10
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the host.", autocompletion=host_names)]
 
-
-def add_host(app: typer.Typer) -> None:
-    """Add the commands of `host`."""
-    noun = add_group(app, "host", "Show hosts; report actual and predicted failures.", "Declare")
-
-    @command(noun, "list", "forewarn host list")
-    def list_hosts(connection: ControlConnection, output: Output) -> None:
-        """List every host with its VMs."""
-        hosts = list(connection.iterate_items("/v1/hosts"))
-        if not output.print_if_json(hosts):
-            output.print_table(
-                [Column("name"), Column("failed"), Column("vms"), Column("names", is_whole=False)],
-                [
-                    (host["name"], format_moment(host["failed_at"]), len(host["vms"]), ", ".join(host["vms"]))
-                    for host in hosts
-                ],
-                empty="no hosts are declared: see 'forewarn inventory apply --help'",
-            )
-
-    @command(noun, "show", "forewarn host show host-1")
-    def show(name: _Name, connection: ControlConnection, output: Output) -> None:
-        """Show one host, and whether it has failed."""
-        host = connection.get(f"/v1/hosts/{quote_segment(name)}")
-        if not output.print_if_json(host):
-            output.print_fields(
-                [
-                    ("name", host["name"]),
-                    ("failed", format_moment(host["failed_at"])),
-                    ("reason", host["failure_reason"]),
-                    ("vms", ", ".join(host["vms"]) or "none"),
-                ]
-            )
-
-    _add_failures(noun)
-    _add_tokens(noun)
-    _add_predict_failure(noun)
+app = make_group("host", "Show hosts; report actual and predicted failures.", "Declare")
 
 
-def _add_failures(noun: typer.Typer) -> None:
-    @command(noun, "fail", "forewarn host fail host-1", 'forewarn host fail host-1 --reason "power supply burnt" --yes')
-    def fail(
-        name: _Name, connection: ControlConnection, output: Output, reason: ReasonOption = None, yes: Yes = False
-    ) -> None:
-        """Report that a host has failed: its VMs see a Reboot event that has already started, without notice.
-
-        The host is marked as failed, and rollouts skip it, until 'forewarn host recover'. Without --yes, the
-        command asks for confirmation.
-        """
-
-        def describe() -> str:
-            vms = connection.get(f"/v1/hosts/{quote_segment(name)}")["vms"]
-            shown = ", ".join(vms[:_VMS_SHOWN]) + (
-                f" and {len(vms) - _VMS_SHOWN} more" if len(vms) > _VMS_SHOWN else ""
-            )
-            effect = f"Its {len(vms)} VMs ({shown}) see" if vms else "It has no VMs to see"
-            return f"Host {name} is reported as failed. {effect} a Reboot that has started, without notice."
-
-        confirm(output, describe, yes=yes)
-        made = connection.send_change("POST", f"/v1/hosts/{quote_segment(name)}/fail", {"reason": reason})
-        print_created(output, connection, made["items"])
-
-    @command(
-        noun, "recover", "forewarn host recover host-1", 'forewarn host recover host-1 --reason "new power supply"'
+@command(app, "list", "forewarn host list")
+def list_hosts(connection: ControlConnection, output: Output) -> None:
+    """List every host with its VMs."""
+    output.print_list(
+        list(connection.iterate_items("/v1/hosts")),
+        [
+            Column("name"),
+            Column("failed", show_moment("failed_at")),
+            Column("vms", lambda host: len(host["vms"])),
+            Column("names", "vms", is_whole=False),
+        ],
+        empty="no hosts are declared: see 'forewarn inventory apply --help'",
     )
-    def recover(name: _Name, connection: ControlConnection, output: Output, reason: ReasonOption = None) -> None:
-        """Report that a failed host works again."""
-        host = connection.send_change(
-            "POST", f"/v1/hosts/{quote_segment(name)}/recover", {"reason": reason}, is_repeatable=False
-        )
-        output.print_result(host, f"host {host['name']} has recovered")
 
 
-def _add_predict_failure(noun: typer.Typer) -> None:
-    @command(
-        noun,
-        "predict-failure",
-        "forewarn host predict-failure host-1 --in 7d",
-        "forewarn host predict-failure host-1 --type Freeze",
+@command(app, "show", "forewarn host show host-1")
+def show(name: _Name, connection: ControlConnection, output: Output) -> None:
+    """Show one host, and whether it has failed."""
+    host = connection.get(f"/v1/hosts/{quote_segment(name)}")
+    output.print_record(
+        host,
+        [
+            ("name", host["name"]),
+            ("failed", format_moment(host["failed_at"])),
+            ("reason", host["failure_reason"]),
+            ("vms", host["vms"] or "none"),
+        ],
     )
-    def predict_failure(
-        name: _Name,
-        connection: ControlConnection,
-        output: Output,
-        within: Annotated[
-            str | None,
-            typer.Option(
-                "--in",
-                metavar="SPAN",
-                help="Time from announcement to NotBefore. The maintenance starts no earlier than NotBefore, unless "
-                "all its events are approved. (default: 7d)",
-            ),
-        ] = None,
-        event_type: Annotated[
-            EventType | None,
-            typer.Option(
-                "--type",
-                case_sensitive=False,
-                metavar="Redeploy|Freeze",
-                help="Type of the events. Use Freeze if the VMs will be migrated live. (default: Redeploy)",
-            ),
-        ] = None,
-        force: ForceOption = False,
-        reason: ForceReasonOption = None,
-    ) -> None:
-        """Report that a host will probably fail. Each VM of the host is moved after the time that --in sets.
-
-        A VM that has asked for events is warned by an event. If the event is approved, the VM is moved earlier.
-        """
-        body = {"notice_s": as_span_s(within, "--in"), "type": event_type} | build_force_body(
-            force=force, reason=reason
-        )
-        made = connection.send_change("POST", f"/v1/hosts/{quote_segment(name)}/predict-failure", body)
-        print_created(output, connection, made["items"])
 
 
-def _add_tokens(noun: typer.Typer) -> None:
-    """Add the commands for tokens, which authenticate the endpoint on a host."""
+@command(app, "fail", "forewarn host fail host-1", 'forewarn host fail host-1 --reason "power supply burnt" --yes')
+def fail(
+    name: _Name, connection: ControlConnection, output: Output, reason: ReasonOption = None, yes: Yes = False
+) -> None:
+    """Report that a host has failed: its VMs see a Reboot event that has already started, without notice.
 
-    @command(noun, "create-token", "forewarn host create-token host-1 > host-1.token")
-    def create_token(name: _Name, connection: ControlConnection, output: Output) -> None:
-        """Create and print a token for the endpoint on a host. The token is shown only once."""
-        made = connection.send_change("POST", f"/v1/hosts/{quote_segment(name)}/tokens", None)
-        output.print_result(made, made["token"])
+    The host is marked as failed, and rollouts skip it, until 'forewarn host recover'. Without --yes, the
+    command asks for confirmation.
+    """
 
-    @command(noun, "tokens", "forewarn host tokens host-1")
-    def tokens(name: _Name, connection: ControlConnection, output: Output) -> None:
-        """List the tokens of a host."""
-        found = connection.get(f"/v1/hosts/{quote_segment(name)}/tokens")["items"]
-        if not output.print_if_json(found):
-            output.print_table(
-                [Column("id"), Column("created"), Column("revoked")],
-                [(each["id"], format_moment(each["created_at"]), format_moment(each["revoked_at"])) for each in found],
-                empty=f"no tokens for {name}: see 'forewarn host create-token --help'",
-            )
+    def describe() -> str:
+        vms = connection.get(f"/v1/hosts/{quote_segment(name)}")["vms"]
+        effect = f"Its {len(vms)} VMs ({format_names(vms, _VMS_SHOWN)}) see" if vms else "It has no VMs to see"
+        return f"Host {name} is reported as failed. {effect} a Reboot that has started, without notice."
 
-    @command(noun, "revoke-token", "forewarn host revoke-token host-1 k3v9xq2mab --yes")
-    def revoke_token(
-        name: _Name,
-        token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token.")],
-        connection: ControlConnection,
-        output: Output,
-        yes: Yes = False,
-    ) -> None:
-        """Revoke a token of a host. Without --yes, the command asks for confirmation."""
-        words = f"The endpoint on {name} that uses token {token} gets no more changes until it has a new token."
-        confirm(output, lambda: words, yes=yes)
-        revoked = connection.send_change(
-            "DELETE", f"/v1/hosts/{quote_segment(name)}/tokens/{quote_segment(token)}", None
-        )
-        output.print_result(revoked, f"token {revoked['id']} of {name} is revoked")
+    confirm(output, describe, yes=yes)
+    made = connection.send_change("POST", f"/v1/hosts/{quote_segment(name)}/fail", {"reason": reason})
+    print_created(output, connection, made["items"])
+
+
+@command(app, "recover", "forewarn host recover host-1", 'forewarn host recover host-1 --reason "new power supply"')
+def recover(name: _Name, connection: ControlConnection, output: Output, reason: ReasonOption = None) -> None:
+    """Report that a failed host works again."""
+    host = connection.send_change(
+        "POST", f"/v1/hosts/{quote_segment(name)}/recover", {"reason": reason}, is_repeatable=False
+    )
+    output.print_result(host, f"host {host['name']} has recovered")
+
+
+@command(app, "create-token", "forewarn host create-token host-1 > host-1.token")
+def create_token(name: _Name, connection: ControlConnection, output: Output) -> None:
+    """Create and print a token for the endpoint on a host. The token is shown only once."""
+    made = connection.send_change("POST", f"/v1/hosts/{quote_segment(name)}/tokens", None)
+    output.print_result(made, made["token"])
+
+
+@command(app, "tokens", "forewarn host tokens host-1")
+def tokens(name: _Name, connection: ControlConnection, output: Output) -> None:
+    """List the tokens of a host."""
+    output.print_list(
+        connection.get(f"/v1/hosts/{quote_segment(name)}/tokens")["items"],
+        [Column("id"), Column("created", show_moment("created_at")), Column("revoked", show_moment("revoked_at"))],
+        empty=f"no tokens for {name}: see 'forewarn host create-token --help'",
+    )
+
+
+@command(app, "revoke-token", "forewarn host revoke-token host-1 k3v9xq2mab --yes")
+def revoke_token(
+    name: _Name,
+    token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token.")],
+    connection: ControlConnection,
+    output: Output,
+    yes: Yes = False,
+) -> None:
+    """Revoke a token of a host. Without --yes, the command asks for confirmation."""
+    words = f"The endpoint on {name} that uses token {token} gets no more changes until it has a new token."
+    confirm(output, lambda: words, yes=yes)
+    revoked = connection.send_change("DELETE", f"/v1/hosts/{quote_segment(name)}/tokens/{quote_segment(token)}", None)
+    output.print_result(revoked, f"token {revoked['id']} of {name} is revoked")
+
+
+@command(
+    app,
+    "predict-failure",
+    "forewarn host predict-failure host-1 --in 7d",
+    "forewarn host predict-failure host-1 --type Freeze",
+)
+def predict_failure(
+    name: _Name,
+    connection: ControlConnection,
+    output: Output,
+    within: Annotated[
+        str | None,
+        typer.Option(
+            "--in",
+            metavar="SPAN",
+            help="Time from announcement to NotBefore. The maintenance starts no earlier than NotBefore, unless "
+            "all its events are approved. (default: 7d)",
+        ),
+    ] = None,
+    event_type: Annotated[
+        EventType | None,
+        typer.Option(
+            "--type",
+            case_sensitive=False,
+            metavar="Redeploy|Freeze",
+            help="Type of the events. Use Freeze if the VMs will be migrated live. (default: Redeploy)",
+        ),
+    ] = None,
+    force: ForceOption = False,
+    reason: ForceReasonOption = None,
+) -> None:
+    """Report that a host will probably fail. Each VM of the host is moved after the time that --in sets.
+
+    A VM that has asked for events is warned by an event. If the event is approved, the VM is moved earlier.
+    """
+    body = {"notice_s": as_span_s(within, "--in"), "type": event_type} | build_force_body(force=force, reason=reason)
+    made = connection.send_change("POST", f"/v1/hosts/{quote_segment(name)}/predict-failure", body)
+    print_created(output, connection, made["items"])

@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
-import typer
+from functools import partial
+from typing import Any
 
-from forewarn.cli.command import add_group, command
+from forewarn.cli.command import command, make_group
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.output import Column, Output, format_moment
+from forewarn.cli.output import Column, Output, show_moment
 
-__all__ = ["add_limit"]
+__all__ = ["app"]
+
+app = make_group("limit", "Show usage of the control API by caller, and limits reached.", "Operate")
 
 
-def add_limit(app: typer.Typer) -> None:
-    """Add the commands of `limit`."""
-    noun = add_group(app, "limit", "Show usage of the control API by caller, and limits reached.", "Operate")
+@command(app, "list", "forewarn limit list", "forewarn limit list --json")
+def list_limits(connection: ControlConnection, output: Output) -> None:
+    """List callers with their usage and the limits they have reached; the latest to reach a limit come first.
 
-    @command(noun, "list", "forewarn limit list", "forewarn limit list --json")
-    def list_limits(connection: ControlConnection, output: Output) -> None:
-        """List callers with their usage and the limits they have reached; the latest to reach a limit come first.
+    Callers with a token are listed from their first call on. VMs and unknown addresses are listed only after they
+    have reached a limit at the metadata endpoint. Each replica counts separately. Callers that reach a limit at a
+    'forewarn endpoint' on a host are not listed: such an endpoint counts only totals, in its own metrics.
+    """
+    uses = ("requests", "watches", "live-pages", "connections", "changes")
+    output.print_list(
+        connection.get("/v1/limits", limit=1000)["items"],
+        [
+            Column("caller", "name"),
+            Column("role"),
+            *(Column(use.replace("-", " "), partial(_show_usage, use)) for use in uses),
+            Column("limits reached", lambda each: [f"{use} {count}" for use, count in sorted(each["limited"].items())]),
+            Column("last", show_moment("limited_at")),
+        ],
+        empty="no calls yet",
+    )
 
-        Callers with a token are listed from their first call on. VMs and unknown addresses are listed only after they
-        have reached a limit at the metadata endpoint. Each replica counts separately. Callers that reach a limit at a
-        'forewarn endpoint' on a host are not listed: such an endpoint counts only totals, in its own metrics.
-        """
-        found = connection.get("/v1/limits", limit=1000)["items"]
-        if output.print_if_json(found):
-            return
-        output.print_table(
-            [Column(head) for head in ("caller", "role", "requests", "watches", "live pages", "connections", "changes")]
-            + [Column("limits reached"), Column("last")],
-            [
-                (
-                    each["name"],
-                    each["role"],
-                    *(
-                        f"{each['used'][use]}/{each['most'][use]}" if use in each["most"] else None
-                        for use in ("requests", "watches", "live-pages", "connections", "changes")
-                    ),
-                    ", ".join(f"{use} {count}" for use, count in sorted(each["limited"].items())),
-                    format_moment(each["limited_at"]),
-                )
-                for each in found
-            ],
-            empty="no calls yet",
-        )
+
+def _show_usage(use: str, caller: dict[str, Any]) -> str | None:
+    return f"{caller['used'][use]}/{caller['most'][use]}" if use in caller["most"] else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ import typer
 
 from forewarn.cli.command import OptionGroup
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.output import Output, as_json, parse_moment
+from forewarn.cli.output import Column, Output, as_json, parse_moment
 from forewarn.cli.times import as_moment_or_span
 from forewarn.core.model import EventSource, EventType
 from forewarn.util.escape import escape_lines
@@ -27,6 +27,7 @@ __all__ = [
     "iterate_with_progress",
     "print_csv",
     "print_items",
+    "print_page",
 ]
 
 CSV_COLUMNS = {
@@ -38,15 +39,14 @@ CSV_COLUMNS = {
 }
 """Columns of the CSV output by list: members of the API's answers, in order. The schemas are slow to import."""
 
-_PANEL = "Filters"
 _STEP = 1000
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV with a header line. Without --limit, print every row.")]
 
 
-def _make_option(help_: str, metavar: str, **more: Any) -> Any:  # noqa: ANN401 - what Typer takes
-    return typer.Option(metavar=metavar, help=help_, rich_help_panel=_PANEL, **more)
+def _make_option(help_: str, metavar: str, *names: str, **more: Any) -> Any:  # noqa: ANN401 - what Typer takes
+    return typer.Option(*names, metavar=metavar, help=help_, rich_help_panel="Filters", **more)
 
 
 _TIME_FORMS = (
@@ -71,12 +71,11 @@ class HistoryFilter(OptionGroup):
     ] = None
     event_type: Annotated[
         EventType | None,
-        typer.Option(
+        _make_option(
+            f"Only items about maintenance of this type: {', '.join(EventType)}.",
+            "TYPE",
             "--type",
             case_sensitive=False,
-            metavar="TYPE",
-            rich_help_panel=_PANEL,
-            help=f"Only items about maintenance of this type: {', '.join(EventType)}.",
         ),
     ] = None
     source: Annotated[
@@ -136,6 +135,25 @@ def _format_query_time(value: datetime | float, now: datetime | None, name: str)
 
 
 # Long lists
+
+
+def print_page(
+    connection: ControlConnection,
+    output: Output,
+    path: str,
+    columns: Sequence[Column],
+    *,
+    limit: int,
+    params: Mapping[str, object],
+    empty: str,
+    noun: str = "rows",
+) -> None:
+    """Print the first items of a list as a table or JSON, with a notice if there are more than `limit`."""
+    # One more than is shown, to know if there are more.
+    found = list(connection.iterate_items(path, limit + 1, **params))
+    output.print_list(found[:limit], columns, empty=empty)
+    if len(found) > limit:
+        output.print_notice(f"there are more {noun}: use --limit {limit * 10}")
 
 
 def check_output_format(output: Output) -> None:

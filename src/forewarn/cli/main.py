@@ -15,80 +15,92 @@ import typer
 from typer.core import TyperGroup
 
 from forewarn import __version__
-from forewarn.cli.about import add_demo, add_version
-from forewarn.cli.agent import add_agent
-from forewarn.cli.audit_log import add_audit_log
-from forewarn.cli.clock import add_clock
+from forewarn.cli import (
+    about,
+    agent,
+    audit_log,
+    clock,
+    completion,
+    config,
+    conformance,
+    dashboard,
+    database,
+    endpoint,
+    event,
+    fault,
+    host,
+    inventory,
+    limit,
+    maintenance,
+    openapi,
+    record,
+    requests,
+    rollout,
+    scenario,
+    serve,
+    subscription,
+    token,
+    try_command,
+    vm,
+)
 from forewarn.cli.command import BROKEN_PIPE
-from forewarn.cli.completion import add_completion
-from forewarn.cli.config import add_config
-from forewarn.cli.conformance import add_conformance
-from forewarn.cli.dashboard import add_dashboard
-from forewarn.cli.database import add_database
-from forewarn.cli.endpoint import add_endpoint
-from forewarn.cli.event import add_event
-from forewarn.cli.fault import add_fault
-from forewarn.cli.host import add_host
-from forewarn.cli.inventory import add_inventory
-from forewarn.cli.limit import add_limit
-from forewarn.cli.maintenance import add_maintenance
-from forewarn.cli.openapi import add_openapi
-from forewarn.cli.output import escape_text
-from forewarn.cli.record import add_record, add_replay
-from forewarn.cli.requests import add_requests
-from forewarn.cli.rollout import add_rollout
-from forewarn.cli.scenario import add_scenario
-from forewarn.cli.serve import add_serve
-from forewarn.cli.subscription import add_subscription
-from forewarn.cli.token import add_token
-from forewarn.cli.try_command import add_try
-from forewarn.cli.vm import add_vm
 from forewarn.errors import ForewarnError, ServerUnreachable
+from forewarn.util.escape import escape_controls
 
 __all__ = ["app", "format_error", "main", "run_command_line"]
 
 _FAILED, _UNREACHABLE, _INTERRUPTED = 1, 3, 130
 
+_NOUNS = (
+    serve.app,
+    endpoint.app,
+    agent.app,
+    about.demo_app,
+    database.app,
+    inventory.app,
+    vm.app,
+    host.app,
+    token.app,
+    limit.app,
+    maintenance.app,
+    rollout.app,
+    event.app,
+    audit_log.app,
+    dashboard.app,
+    subscription.app,
+    clock.app,
+    try_command.app,
+    scenario.app,
+    fault.app,
+    requests.app,
+    record.app,
+    conformance.app,
+    config.app,
+    openapi.app,
+    completion.app,
+    about.version_app,
+)
+"""Single commands and groups, in the order of the help."""
+
+
+def _is_group(noun: typer.Typer) -> bool:
+    return isinstance(noun.info.name, str)
+
+
+_NAMES = [
+    name
+    for noun in _NOUNS
+    for name in ([noun.info.name] if _is_group(noun) else [c.name for c in noun.registered_commands])
+]
+
 
 class _OrderedGroup(TyperGroup):
-    """Lists commands in the order of `_ADDERS`; Typer would put all groups behind all commands."""
+    """Lists commands in the order of `_NOUNS`."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - Typer's context
         """Return the names, in order."""
-        return sorted(super().list_commands(ctx), key=_NOUNS.index)
+        return sorted(super().list_commands(ctx), key=_NAMES.index)
 
-
-_ADDERS = (
-    add_serve,
-    add_endpoint,
-    add_agent,
-    add_demo,
-    add_database,
-    add_inventory,
-    add_vm,
-    add_host,
-    add_token,
-    add_limit,
-    add_maintenance,
-    add_rollout,
-    add_event,
-    add_audit_log,
-    add_dashboard,
-    add_subscription,
-    add_clock,
-    add_try,
-    add_scenario,
-    add_fault,
-    add_requests,
-    add_record,
-    add_replay,
-    add_conformance,
-    add_config,
-    add_openapi,
-    add_completion,
-    add_version,
-)
-_NOUNS = [add.__name__.removeprefix("add_").replace("_", "-") for add in _ADDERS]
 
 app = typer.Typer(
     name="forewarn",
@@ -119,8 +131,10 @@ def _add_global_options(
     pass
 
 
-for _add in _ADDERS:
-    _add(app)
+# Commands are added first, then groups: the order of docs/reference/commands.md. Without the argument, Typer would
+# ignore the panel of a group.
+for _noun in sorted(_NOUNS, key=_is_group):
+    app.add_typer(_noun, rich_help_panel=_noun.rich_help_panel)
 
 
 def main() -> None:
@@ -173,7 +187,7 @@ def format_error(error: Exception) -> str:
         assert isinstance(error, OSError)  # noqa: S101 - `run_command_line` catches no other kind
         where = "cannot write the output" if error.filename is None else error.filename
         text = f"{where}: {error.strerror or error}"
-    return escape_text(" ".join(text.split()))
+    return escape_controls(" ".join(text.split()))
 
 
 def _find_exit_status(error: Exception) -> int:

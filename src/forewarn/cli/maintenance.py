@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.clock import get_service_time
-from forewarn.cli.command import add_group, command
+from forewarn.cli.clock import get_service_time, show_relative
+from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import maintenance_ids
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv
+from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv, print_page
 from forewarn.cli.maintenance_options import ReasonOption, ScheduleOptions
 from forewarn.cli.maintenance_text import (
     describe_planned,
@@ -22,56 +22,246 @@ from forewarn.cli.maintenance_text import (
     format_timeline,
     print_created,
 )
-from forewarn.cli.output import Column, Output, format_moment, format_relative, format_seconds
+from forewarn.cli.output import Column, Output, format_moment, format_seconds
 from forewarn.cli.times import as_duration_s, as_moment_or_span, as_span_s, split_names
 from forewarn.core.model import ACTIVE_STATES, MaintenanceState
 
-__all__ = ["add_maintenance", "build_force_body", "build_schedule_body"]
+__all__ = ["app", "build_force_body", "build_schedule_body"]
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the maintenance.", autocompletion=maintenance_ids)]
 
-
-def add_maintenance(app: typer.Typer) -> None:
-    """Add the commands of `maintenance`."""
-    noun = add_group(app, "maintenance", "Schedule, show, start, postpone and cancel maintenance.", "Operate")
-    _add_schedule(noun)
-    _add_list(noun)
-    _add_show(noun)
-    _add_endings(noun)
-    _add_impact(noun)
-    _add_moves(noun)
+app = make_group("maintenance", "Schedule, show, start, postpone and cancel maintenance.", "Operate")
 
 
-def _add_schedule(noun: typer.Typer) -> None:
-    @command(
-        noun,
-        "schedule",
-        "forewarn maintenance schedule --host host-1 --type Freeze",
-        "forewarn maintenance schedule --vm WestNO_0,WestNO_1 --type Reboot --notice 30m",
-        "forewarn maintenance schedule --host host-1 --cause host-maintenance --not-before 2030-01-31T12:00:00Z",
-        'forewarn maintenance schedule --vm db --type Freeze --notice 1m --force --reason "urgent repair"',
-        "forewarn maintenance schedule --vm build-7 --type Reboot --now",
-        "forewarn maintenance schedule --host host-1 --type Reboot --dry-run",
+@command(
+    app,
+    "schedule",
+    "forewarn maintenance schedule --host host-1 --type Freeze",
+    "forewarn maintenance schedule --vm WestNO_0,WestNO_1 --type Reboot --notice 30m",
+    "forewarn maintenance schedule --host host-1 --cause host-maintenance --not-before 2030-01-31T12:00:00Z",
+    'forewarn maintenance schedule --vm db --type Freeze --notice 1m --force --reason "urgent repair"',
+    "forewarn maintenance schedule --vm build-7 --type Reboot --now",
+    "forewarn maintenance schedule --host host-1 --type Reboot --dry-run",
+)
+def schedule(connection: ControlConnection, output: Output, wanted: ScheduleOptions) -> None:
+    """Announce maintenance of hosts or VMs.
+
+    VMs that must not be hit together get one maintenance each; the later maintenances are queued.
+
+    If no affected VM has asked for events, Spot evictions and maintenance with source User start immediately,
+    unless you give --notice or --not-before. Other maintenance normally waits for NotBefore, even if no affected VM
+    has asked for events.
+    """
+    body = build_schedule_body(wanted, connection)
+    content = {k: v for k, v in body.items() if v is not None}
+    if wanted.dry_run:
+        planned = connection.send_change("POST", "/v1/maintenance/plan", content)["items"]
+        if not output.print_if_json(planned):
+            output.print_lines(describe_planned(planned, get_service_time(connection)))
+        return
+    made = connection.send_change("POST", "/v1/maintenance", content)
+    print_created(output, connection, made["items"])
+
+
+@command(
+    app,
+    "list",
+    "forewarn maintenance list",
+    "forewarn maintenance list --active",
+    "forewarn maintenance list --state failed --limit 500 --json",
+    "forewarn maintenance list --since 30d --host host-1 --csv > host-1.csv",
+)
+def list_maintenances(
+    connection: ControlConnection,
+    output: Output,
+    choice: HistoryFilter,
+    states: Annotated[
+        list[MaintenanceState] | None,
+        typer.Option(
+            "--state",
+            case_sensitive=False,
+            metavar="STATE",
+            help=f"Only maintenance in this state ({', '.join(MaintenanceState)}); repeatable.",
+        ),
+    ] = None,
+    active: Annotated[bool, typer.Option("--active", help="Only queued, scheduled and started maintenance.")] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="COUNT", help="Maximum number of rows. (default: 100; all with --csv)")
+    ] = None,
+    as_csv: Csv = False,
+) -> None:
+    """List maintenances, newest first; --since and --until refer to the time of creation."""
+    wanted = [*(states or []), *(sorted(ACTIVE_STATES) if active else [])]
+    params = choice.to_query_params(connection) | {"state": [str(state) for state in wanted]}
+    if as_csv:
+        check_output_format(output)
+        print_csv(connection.iterate_items("/v1/maintenance", limit, **params), "maintenances", output)
+        return
+    print_page(
+        connection,
+        output,
+        "/v1/maintenance",
+        [
+            Column("id"),
+            Column("state", is_state=True),
+            Column("type"),
+            Column("not before", show_relative(connection, "not_before")),
+            Column("approved", _count_approvals),
+            Column("vms", is_whole=False),
+        ],
+        limit=limit or 100,
+        params=params,
+        empty="no maintenance",
     )
-    def schedule(connection: ControlConnection, output: Output, wanted: ScheduleOptions) -> None:
-        """Announce maintenance of hosts or VMs.
 
-        VMs that must not be hit together get one maintenance each; the later maintenances are queued.
 
-        If no affected VM has asked for events, Spot evictions and maintenance with source User start immediately,
-        unless you give --notice or --not-before. Other maintenance normally waits for NotBefore, even if no affected VM
-        has asked for events.
-        """
-        body = build_schedule_body(wanted, connection)
-        content = {k: v for k, v in body.items() if v is not None}
-        if wanted.dry_run:
-            planned = connection.send_change("POST", "/v1/maintenance/plan", content)["items"]
-            if not output.print_if_json(planned):
-                for line in describe_planned(planned, get_service_time(connection)):
-                    output.print_line(line)
-            return
-        made = connection.send_change("POST", "/v1/maintenance", content)
-        print_created(output, connection, made["items"])
+@command(app, "show", "forewarn maintenance show k3v9xq2mab")
+def show(maintenance_id: _Id, connection: ControlConnection, output: Output) -> None:
+    """Show one maintenance: its events, their approvals, and its history."""
+    m = connection.get(f"/v1/maintenance/{quote_segment(maintenance_id)}")
+    if output.print_if_json(m):
+        return
+    now = get_service_time(connection)
+    turns_out = "" if m["impact"] == m["type"] else f", actual impact {m['impact']}"
+    output.print_fields(
+        [
+            ("id", m["id"]),
+            ("state", m["state"]),
+            ("type", f"{m['type']}{turns_out}"),
+            ("cause", f"{m['cause']} ({m['source']})"),
+            ("description", m["description"]),
+            ("hosts", m["hosts"]),
+            ("vms", m["vms"]),
+            ("not before", format_time(m["not_before"], now if m["state"] in ACTIVE_STATES else None)),
+            ("moved", describe_quiet_hours_move(m)),
+            ("latest start", format_moment(m["latest_start"])),
+            ("postponed", describe_postponements(m)),
+            ("duration", "unknown" if m["duration_s"] < 0 else format_seconds(m["duration_s"])),
+            ("forced", m["force_reason"]),
+        ]
+    )
+    if m["events"] or m["unwarned_vms"]:
+        output.print_heading("Events")
+        unwarned = {"status": "not warned", "resources": m["unwarned_vms"]}
+        rows = [*m["events"], *([unwarned] if m["unwarned_vms"] else [])]
+        output.print_table(
+            rows,
+            [
+                Column("event", lambda e: e.get("id")),
+                Column("status", is_state=True),
+                Column("scope", lambda e: e.get("scope")),
+                Column("resources", is_whole=False),
+                Column("approved by", lambda e: e.get("approved_by"), is_whole=False),
+            ],
+        )
+    if m["unwarned_vms"]:
+        output.print_line(describe_unwarned(m))
+    output.print_heading("History")
+    output.print_lines(format_timeline(list(connection.iterate_items("/v1/audit-log", maintenance=m["id"]))))
+
+
+@command(
+    app,
+    "cancel",
+    "forewarn maintenance cancel k3v9xq2mab",
+    'forewarn maintenance cancel k3v9xq2mab --reason "postponed"',
+)
+def cancel(
+    maintenance_id: _Id,
+    connection: ControlConnection,
+    output: Output,
+    reason: ReasonOption = None,
+) -> None:
+    """Cancel a maintenance that has not started."""
+    _send_change(connection, output, maintenance_id, "cancel", {"reason": reason})
+
+
+@command(app, "start", 'forewarn maintenance start k3v9xq2mab --reason "the owner agreed by telephone"')
+def start(
+    maintenance_id: _Id,
+    connection: ControlConnection,
+    output: Output,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, recorded in the audit log.")],
+) -> None:
+    """Start a scheduled maintenance now, without waiting for approvals or NotBefore."""
+    _send_change(connection, output, maintenance_id, "start", {"reason": reason})
+
+
+@command(app, "complete", "forewarn maintenance complete k3v9xq2mab")
+def complete(maintenance_id: _Id, connection: ControlConnection, output: Output) -> None:
+    """Report that a started maintenance is over: its events disappear, and the VMs take up work again."""
+    _send_change(connection, output, maintenance_id, "complete", None)
+
+
+@command(app, "impact", "forewarn maintenance impact k3v9xq2mab --duration 2s")
+def impact(
+    maintenance_id: _Id,
+    connection: ControlConnection,
+    output: Output,
+    duration: Annotated[str, typer.Option(metavar="SPAN", help="Duration of the impact.")],
+) -> None:
+    """Record another impact (interruption of the VMs) of a started maintenance. The VMs' events do not change."""
+    body = {"duration_s": as_duration_s(duration, "--duration")}
+    _send_change(connection, output, maintenance_id, "impact", body)
+
+
+@command(
+    app,
+    "defer",
+    "forewarn maintenance defer k3v9xq2mab --by 2h",
+    'forewarn maintenance defer k3v9xq2mab --until 2030-01-31T20:00:00Z --reason "end of the month"',
+)
+def defer(
+    maintenance_id: _Id,
+    connection: ControlConnection,
+    output: Output,
+    by: Annotated[str | None, typer.Option(metavar="SPAN", help="Span to add to NotBefore.")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="New NotBefore: RFC 3339, or a span from now.")
+    ] = None,
+    reason: ReasonOption = None,
+) -> None:
+    """Defer a scheduled maintenance, at most to the --latest-start that was given to 'maintenance schedule'."""
+    if (by is None) == (until is None):
+        msg = "give one of them" if by is None else "give one of them, not both"
+        raise typer.BadParameter(msg, param_hint="--by, --until")
+    body = {
+        "by_s": as_span_s(by, "--by"),
+        "not_before": _parse_time(connection, until, "--until"),
+        "reason": reason,
+    }
+    _send_move(connection, output, maintenance_id, "defer", body)
+
+
+@command(
+    app,
+    "extend",
+    "forewarn maintenance extend k3v9xq2mab --by 5m",
+    'forewarn maintenance extend k3v9xq2mab --by 5m --scope web --reason "the backup is not done"',
+)
+def extend(
+    maintenance_id: _Id,
+    connection: ControlConnection,
+    output: Output,
+    by: Annotated[str, typer.Option(metavar="SPAN", help="Additional time to prepare.")],
+    scope: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Scope or standalone VM that needs more time. Required if several scopes or standalone VMs have "
+            "events of this maintenance. If a scope and a VM have the same name, write scope:NAME or vm:NAME.",
+        ),
+    ] = None,
+    reason: ReasonOption = None,
+) -> None:
+    """Give VMs more time to prepare for a scheduled maintenance, as far as the policy of their scope allows."""
+    _send_move(
+        connection,
+        output,
+        maintenance_id,
+        "extend",
+        {"by_s": as_span_s(by, "--by"), "scope": scope, "reason": reason},
+    )
 
 
 def build_schedule_body(wanted: ScheduleOptions, connection: ControlConnection) -> dict[str, Any]:
@@ -128,219 +318,9 @@ def build_force_body(*, force: bool, reason: str | None) -> dict[str, Any]:
     return {"force": True, "reason": reason} if force else {}
 
 
-def _add_list(noun: typer.Typer) -> None:
-    @command(
-        noun,
-        "list",
-        "forewarn maintenance list",
-        "forewarn maintenance list --active",
-        "forewarn maintenance list --state failed --limit 500 --json",
-        "forewarn maintenance list --since 30d --host host-1 --csv > host-1.csv",
-    )
-    def list_maintenances(
-        connection: ControlConnection,
-        output: Output,
-        choice: HistoryFilter,
-        states: Annotated[
-            list[MaintenanceState] | None,
-            typer.Option(
-                "--state",
-                case_sensitive=False,
-                metavar="STATE",
-                help=f"Only maintenance in this state ({', '.join(MaintenanceState)}); repeatable.",
-            ),
-        ] = None,
-        active: Annotated[
-            bool, typer.Option("--active", help="Only queued, scheduled and started maintenance.")
-        ] = False,
-        limit: Annotated[
-            int | None,
-            typer.Option(min=1, metavar="COUNT", help="Maximum number of rows. (default: 100; all with --csv)"),
-        ] = None,
-        as_csv: Csv = False,
-    ) -> None:
-        """List maintenances, newest first; --since and --until refer to the time of creation."""
-        wanted = [*(states or []), *(sorted(ACTIVE_STATES) if active else [])]
-        params = choice.to_query_params(connection) | {"state": [str(state) for state in wanted]}
-        if as_csv:
-            check_output_format(output)
-            print_csv(connection.iterate_items("/v1/maintenance", limit, **params), "maintenances", output)
-            return
-        most = limit or 100
-        found = list(connection.iterate_items("/v1/maintenance", most + 1, **params))
-        shown = found[:most]
-        if not output.print_if_json(shown):
-            now = get_service_time(connection)
-            columns = [Column("id"), Column("state", is_state=True), Column("type"), Column("not before")]
-            output.print_table(
-                [*columns, Column("approved"), Column("vms", is_whole=False)],
-                [
-                    (
-                        m["id"],
-                        m["state"],
-                        m["type"],
-                        format_relative(m["not_before"], now),
-                        _count_approvals(m["events"]),
-                        ", ".join(m["vms"]),
-                    )
-                    for m in shown
-                ],
-                empty="no maintenance",
-            )
-        if len(found) > most:
-            output.print_notice(f"there are more rows: use --limit {most * 10}")
-
-
-def _count_approvals(events: list[dict[str, Any]]) -> str:
+def _count_approvals(m: dict[str, Any]) -> str:
+    events = m["events"]
     return f"{sum(e['approved_at'] is not None for e in events)}/{len(events)}" if events else "-"
-
-
-def _add_show(noun: typer.Typer) -> None:
-    @command(noun, "show", "forewarn maintenance show k3v9xq2mab")
-    def show(maintenance_id: _Id, connection: ControlConnection, output: Output) -> None:
-        """Show one maintenance: its events, their approvals, and its history."""
-        m = connection.get(f"/v1/maintenance/{quote_segment(maintenance_id)}")
-        if output.print_if_json(m):
-            return
-        now = get_service_time(connection)
-        turns_out = "" if m["impact"] == m["type"] else f", actual impact {m['impact']}"
-        output.print_fields(
-            [
-                ("id", m["id"]),
-                ("state", m["state"]),
-                ("type", f"{m['type']}{turns_out}"),
-                ("cause", f"{m['cause']} ({m['source']})"),
-                ("description", m["description"]),
-                ("hosts", ", ".join(m["hosts"])),
-                ("vms", ", ".join(m["vms"])),
-                ("not before", format_time(m["not_before"], now if m["state"] in ACTIVE_STATES else None)),
-                ("moved", describe_quiet_hours_move(m)),
-                ("latest start", format_moment(m["latest_start"])),
-                ("postponed", describe_postponements(m)),
-                ("duration", "unknown" if m["duration_s"] < 0 else format_seconds(m["duration_s"])),
-                ("forced", m["force_reason"]),
-            ]
-        )
-        if m["events"] or m["unwarned_vms"]:
-            output.print_heading("Events")
-            columns = [Column("event"), Column("status", is_state=True), Column("scope")]
-            rows = [
-                (e["id"], e["status"], e["scope"], ", ".join(e["resources"]), e["approved_by"]) for e in m["events"]
-            ]
-            if m["unwarned_vms"]:
-                rows.append((None, "not warned", None, ", ".join(m["unwarned_vms"]), None))
-            output.print_table(
-                [*columns, Column("resources", is_whole=False), Column("approved by", is_whole=False)], rows
-            )
-        if m["unwarned_vms"]:
-            output.print_line(describe_unwarned(m))
-        output.print_heading("History")
-        for line in format_timeline(list(connection.iterate_items("/v1/audit-log", maintenance=m["id"]))):
-            output.print_line(line)
-
-
-def _add_endings(noun: typer.Typer) -> None:
-    @command(
-        noun,
-        "cancel",
-        "forewarn maintenance cancel k3v9xq2mab",
-        'forewarn maintenance cancel k3v9xq2mab --reason "postponed"',
-    )
-    def cancel(
-        maintenance_id: _Id,
-        connection: ControlConnection,
-        output: Output,
-        reason: ReasonOption = None,
-    ) -> None:
-        """Cancel a maintenance that has not started."""
-        _send_change(connection, output, maintenance_id, "cancel", {"reason": reason})
-
-    @command(noun, "start", 'forewarn maintenance start k3v9xq2mab --reason "the owner agreed by telephone"')
-    def start(
-        maintenance_id: _Id,
-        connection: ControlConnection,
-        output: Output,
-        reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, recorded in the audit log.")],
-    ) -> None:
-        """Start a scheduled maintenance now, without waiting for approvals or NotBefore."""
-        _send_change(connection, output, maintenance_id, "start", {"reason": reason})
-
-    @command(noun, "complete", "forewarn maintenance complete k3v9xq2mab")
-    def complete(maintenance_id: _Id, connection: ControlConnection, output: Output) -> None:
-        """Report that a started maintenance is over: its events disappear, and the VMs take up work again."""
-        _send_change(connection, output, maintenance_id, "complete", None)
-
-
-def _add_impact(noun: typer.Typer) -> None:
-    @command(noun, "impact", "forewarn maintenance impact k3v9xq2mab --duration 2s")
-    def impact(
-        maintenance_id: _Id,
-        connection: ControlConnection,
-        output: Output,
-        duration: Annotated[str, typer.Option(metavar="SPAN", help="Duration of the impact.")],
-    ) -> None:
-        """Record another impact (interruption of the VMs) of a started maintenance. The VMs' events do not change."""
-        body = {"duration_s": as_duration_s(duration, "--duration")}
-        _send_change(connection, output, maintenance_id, "impact", body)
-
-
-def _add_moves(noun: typer.Typer) -> None:
-    @command(
-        noun,
-        "defer",
-        "forewarn maintenance defer k3v9xq2mab --by 2h",
-        'forewarn maintenance defer k3v9xq2mab --until 2030-01-31T20:00:00Z --reason "end of the month"',
-    )
-    def defer(
-        maintenance_id: _Id,
-        connection: ControlConnection,
-        output: Output,
-        by: Annotated[str | None, typer.Option(metavar="SPAN", help="Span to add to NotBefore.")] = None,
-        until: Annotated[
-            str | None, typer.Option(metavar="TIME", help="New NotBefore: RFC 3339, or a span from now.")
-        ] = None,
-        reason: ReasonOption = None,
-    ) -> None:
-        """Defer a scheduled maintenance, at most to the --latest-start that was given to 'maintenance schedule'."""
-        if (by is None) == (until is None):
-            msg = "give one of them" if by is None else "give one of them, not both"
-            raise typer.BadParameter(msg, param_hint="--by, --until")
-        body = {
-            "by_s": as_span_s(by, "--by"),
-            "not_before": _parse_time(connection, until, "--until"),
-            "reason": reason,
-        }
-        _send_move(connection, output, maintenance_id, "defer", body)
-
-    @command(
-        noun,
-        "extend",
-        "forewarn maintenance extend k3v9xq2mab --by 5m",
-        'forewarn maintenance extend k3v9xq2mab --by 5m --scope web --reason "the backup is not done"',
-    )
-    def extend(
-        maintenance_id: _Id,
-        connection: ControlConnection,
-        output: Output,
-        by: Annotated[str, typer.Option(metavar="SPAN", help="Additional time to prepare.")],
-        scope: Annotated[
-            str | None,
-            typer.Option(
-                metavar="NAME",
-                help="Scope or standalone VM that needs more time. Required if several scopes or standalone VMs have "
-                "events of this maintenance. If a scope and a VM have the same name, write scope:NAME or vm:NAME.",
-            ),
-        ] = None,
-        reason: ReasonOption = None,
-    ) -> None:
-        """Give VMs more time to prepare for a scheduled maintenance, as far as the policy of their scope allows."""
-        _send_move(
-            connection,
-            output,
-            maintenance_id,
-            "extend",
-            {"by_s": as_span_s(by, "--by"), "scope": scope, "reason": reason},
-        )
 
 
 def _parse_time(connection: ControlConnection, text: str | None, hint: str) -> str | None:

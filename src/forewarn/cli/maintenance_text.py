@@ -7,7 +7,7 @@ from typing import Any
 
 from forewarn.cli.clock import get_service_time
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.output import Output, format_moment, format_relative, format_seconds
+from forewarn.cli.output import Output, format_count, format_moment, format_names, format_relative, format_seconds
 from forewarn.core.causes import CAUSES
 from forewarn.core.model import MaintenanceState
 
@@ -53,16 +53,14 @@ def format_timeline(entries: list[dict[str, Any]]) -> list[str]:
 def describe_postponements(m: dict[str, Any]) -> str | None:
     """Describe deferrals and extensions; None if there were none."""
     counts = ((m["deferrals"], "deferred"), (m["extensions"], "extended"))
-    parts = [f"{word} {count} time{'s' if count > 1 else ''}" for count, word in counts if count]
+    parts = [f"{word} {format_count(count, 'time')}" for count, word in counts if count]
     return ", ".join(parts) + (f" by {format_seconds(m['extended_s'])} in total" if m["extensions"] else "") or None
 
 
 def print_created(output: Output, connection: ControlConnection, created: list[dict[str, Any]]) -> None:
     """Print the maintenances that a request created."""
-    if output.print_if_json(created):
-        return
-    for line in describe_created(created, get_service_time(connection)):
-        output.print_line(line)
+    if not output.print_if_json(created):
+        output.print_lines(describe_created(created, get_service_time(connection)))
 
 
 def describe_created(created: list[dict[str, Any]], now: datetime) -> list[str]:
@@ -115,8 +113,7 @@ def describe_quiet_hours_move(m: dict[str, Any]) -> str | None:
 def describe_unwarned(m: dict[str, Any]) -> str:
     """Name the VMs that are hit without a warning, and the reason."""
     names = m["unwarned_vms"]
-    shown = ", ".join(names[:_NAMES_MAX]) + (f" and {len(names) - _NAMES_MAX} more" if names[_NAMES_MAX:] else "")
     why = f"{'have' if len(names) > 1 else 'has'} not asked for events"
     if m["cause"] in CAUSES and CAUSES[m["cause"]].profile is not None:
         why += ", or not opted in to events of this kind"
-    return f"not warned: {shown} ({why})"
+    return f"not warned: {format_names(names, _NAMES_MAX)} ({why})"

@@ -13,16 +13,16 @@ from forewarn.cli.command import command, require_extra
 if TYPE_CHECKING:
     from forewarn.control import Context
 
-__all__ = ["add_openapi", "openapi_document"]
+__all__ = ["app", "openapi_document"]
 
 
-def add_openapi(app: typer.Typer) -> None:
-    """Add the command `openapi`."""
+app = typer.Typer()
 
-    @command(app, "openapi", "forewarn openapi > openapi.json", panel="About")
-    def openapi() -> None:
-        """Print the OpenAPI document of the control API, as JSON."""
-        sys.stdout.write(json.dumps(openapi_document(), indent=2) + "\n")
+
+@command(app, "openapi", "forewarn openapi > openapi.json", panel="About")
+def openapi() -> None:
+    """Print the OpenAPI document of the control API, as JSON."""
+    sys.stdout.write(json.dumps(openapi_document(), indent=2) + "\n")
 
 
 def openapi_document() -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,13 @@ __all__ = [
     "Output",
     "as_json",
     "as_yaml",
-    "escape_text",
+    "format_count",
     "format_moment",
+    "format_names",
     "format_relative",
     "format_seconds",
     "parse_moment",
+    "show_moment",
 ]
 
 _UNLIMITED = 100_000
@@ -46,13 +48,22 @@ class Column:
     """A column of a table.
 
     Attributes:
+        cell: Member of an item to show, or a function from an item to the value; None for the title's member.
         is_whole: True if never folded: ids and words that people copy.
         is_state: True if coloured by the state it holds.
     """
 
-    head: str
+    title: str
+    cell: str | Callable[[Any], object] | None = None
     is_whole: bool = True
     is_state: bool = False
+
+    def read_cell(self, item: Any) -> object:  # noqa: ANN401 - an item of any list
+        """Return the value of an item in this column."""
+        if callable(self.cell):
+            return self.cell(item)
+        name = self.cell or self.title.replace(" ", "_")
+        return item[name] if isinstance(item, dict) else getattr(item, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +82,10 @@ class Output:
             self.print_json(value)
         return self.is_json
 
-    def print_result(self, value: object, text: str) -> None:
-        """Print a result: the value if JSON is requested, otherwise the text as a line."""
+    def print_result(self, value: object, *lines: str) -> None:
+        """Print a result: the value if JSON is requested, otherwise the lines."""
         if not self.print_if_json(value):
-            self.print_line(text)
+            self.print_lines(lines)
 
     def print_json(self, value: object) -> None:
         """Print a value as JSON, indented only on a terminal."""
@@ -87,12 +98,17 @@ class Output:
 
     def print_line(self, text: str = "") -> None:
         """Print a line."""
-        sys.stdout.write(f"{escape_text(text)}\n")
+        sys.stdout.write(f"{escape_controls(text)}\n")
         sys.stdout.flush()
+
+    def print_lines(self, lines: Iterable[str]) -> None:
+        """Print lines."""
+        for line in lines:
+            self.print_line(line)
 
     def print_notice(self, text: str) -> None:
         """Print a notice on stderr, beside the output."""
-        sys.stderr.write(f"{escape_text(text)}\n")
+        sys.stderr.write(f"{escape_controls(text)}\n")
         sys.stderr.flush()
 
     def show_progress(self, text: str = "") -> None:
@@ -100,22 +116,27 @@ class Output:
         if not self.is_json and sys.stderr.isatty():
             # A line that fills the terminal would wrap, and the carriage return would no longer reach its start.
             width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write(f"\r\x1b[K{escape_text(text)[:width]}")
+            sys.stderr.write(f"\r\x1b[K{escape_controls(text)[:width]}")
             sys.stderr.flush()
 
-    def print_table(self, columns: Sequence[Column], rows: Iterable[Sequence[object]], *, empty: str = "") -> None:
-        """Print rows; folded to the width of a terminal, one line each elsewhere."""
+    def print_list(self, items: Sequence[Any], columns: Sequence[Column], *, empty: str = "") -> None:
+        """Print a list: as JSON if that is requested, otherwise as a table."""
+        if not self.print_if_json(items):
+            self.print_table(items, columns, empty=empty)
+
+    def print_table(self, items: Iterable[Any], columns: Sequence[Column], *, empty: str = "") -> None:
+        """Print a row for each item; folded to the width of a terminal, one line each elsewhere."""
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
         for column in columns:
             overflow: OverflowMethod = "ignore" if column.is_whole else "fold"
-            table.add_column(column.head.upper(), no_wrap=column.is_whole, overflow=overflow)
-        for row in rows:
+            table.add_column(column.title.upper(), no_wrap=column.is_whole, overflow=overflow)
+        for item in items:
             cells = []
-            for column, cell in zip(columns, row, strict=True):
-                text = escape_text("-" if cell is None or cell == "" else str(cell))
+            for column in columns:
+                text = escape_controls(_format_value(column.read_cell(item)) or "-")
                 style = _STATE_STYLES.get(text.lower(), "") if column.is_state else ""
                 cells.append(Text(text, style=style))
             table.add_row(*cells)
@@ -123,6 +144,11 @@ class Output:
             self.print_notice(empty)
             return
         self._print_renderable(table)
+
+    def print_record(self, value: object, pairs: Iterable[tuple[str, object]]) -> None:
+        """Print one object: as JSON if that is requested, otherwise as names and values."""
+        if not self.print_if_json(value):
+            self.print_fields(pairs)
 
     def print_fields(self, pairs: Iterable[tuple[str, object]]) -> None:
         """Print names and values, one below the other; pairs without a value are left out."""
@@ -133,8 +159,8 @@ class Output:
         grid.add_column(style="bold", no_wrap=True)
         grid.add_column(overflow="fold")
         for name, value in pairs:
-            if value is not None and value != "":
-                grid.add_row(Text(name), Text(escape_text(str(value)), style=_STATE_STYLES.get(str(value), "")))
+            if text := _format_value(value):
+                grid.add_row(Text(name), Text(escape_controls(text), style=_STATE_STYLES.get(text, "")))
         self._print_renderable(grid)
 
     def print_heading(self, text: str) -> None:
@@ -152,6 +178,11 @@ class Output:
         with console.capture() as capture:
             console.print(renderable, crop=False)
         sys.stdout.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+
+
+def _format_value(value: object) -> str:
+    """Return a value as text, the members of a list separated by commas; empty for None."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
 def _make_console() -> Console:
@@ -172,11 +203,6 @@ def _make_console() -> Console:
     )
 
 
-def escape_text(text: str) -> str:
-    """Return the text with control characters made visible: text from others must not control this terminal."""
-    return escape_controls(text)
-
-
 def as_json(value: object, *, is_indented: bool = False) -> str:
     """Return the value as readable JSON without characters that control a terminal."""
     return escape_json(json.dumps(value, ensure_ascii=False, indent=2 if is_indented else None))
@@ -195,12 +221,34 @@ def as_yaml(value: object) -> str:
     return dumped(allow_unicode=False) if has_controls(text) else text
 
 
+def format_count(count: int, noun: str) -> str:
+    """Format as ``1 host`` or ``3 hosts``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def format_names(names: Sequence[str], count_max: int, count: int | None = None) -> str:
+    """Join the first names with commas, and add the number of the others.
+
+    Args:
+        names: Names.
+        count_max: Number of names to show.
+        count: Number of all names; None if `names` holds them all.
+    """
+    more = (len(names) if count is None else count) - count_max
+    return ", ".join(names[:count_max]) + (f" and {more} more" if more > 0 else "")
+
+
 # Times
 
 
 def parse_moment(text: str) -> datetime:
     """Parse a time as the API writes it."""
     return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def show_moment(member: str) -> Callable[[dict[str, Any]], str | None]:
+    """Return a function for a `Column` that formats the time in a member."""
+    return lambda item: format_moment(item[member])
 
 
 def format_moment(text: str | None) -> str | None:

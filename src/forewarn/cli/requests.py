@@ -10,54 +10,52 @@ import typer
 from forewarn.cli.command import command
 from forewarn.cli.completers import vm_names
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.output import Output, escape_text, format_moment
+from forewarn.cli.output import Output, format_moment
 
-__all__ = ["add_requests"]
+__all__ = ["app"]
 
 _POLL_S = 0.5
 _PAGE = 1000
 _METHOD_WIDTH = 4
 
 
-def add_requests(app: typer.Typer) -> None:
-    """Add the command `requests`."""
+app = typer.Typer()
 
-    @command(
-        app,
-        "requests",
-        "forewarn requests",
-        "forewarn requests --vm vm-1 --follow",
-        "forewarn requests --warnings",
-        panel="Test",
-    )
-    def requests(
-        connection: ControlConnection,
-        output: Output,
-        vm: Annotated[
-            str, typer.Option(metavar="NAME", help="Only requests of this VM. (default: all)", autocompletion=vm_names)
-        ] = "",
-        follow: Annotated[
-            bool, typer.Option("--follow", "-f", help="Continue with new requests until Ctrl-C.")
-        ] = False,
-        warnings: Annotated[bool, typer.Option("--warnings", help="Only requests with warnings.")] = False,
-        bodies: Annotated[bool, typer.Option("--bodies", help="Also show headers and bodies.")] = False,
-        limit: Annotated[int, typer.Option(min=1, max=_PAGE, metavar="COUNT", help="Maximum number of requests.")] = 50,
-    ) -> None:
-        """Show the requests of VMs and the answers to them, with warnings about mistakes in the requests."""
-        found = _filter_exchanges(connection.get("/v1/requests", vm=vm, limit=limit)["items"], only_warned=warnings)
-        if not follow and output.print_if_json(found):
-            return
-        for exchange in found:
+
+@command(
+    app,
+    "requests",
+    "forewarn requests",
+    "forewarn requests --vm vm-1 --follow",
+    "forewarn requests --warnings",
+    panel="Test",
+)
+def requests(
+    connection: ControlConnection,
+    output: Output,
+    vm: Annotated[
+        str, typer.Option(metavar="NAME", help="Only requests of this VM. (default: all)", autocompletion=vm_names)
+    ] = "",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new requests until Ctrl-C.")] = False,
+    warnings: Annotated[bool, typer.Option("--warnings", help="Only requests with warnings.")] = False,
+    bodies: Annotated[bool, typer.Option("--bodies", help="Also show headers and bodies.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=_PAGE, metavar="COUNT", help="Maximum number of requests.")] = 50,
+) -> None:
+    """Show the requests of VMs and the answers to them, with warnings about mistakes in the requests."""
+    found = _filter_exchanges(connection.get("/v1/requests", vm=vm, limit=limit)["items"], only_warned=warnings)
+    if not follow and output.print_if_json(found):
+        return
+    for exchange in found:
+        _print_exchange(output, exchange, with_bodies=bodies)
+    if not found and not follow:
+        output.print_notice("no request has a warning" if warnings else "no requests yet")
+    after = found[-1]["number"] if found else 0
+    while follow:
+        time.sleep(_POLL_S)
+        new = connection.get("/v1/requests", vm=vm, after=after, limit=_PAGE)["items"]
+        after = new[-1]["number"] if new else after
+        for exchange in _filter_exchanges(new, only_warned=warnings):
             _print_exchange(output, exchange, with_bodies=bodies)
-        if not found and not follow:
-            output.print_notice("no request has a warning" if warnings else "no requests yet")
-        after = found[-1]["number"] if found else 0
-        while follow:
-            time.sleep(_POLL_S)
-            new = connection.get("/v1/requests", vm=vm, after=after, limit=_PAGE)["items"]
-            after = new[-1]["number"] if new else after
-            for exchange in _filter_exchanges(new, only_warned=warnings):
-                _print_exchange(output, exchange, with_bodies=bodies)
 
 
 def _filter_exchanges(exchanges: list[dict[str, Any]], *, only_warned: bool) -> list[dict[str, Any]]:
@@ -71,10 +69,10 @@ def _print_exchange(output: Output, exchange: dict[str, Any], *, with_bodies: bo
     output.print_line(format_request(exchange))
     if with_bodies:
         for name, value in exchange["headers"]:
-            output.print_line(f"         {name}: {escape_text(value)}")
+            output.print_line(f"         {name}: {value}")
         for word, body in (("sent", exchange["body"]), ("got", exchange["answer"])):
             if body:
-                output.print_line(f"         {word}: {escape_text(body)}")
+                output.print_line(f"         {word}: {body}")
     for warning in exchange["warnings"]:
         word = "wrong" if warning["is_wrong"] else "unwise"
         output.print_line(f"         {word}: it {warning['text']} ({warning['spec']})")
@@ -86,9 +84,5 @@ def format_request(exchange: dict[str, Any]) -> str:
     status = exchange["status"] or "no answer"
     fault = f"  fault {exchange['fault']}" if exchange["fault"] else ""
     took = f"  after {exchange['took_s']:.1f} s" if exchange["took_s"] >= 1 else ""
-    what = (
-        f"{exchange['method']:<{_METHOD_WIDTH}} {escape_text(exchange['target'])}"
-        if exchange["method"]
-        else "(unreadable)"
-    )
+    what = f"{exchange['method']:<{_METHOD_WIDTH}} {exchange['target']}" if exchange["method"] else "(unreadable)"
     return f"{exchange['number']:>6}  {format_moment(exchange['at'])}  {who:<12}  {status}  {what}{took}{fault}"

@@ -8,18 +8,28 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.command import add_group, command
+from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import rollout_ids
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.maintenance_options import ReasonOption
 from forewarn.cli.maintenance_text import describe_quiet_hours_move
-from forewarn.cli.output import Column, Output, format_moment, format_seconds, parse_moment
+from forewarn.cli.output import (
+    Column,
+    Output,
+    format_count,
+    format_moment,
+    format_names,
+    format_seconds,
+    parse_moment,
+    show_moment,
+)
 from forewarn.errors import ConfigError, ForewarnError
 
-__all__ = ["add_rollout"]
+__all__ = ["app"]
 
 _Which = Annotated[str, typer.Argument(metavar="ID", help="Id of the rollout.", autocompletion=rollout_ids)]
+_Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the rollout until it ends or waits for you.")]
 _LOOK_S = 1.0
 _ENDED = frozenset({"aborted", "completed", "failed"})
 _SIZE_BYTES_MAX = 4 << 20
@@ -31,119 +41,106 @@ class RolloutFailed(ForewarnError):
     code = "rollout_failed"
 
 
-def add_rollout(app: typer.Typer) -> None:
-    """Add the commands of `rollout`."""
-    noun = add_group(app, "rollout", "Carry out the same operation on many hosts, in order.", "Operate")
-    _add_start(noun)
+app = make_group("rollout", "Carry out the same operation on many hosts, in order.", "Operate")
 
-    @command(noun, "list", "forewarn rollout list")
-    def list_rollouts(connection: ControlConnection, output: Output) -> None:
-        """List the newest rollouts."""
-        found = connection.get("/v1/rollouts")["items"]
-        if not output.print_if_json(found):
-            output.print_table(
-                [
-                    Column("id"),
-                    Column("name", is_whole=False),
-                    Column("state", is_state=True),
-                    Column("hosts"),
-                    Column("since"),
-                ],
-                [
-                    (each["id"], each["name"], each["state"], _format_progress(each), format_moment(each["created_at"]))
-                    for each in found
-                ],
-                empty="no rollouts: see 'forewarn rollout start --help'",
-            )
 
-    @command(noun, "show", "forewarn rollout show k3v9xq2mab", "forewarn rollout show k3v9xq2mab --follow")
-    def show(
-        which: _Which,
-        connection: ControlConnection,
-        output: Output,
-        follow: Annotated[
-            bool, typer.Option("--follow", "-f", help="Follow the rollout until it ends or waits for you.")
-        ] = False,
-    ) -> None:
-        """Show the progress of a rollout, and what it waits for."""
-        if follow:
-            _follow_rollout(connection, output, which)
-            return
-        _print_rollout(connection, output, which)
+@command(app, "start", "forewarn rollout start kernel.yaml --dry-run", "forewarn rollout start kernel.yaml --follow")
+def start(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Specification of the rollout, YAML.")],
+    connection: ControlConnection,
+    output: Output,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without starting anything.")] = False,
+    follow: _Follow = False,
+) -> None:
+    """Start a rollout, or show its plan with --dry-run."""
+    from forewarn.wire.rollout import RolloutIn, parse_rollout
 
-    @command(noun, "pause", 'forewarn rollout pause k3v9xq2mab --reason "customer called"')
-    def pause(which: _Which, connection: ControlConnection, output: Output, reason: ReasonOption = None) -> None:
-        """Pause a rollout: no further hosts get maintenance. Maintenance already scheduled or started continues."""
-        _send_change(connection, output, which, "pause", {"reason": reason})
+    # Parsed here as well, because only this side can name the line of the file in an error.
+    spec = RolloutIn.from_spec(parse_rollout(_read_spec(file), str(file)))
+    body = spec.model_dump(mode="json", exclude_none=True)
+    if dry_run:
+        _print_plan(output, connection.send_change("POST", "/v1/rollouts/plan", body))
+        return
+    made = connection.send_change("POST", "/v1/rollouts", body)
+    if follow:
+        _follow_rollout(connection, output, made["id"])
+    else:
+        _print_rollout(connection, output, made["id"])
 
-    @command(noun, "resume", "forewarn rollout resume k3v9xq2mab")
-    def resume(
-        which: _Which,
-        connection: ControlConnection,
-        output: Output,
-        accept_health: Annotated[
-            bool, typer.Option("--accept-health", help="Treat the last health check as passed.")
-        ] = False,
-    ) -> None:
-        """Resume a paused rollout; earlier failures no longer count towards the limit failures_max."""
-        _send_change(connection, output, which, "resume", {"accept_health": accept_health})
 
-    @command(
-        noun,
-        "abort",
-        'forewarn rollout abort k3v9xq2mab --reason "wrong kernel"',
-        'forewarn rollout abort k3v9xq2mab --reason "wrong kernel" --yes',
+@command(app, "list", "forewarn rollout list")
+def list_rollouts(connection: ControlConnection, output: Output) -> None:
+    """List the newest rollouts."""
+    output.print_list(
+        connection.get("/v1/rollouts")["items"],
+        [
+            Column("id"),
+            Column("name", is_whole=False),
+            Column("state", is_state=True),
+            Column("hosts", _format_progress),
+            Column("since", show_moment("created_at")),
+        ],
+        empty="no rollouts: see 'forewarn rollout start --help'",
     )
-    def abort(
-        which: _Which, connection: ControlConnection, output: Output, reason: ReasonOption = None, yes: Yes = False
-    ) -> None:
-        """Abort a rollout, and cancel its maintenance that has not started. Started maintenance continues to its end.
-
-        Without --yes, the command asks for confirmation.
-        """
-
-        def describe() -> str:
-            shown = connection.get(f"/v1/rollouts/{quote_segment(which)}")
-            return (
-                f"Rollout {shown['name']} ends after {_format_progress(shown)} hosts: "
-                f"{shown['counts']['pending']} hosts are left out, and what has not started is canceled. "
-                "It cannot be resumed; pause it to stop temporarily."
-            )
-
-        confirm(output, describe, yes=yes)
-        _send_change(connection, output, which, "abort", {"reason": reason})
 
 
-def _add_start(noun: typer.Typer) -> None:
-    @command(
-        noun,
-        "start",
-        "forewarn rollout start kernel.yaml --dry-run",
-        "forewarn rollout start kernel.yaml --follow",
-    )
-    def start(
-        file: Annotated[Path, typer.Argument(metavar="FILE", help="Specification of the rollout, YAML.")],
-        connection: ControlConnection,
-        output: Output,
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without starting anything.")] = False,
-        follow: Annotated[
-            bool, typer.Option("--follow", "-f", help="Follow the rollout until it ends or waits for you.")
-        ] = False,
-    ) -> None:
-        """Start a rollout, or show its plan with --dry-run."""
-        from forewarn.wire.rollout import RolloutIn, parse_rollout
+@command(app, "show", "forewarn rollout show k3v9xq2mab", "forewarn rollout show k3v9xq2mab --follow")
+def show(
+    which: _Which,
+    connection: ControlConnection,
+    output: Output,
+    follow: _Follow = False,
+) -> None:
+    """Show the progress of a rollout, and what it waits for."""
+    if follow:
+        _follow_rollout(connection, output, which)
+        return
+    _print_rollout(connection, output, which)
 
-        # Parsed here as well, because only this side can name the line of the file in an error.
-        spec = RolloutIn.from_spec(parse_rollout(_read_spec(file), str(file)))
-        body = spec.model_dump(mode="json", exclude_none=True)
-        if dry_run:
-            _print_plan(output, connection.send_change("POST", "/v1/rollouts/plan", body))
-            return
-        made = connection.send_change("POST", "/v1/rollouts", body)
-        if follow:
-            _follow_rollout(connection, output, made["id"])
-        else:
-            _print_rollout(connection, output, made["id"])
+
+@command(app, "pause", 'forewarn rollout pause k3v9xq2mab --reason "customer called"')
+def pause(which: _Which, connection: ControlConnection, output: Output, reason: ReasonOption = None) -> None:
+    """Pause a rollout: no further hosts get maintenance. Maintenance already scheduled or started continues."""
+    _send_change(connection, output, which, "pause", {"reason": reason})
+
+
+@command(app, "resume", "forewarn rollout resume k3v9xq2mab")
+def resume(
+    which: _Which,
+    connection: ControlConnection,
+    output: Output,
+    accept_health: Annotated[
+        bool, typer.Option("--accept-health", help="Treat the last health check as passed.")
+    ] = False,
+) -> None:
+    """Resume a paused rollout; earlier failures no longer count towards the limit failures_max."""
+    _send_change(connection, output, which, "resume", {"accept_health": accept_health})
+
+
+@command(
+    app,
+    "abort",
+    'forewarn rollout abort k3v9xq2mab --reason "wrong kernel"',
+    'forewarn rollout abort k3v9xq2mab --reason "wrong kernel" --yes',
+)
+def abort(
+    which: _Which, connection: ControlConnection, output: Output, reason: ReasonOption = None, yes: Yes = False
+) -> None:
+    """Abort a rollout, and cancel its maintenance that has not started. Started maintenance continues to its end.
+
+    Without --yes, the command asks for confirmation.
+    """
+
+    def describe() -> str:
+        shown = connection.get(f"/v1/rollouts/{quote_segment(which)}")
+        return (
+            f"Rollout {shown['name']} ends after {_format_progress(shown)} hosts: "
+            f"{shown['counts']['pending']} hosts are left out, and what has not started is canceled. "
+            "It cannot be resumed; pause it to stop temporarily."
+        )
+
+    confirm(output, describe, yes=yes)
+    _send_change(connection, output, which, "abort", {"reason": reason})
 
 
 def _read_spec(file: Path) -> bytes:
@@ -159,25 +156,22 @@ def _read_spec(file: Path) -> bytes:
 def _print_plan(output: Output, plan: dict[str, Any]) -> None:
     if output.print_if_json(plan):
         return
-    rows = [
-        (
-            f"{batch['number']}{' canary' if batch['is_canary'] else ''}",
-            format_moment(batch["begins_at"]),
-            format_moment(batch["ends_at"]),
-            batch["vms"],
-            batch["unwarned"] or None,
-            "; then ".join(", ".join(hosts) for hosts in batch["rounds"]),
-        )
-        for batch in plan["batches"]
-    ]
-    columns = [Column(head) for head in ("batch", "begins", "ends", "vms", "not warned")]
-    output.print_table([*columns, Column("hosts", is_whole=False)], rows)
-    for line in describe_plan(plan["batches"]):
-        output.print_line(line)
+    output.print_table(
+        plan["batches"],
+        [
+            Column("batch", lambda batch: f"{batch['number']}{' canary' if batch['is_canary'] else ''}"),
+            Column("begins", show_moment("begins_at")),
+            Column("ends", show_moment("ends_at")),
+            Column("vms"),
+            Column("not warned", lambda batch: batch["unwarned"] or None),
+            Column("hosts", lambda batch: "; then ".join(map(", ".join, batch["rounds"])), is_whole=False),
+        ],
+    )
+    output.print_lines(describe_plan(plan["batches"]))
     spent = (parse_moment(plan["ends_at"]) - parse_moment(plan["begins_at"])).total_seconds()
     least = "at least " if plan["is_at_least"] else ""
     output.print_line()
-    hosts = f"{plan['hosts']} host{'' if plan['hosts'] == 1 else 's'}"
+    hosts = format_count(plan["hosts"], "host")
     output.print_line(f"dry run: {hosts}, {least}{format_seconds(spent)} if no one approves early; nothing was started")
 
 
@@ -193,7 +187,7 @@ def describe_plan(batches: list[dict[str, Any]]) -> list[str]:
     names = [name for batch in batches for name in batch["unwarned_vms"]]
     if names:
         count = sum(batch["unwarned"] for batch in batches)
-        shown = ", ".join(names[:_LINES_MAX]) + (f" and {count - _LINES_MAX} more" if count > _LINES_MAX else "")
+        shown = format_names(names, _LINES_MAX, count)
         lines.append(f"not warned: {shown} ({'have' if count > 1 else 'has'} not asked for events)")
     return lines
 
@@ -227,14 +221,14 @@ def _print_rollout(connection: ControlConnection, output: Output, rollout_id: st
         ]
     )
     output.print_table(
+        hosts,
         [
-            Column("host"),
+            Column("host", "name"),
             Column("batch"),
             Column("state", is_state=True),
-            Column("maintenance"),
-            Column("", is_whole=False),
+            Column("maintenance", "maintenance_ids"),
+            Column("", "reason", is_whole=False),
         ],
-        [(h["name"], h["batch"], h["state"], ", ".join(h["maintenance_ids"]), h["reason"] or "") for h in hosts],
     )
 
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forewarn.cli.command import OptionGroup, command, require_extra
+from forewarn.cli.output import format_count
 from forewarn.errors import ConfigError
 
 if TYPE_CHECKING:
     from forewarn.config import Settings
     from forewarn.server.service import Service
 
-__all__ = ["add_serve", "format_ready_line", "parse_assignments"]
+__all__ = ["app", "format_ready_line", "parse_assignments"]
 
-_PLACES = "Addresses"
-_TLS = "TLS"
+_address_option = partial(typer.Option, rich_help_panel="Addresses")
+_tls_option = partial(typer.Option, rich_help_panel="TLS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +29,10 @@ class _ServeOptions(OptionGroup):
     """Options of `forewarn serve`; all but `config` and `assignments` are settings of the same name."""
 
     inventory: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Inventory of hosts and VMs, YAML or JSON, applied at startup."),
+        Path | None, typer.Option(metavar="FILE", help="Inventory of hosts and VMs, YAML or JSON, applied at startup.")
     ] = None
     database_url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="SQLite or PostgreSQL database. (default: sqlite:///forewarn.db)"),
+        str | None, typer.Option(metavar="URL", help="SQLite or PostgreSQL database. (default: sqlite:///forewarn.db)")
     ] = None
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with settings.")] = None
     state_dir: Annotated[
@@ -55,73 +55,64 @@ class _ServeOptions(OptionGroup):
     ] = None
     metadata_listen: Annotated[
         str | None,
-        typer.Option(
+        _address_option(
             metavar="ADDRESS:PORT",
             help="Addresses of the metadata endpoint, comma-separated. (default: 127.0.0.1:8169)",
-            rich_help_panel=_PLACES,
         ),
     ] = None
     control_listen: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS:PORT",
-            help="Address of the control API. (default: 127.0.0.1:8170)",
-            rich_help_panel=_PLACES,
-        ),
+        _address_option(metavar="ADDRESS:PORT", help="Address of the control API. (default: 127.0.0.1:8170)"),
     ] = None
     tls_certificate: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Certificate for the control API, PEM.", rich_help_panel=_TLS),
+        Path | None, _tls_option(metavar="FILE", help="Certificate for the control API, PEM.")
     ] = None
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Private key of the certificate, PEM.", rich_help_panel=_TLS)
-    ] = None
+    tls_key: Annotated[Path | None, _tls_option(metavar="FILE", help="Private key of the certificate, PEM.")] = None
     insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Serve the control API to other machines without TLS.", rich_help_panel=_TLS),
+        bool, _tls_option("--insecure", help="Serve the control API to other machines without TLS.")
     ] = False
     fault_injection: Annotated[
         bool, typer.Option("--fault-injection", help="Let operators inject faults: see 'forewarn fault --help'.")
     ] = False
 
 
-def add_serve(app: typer.Typer) -> None:
-    """Add the command `serve`."""
+app = typer.Typer()
 
-    @command(
-        app,
-        "serve",
-        "forewarn serve",
-        "forewarn serve --inventory cloud.yaml --database-url sqlite:////var/lib/forewarn/forewarn.db",
-        "forewarn serve --clock virtual --set simulate_complete_after=1m --set disable_after=7d",
-        panel="Run",
-    )
-    def serve(options: _ServeOptions) -> None:
-        """Run the service: metadata endpoint, control API and scheduler.
 
-        The service prints one line when it is ready, logs to stderr, and stops on SIGTERM or Ctrl-C.
-        """
-        flags = asdict(options)
-        config, assignments = flags.pop("config"), flags.pop("assignments")
-        with require_extra("server"):
-            from forewarn.config import Settings, load_settings
-            from forewarn.observability.logs import configure_logging
-            from forewarn.server.service import run_service
-        values = parse_assignments(assignments or [], Settings)
-        # A flag that was not given must not override the file.
-        values |= {name: value for name, value in flags.items() if value not in (None, False)}
-        try:
-            settings = load_settings(config, **values)
-        except ConfigError as error:
-            # The value came from the file or a variable, which the message already names.
-            if error.details.get("setting") not in values:
-                raise
-            name = error.details["setting"]
-            flag = f"--{name.replace('_', '-')}" if name in flags else "--set"
-            prefix = "" if flag == "--set" else f"setting {name}: "
-            raise typer.BadParameter(error.message.removeprefix(prefix), param_hint=flag) from error
-        configure_logging()
-        run_service(settings, _print_ready_line)
+@command(
+    app,
+    "serve",
+    "forewarn serve",
+    "forewarn serve --inventory cloud.yaml --database-url sqlite:////var/lib/forewarn/forewarn.db",
+    "forewarn serve --clock virtual --set simulate_complete_after=1m --set disable_after=7d",
+    panel="Run",
+)
+def serve(options: _ServeOptions) -> None:
+    """Run the service: metadata endpoint, control API and scheduler.
+
+    The service prints one line when it is ready, logs to stderr, and stops on SIGTERM or Ctrl-C.
+    """
+    flags = asdict(options)
+    config, assignments = flags.pop("config"), flags.pop("assignments")
+    with require_extra("server"):
+        from forewarn.config import Settings, load_settings
+        from forewarn.observability.logs import configure_logging
+        from forewarn.server.service import run_service
+    values = parse_assignments(assignments or [], Settings)
+    # A flag that was not given must not override the file.
+    values |= {name: value for name, value in flags.items() if value not in (None, False)}
+    try:
+        settings = load_settings(config, **values)
+    except ConfigError as error:
+        # The value came from the file or a variable, which the message already names.
+        if error.details.get("setting") not in values:
+            raise
+        name = error.details["setting"]
+        flag = f"--{name.replace('_', '-')}" if name in flags else "--set"
+        prefix = "" if flag == "--set" else f"setting {name}: "
+        raise typer.BadParameter(error.message.removeprefix(prefix), param_hint=flag) from error
+    configure_logging()
+    run_service(settings, _print_ready_line)
 
 
 def parse_assignments(assignments: list[str], settings: type[Settings]) -> dict[str, object]:
@@ -146,7 +137,7 @@ def parse_assignments(assignments: list[str], settings: type[Settings]) -> dict[
 
 def format_ready_line(metadata_urls: list[str], control_url: str, vms: int, hosts: int) -> str:
     """Return the line that `serve` prints once it is ready."""
-    size = f"{vms} VM{'' if vms == 1 else 's'} on {hosts} host{'' if hosts == 1 else 's'}"
+    size = f"{format_count(vms, 'VM')} on {format_count(hosts, 'host')}"
     return f"forewarn is ready: metadata {', '.join(metadata_urls)}, control {control_url} ({size})"
 
 

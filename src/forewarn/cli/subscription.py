@@ -6,275 +6,245 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.command import add_group, command
+from forewarn.cli.command import command, make_group
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.output import Column, Output, format_moment
-from forewarn.cli.times import split_names
+from forewarn.cli.list_options import print_page
+from forewarn.cli.output import Column, Output, format_moment, show_moment
+from forewarn.cli.times import check_known, split_names
 from forewarn.core.subscription import DeliveryState, NotificationKind
 from forewarn.errors import OtherSideError
 
-__all__ = ["add_subscription"]
+__all__ = ["app"]
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or id of the subscription.")]
 
-
-def add_subscription(app: typer.Typer) -> None:
-    """Add the commands of `subscription`."""
-    noun = add_group(app, "subscription", "Post notifications to URLs, as signed CloudEvents.", "Operate")
-    _add_create(noun)
-    _add_queries(noun)
-    _add_changes(noun)
-    _add_secret_and_test(noun)
-    _add_deliveries(noun)
+app = make_group("subscription", "Post notifications to URLs, as signed CloudEvents.", "Operate")
 
 
-def _build_path(name: str, *rest: str) -> str:
-    return "/".join(["/v1/subscriptions", quote_segment(name), *rest])
+@command(
+    app,
+    "create",
+    "forewarn subscription create chat https://hooks.example/forewarn",
+    "forewarn subscription create web-team https://web.example/hook --scope web --kind scheduled,canceled",
+)
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name for the subscription.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="URL to post notifications to.")],
+    connection: ControlConnection,
+    output: Output,
+    scopes: Annotated[
+        list[str] | None,
+        typer.Option("--scope", metavar="NAME", help="Only notifications about this scope; repeatable."),
+    ] = None,
+    vms: Annotated[
+        list[str] | None,
+        typer.Option("--vm", metavar="NAME", help="Only notifications about this standalone VM; repeatable."),
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            help=f"Only notifications of this kind; repeatable: {', '.join(NotificationKind)}.",
+        ),
+    ] = None,
+) -> None:
+    """Create a subscription, and print its signing secret, which is shown only once."""
+    wanted = split_names(kinds)
+    for kind in wanted:
+        check_known(kind, list(NotificationKind), "kind", "--kind")
+    body = {"name": name, "url": url, "scopes": split_names(scopes), "vms": split_names(vms), "kinds": wanted}
+    made = connection.send_change("POST", "/v1/subscriptions", body)
+    if not output.print_if_json(made):
+        output.print_line(made["secret"])
+        output.print_notice(f"test it: forewarn subscription test {made['name']}")
 
 
-def _add_create(noun: typer.Typer) -> None:
-    @command(
-        noun,
-        "create",
-        "forewarn subscription create chat https://hooks.example/forewarn",
-        "forewarn subscription create web-team https://web.example/hook --scope web --kind scheduled,canceled",
+@command(app, "list", "forewarn subscription list")
+def list_subscriptions(connection: ControlConnection, output: Output) -> None:
+    """List every subscription."""
+    output.print_list(
+        connection.get("/v1/subscriptions")["items"],
+        [
+            Column("name"),
+            Column("state", _describe_state),
+            Column("waiting"),
+            Column("dead"),
+            Column("url", is_whole=False),
+        ],
+        empty="no subscriptions: see 'forewarn subscription create --help'",
     )
-    def create(
-        name: Annotated[str, typer.Argument(metavar="NAME", help="Name for the subscription.")],
-        url: Annotated[str, typer.Argument(metavar="URL", help="URL to post notifications to.")],
-        connection: ControlConnection,
-        output: Output,
-        scopes: Annotated[
-            list[str] | None,
-            typer.Option("--scope", metavar="NAME", help="Only notifications about this scope; repeatable."),
-        ] = None,
-        vms: Annotated[
-            list[str] | None,
-            typer.Option("--vm", metavar="NAME", help="Only notifications about this standalone VM; repeatable."),
-        ] = None,
-        kinds: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--kind",
-                metavar="KIND",
-                help=f"Only notifications of this kind; repeatable: {', '.join(NotificationKind)}.",
-            ),
-        ] = None,
-    ) -> None:
-        """Create a subscription, and print its signing secret, which is shown only once."""
-        body = {
-            "name": name,
-            "url": url,
-            "scopes": split_names(scopes or []),
-            "vms": split_names(vms or []),
-            "kinds": _parse_kinds(kinds or []),
-        }
-        made = connection.send_change("POST", "/v1/subscriptions", body)
-        if not output.print_if_json(made):
-            output.print_line(made["secret"])
-            output.print_notice(f"test it: forewarn subscription test {made['name']}")
 
 
-def _parse_kinds(given: list[str]) -> list[str]:
-    kinds = split_names(given)
-    for kind in kinds:
-        if kind not in list(NotificationKind):
-            msg = f"unknown kind {kind!r}: expected one of {', '.join(NotificationKind)}"
-            raise typer.BadParameter(msg, param_hint="--kind")
-    return kinds
-
-
-def _add_queries(noun: typer.Typer) -> None:
-    @command(noun, "list", "forewarn subscription list")
-    def list_subscriptions(connection: ControlConnection, output: Output) -> None:
-        """List every subscription."""
-        found = connection.get("/v1/subscriptions")["items"]
-        if not output.print_if_json(found):
-            columns = [
-                Column("name"),
-                Column("state"),
-                Column("waiting"),
-                Column("dead"),
-                Column("url", is_whole=False),
-            ]
-            output.print_table(
-                columns,
-                [(each["name"], _describe_state(each), each["waiting"], each["dead"], each["url"]) for each in found],
-                empty="no subscriptions: see 'forewarn subscription create --help'",
-            )
-
-    @command(noun, "show", "forewarn subscription show chat")
-    def show(name: _Name, connection: ControlConnection, output: Output) -> None:
-        """Show one subscription."""
-        found = connection.get(_build_path(name))
-        if not output.print_if_json(found):
-            _print_subscription(output, found)
-
-
-def _describe_state(found: dict[str, Any]) -> str:
-    if found["given_up"]:
-        return "given up"
-    return "failing" if found["state"] == "active" and found["failing_since"] else str(found["state"])
-
-
-def _print_subscription(output: Output, found: dict[str, Any]) -> None:
-    output.print_fields(
+@command(app, "show", "forewarn subscription show chat")
+def show(name: _Name, connection: ControlConnection, output: Output) -> None:
+    """Show one subscription."""
+    found = connection.get(_build_path(name))
+    output.print_record(
+        found,
         [
             ("name", found["name"]),
             ("id", found["id"]),
             ("url", found["url"]),
             ("state", _describe_state(found)),
             ("reason", found["reason"]),
-            ("scopes", ", ".join(found["scopes"])),
-            ("vms", ", ".join(found["vms"])),
-            ("kinds", ", ".join(found["kinds"])),
+            ("scopes", found["scopes"]),
+            ("vms", found["vms"]),
+            ("kinds", found["kinds"]),
             ("sent up to", found["cursor"]),
             ("waiting", found["waiting"]),
             ("dead", found["dead"]),
             ("failing since", format_moment(found["failing_since"])),
             ("former secret until", format_moment(found["former_secret_until"])),
             ("created", f"{format_moment(found['created_at'])} by {found['created_by']}"),
-        ]
+        ],
     )
 
 
-def _add_changes(noun: typer.Typer) -> None:
-    @command(noun, "delete", "forewarn subscription delete chat", "forewarn subscription delete chat --yes")
-    def delete(name: _Name, connection: ControlConnection, output: Output, yes: Yes = False) -> None:
-        """Delete a subscription and its pending deliveries. Without --yes, the command asks for confirmation."""
+@command(app, "delete", "forewarn subscription delete chat", "forewarn subscription delete chat --yes")
+def delete(name: _Name, connection: ControlConnection, output: Output, yes: Yes = False) -> None:
+    """Delete a subscription and its pending deliveries. Without --yes, the command asks for confirmation."""
 
-        def describe() -> str:
-            url = connection.get(_build_path(name))["url"]
-            return f"Subscription {name} is deleted, with its secret and all pending deliveries to {url}."
+    def describe() -> str:
+        url = connection.get(_build_path(name))["url"]
+        return f"Subscription {name} is deleted, with its secret and all pending deliveries to {url}."
 
-        confirm(output, describe, yes=yes)
-        gone = connection.send_change("DELETE", _build_path(name), None)
-        output.print_result(gone, f"subscription {gone['name']} is deleted")
-
-    @command(noun, "pause", 'forewarn subscription pause chat --reason "the receiver moves"')
-    def pause(
-        name: _Name,
-        connection: ControlConnection,
-        output: Output,
-        reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Reason for the pause.")] = None,
-    ) -> None:
-        """Pause deliveries until you resume them; no notification is lost meanwhile."""
-        paused = connection.send_change("POST", _build_path(name, "pause"), {"reason": reason})
-        output.print_result(paused, f"subscription {paused['name']} is paused")
-
-    @command(noun, "resume", "forewarn subscription resume chat", "forewarn subscription resume chat --skip")
-    def resume(
-        name: _Name,
-        connection: ControlConnection,
-        output: Output,
-        skip: Annotated[
-            bool, typer.Option("--skip", help="Skip the notifications of everything that has happened until now.")
-        ] = False,
-    ) -> None:
-        """Resume deliveries, beginning with the notifications that waited during the pause."""
-        resumed = connection.send_change("POST", _build_path(name, "resume"), {"skip": skip})
-        output.print_result(resumed, f"subscription {resumed['name']} is active")
+    confirm(output, describe, yes=yes)
+    gone = connection.send_change("DELETE", _build_path(name), None)
+    output.print_result(gone, f"subscription {gone['name']} is deleted")
 
 
-def _add_secret_and_test(noun: typer.Typer) -> None:
-    @command(
-        noun,
-        "rotate-secret",
-        "forewarn subscription rotate-secret chat",
-        "forewarn subscription rotate-secret chat --at-once",
+@command(app, "pause", 'forewarn subscription pause chat --reason "the receiver moves"')
+def pause(
+    name: _Name,
+    connection: ControlConnection,
+    output: Output,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Reason for the pause.")] = None,
+) -> None:
+    """Pause deliveries until you resume them; no notification is lost meanwhile."""
+    paused = connection.send_change("POST", _build_path(name, "pause"), {"reason": reason})
+    output.print_result(paused, f"subscription {paused['name']} is paused")
+
+
+@command(app, "resume", "forewarn subscription resume chat", "forewarn subscription resume chat --skip")
+def resume(
+    name: _Name,
+    connection: ControlConnection,
+    output: Output,
+    skip: Annotated[
+        bool, typer.Option("--skip", help="Skip the notifications of everything that has happened until now.")
+    ] = False,
+) -> None:
+    """Resume deliveries, beginning with the notifications that waited during the pause."""
+    resumed = connection.send_change("POST", _build_path(name, "resume"), {"skip": skip})
+    output.print_result(resumed, f"subscription {resumed['name']} is active")
+
+
+@command(
+    app,
+    "rotate-secret",
+    "forewarn subscription rotate-secret chat",
+    "forewarn subscription rotate-secret chat --at-once",
+)
+def rotate(
+    name: _Name,
+    connection: ControlConnection,
+    output: Output,
+    at_once: Annotated[
+        bool, typer.Option("--at-once", help="Stop signing with the old secret now, for example after a leak.")
+    ] = False,
+) -> None:
+    """Print a new signing secret, which is shown only once.
+
+    For a day (setting notify_secret_overlap), Forewarn signs with the old secret too.
+    """
+    rotated = connection.send_change("POST", _build_path(name, "rotate-secret"), {"at_once": at_once})
+    if not output.print_if_json(rotated):
+        output.print_line(rotated["secret"])
+        until = rotated["former_secret_until"]
+        output.print_notice(
+            "the old secret no longer signs"
+            if until is None
+            else f"the old secret also signs until {format_moment(until)}"
+        )
+
+
+@command(app, "test", "forewarn subscription test chat")
+def test(name: _Name, connection: ControlConnection, output: Output) -> None:
+    """Send a ping to the receiver now, and show its answer."""
+    answer = connection.send_change("POST", _build_path(name, "test"), None)
+    # JSON is printed for a failed ping too: it contains the receiver's answer.
+    output.print_if_json(answer)
+    if not answer["delivered"]:
+        raise OtherSideError(f"the receiver of {name} did not accept the ping: {answer['error']}")
+    if not output.is_json:
+        output.print_line(f"the receiver of {name} answered {answer['status']} in {answer['took_s'] * 1000:.0f} ms")
+
+
+@command(app, "deliveries", "forewarn subscription deliveries chat", "forewarn subscription deliveries chat --waiting")
+def deliveries(
+    name: _Name,
+    connection: ControlConnection,
+    output: Output,
+    waiting: Annotated[
+        bool, typer.Option("--waiting", help="Instead of dead letters, list notifications that wait for a retry.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Maximum number of deliveries.")] = 100,
+) -> None:
+    """List notifications that Forewarn has given up on (dead letters), oldest first."""
+    state = DeliveryState.WAITING if waiting else DeliveryState.DEAD
+    print_page(
+        connection,
+        output,
+        _build_path(name, "deliveries"),
+        [
+            Column("id"),
+            Column("kind"),
+            Column("happened", show_moment("at")),
+            Column("tries", "attempts"),
+            Column("next try", show_moment("next_at")),
+            Column("last error", is_whole=False),
+        ],
+        limit=limit,
+        params={"state": state.value},
+        empty=f"no {state.value} deliveries",
+        noun="deliveries",
     )
-    def rotate(
-        name: _Name,
-        connection: ControlConnection,
-        output: Output,
-        at_once: Annotated[
-            bool, typer.Option("--at-once", help="Stop signing with the old secret now, for example after a leak.")
-        ] = False,
-    ) -> None:
-        """Print a new signing secret, which is shown only once.
-
-        For a day (setting notify_secret_overlap), Forewarn signs with the old secret too.
-        """
-        rotated = connection.send_change("POST", _build_path(name, "rotate-secret"), {"at_once": at_once})
-        if not output.print_if_json(rotated):
-            output.print_line(rotated["secret"])
-            until = rotated["former_secret_until"]
-            output.print_notice(
-                "the old secret no longer signs"
-                if until is None
-                else f"the old secret also signs until {format_moment(until)}"
-            )
-
-    @command(noun, "test", "forewarn subscription test chat")
-    def test(name: _Name, connection: ControlConnection, output: Output) -> None:
-        """Send a ping to the receiver now, and show its answer."""
-        answer = connection.send_change("POST", _build_path(name, "test"), None)
-        # JSON is printed for a failed ping too: it contains the receiver's answer.
-        output.print_if_json(answer)
-        if not answer["delivered"]:
-            raise OtherSideError(f"the receiver of {name} did not accept the ping: {answer['error']}")
-        if not output.is_json:
-            output.print_line(f"the receiver of {name} answered {answer['status']} in {answer['took_s'] * 1000:.0f} ms")
 
 
-def _add_deliveries(noun: typer.Typer) -> None:
-    @command(
-        noun, "deliveries", "forewarn subscription deliveries chat", "forewarn subscription deliveries chat --waiting"
-    )
-    def deliveries(
-        name: _Name,
-        connection: ControlConnection,
-        output: Output,
-        waiting: Annotated[
-            bool, typer.Option("--waiting", help="Instead of dead letters, list notifications that wait for a retry.")
-        ] = False,
-        limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Maximum number of deliveries.")] = 100,
-    ) -> None:
-        """List notifications that Forewarn has given up on (dead letters), oldest first."""
-        state = DeliveryState.WAITING if waiting else DeliveryState.DEAD
-        found = list(connection.iterate_items(_build_path(name, "deliveries"), limit + 1, state=state.value))
-        if not output.print_if_json(found[:limit]):
-            columns = [Column("id"), Column("kind"), Column("happened"), Column("tries"), Column("next try")]
-            rows = [
-                (
-                    d["id"],
-                    d["kind"],
-                    format_moment(d["at"]),
-                    d["attempts"],
-                    format_moment(d["next_at"]),
-                    d["last_error"],
-                )
-                for d in found[:limit]
-            ]
-            output.print_table(
-                [*columns, Column("last error", is_whole=False)], rows, empty=f"no {state.value} deliveries"
-            )
-        if len(found) > limit:
-            output.print_notice(f"there are more deliveries: use --limit {limit * 10}")
+@command(
+    app,
+    "redeliver",
+    "forewarn subscription redeliver chat 1204-602D9444-D2CD-49C7-8624-8643E7171297",
+    "forewarn subscription redeliver chat --all",
+)
+def redeliver(
+    name: _Name,
+    connection: ControlConnection,
+    output: Output,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of notifications.")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Retry up to 1,000 dead letters. Repeat the command for more.")
+    ] = False,
+) -> None:
+    """Retry notifications that Forewarn has given up on (dead letters).
 
-    @command(
-        noun,
-        "redeliver",
-        "forewarn subscription redeliver chat 1204-602D9444-D2CD-49C7-8624-8643E7171297",
-        "forewarn subscription redeliver chat --all",
-    )
-    def redeliver(
-        name: _Name,
-        connection: ControlConnection,
-        output: Output,
-        ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of notifications.")] = None,
-        every: Annotated[
-            bool, typer.Option("--all", help="Retry up to 1,000 dead letters. Repeat the command for more.")
-        ] = False,
-    ) -> None:
-        """Retry notifications that Forewarn has given up on (dead letters).
+    If a delivery fails again and the reported change is older than notify_age_max (by default, a day), the
+    notification becomes a dead letter again at once.
+    """
+    if bool(ids) == every:
+        raise typer.BadParameter("give ids of notifications, or --all")
+    body = {"ids": None if every else split_names(ids)}
+    count = connection.send_change("POST", _build_path(name, "deliveries", "redeliver"), body)["count"]
+    output.print_result({"count": count}, f"{count} deliver{'y' if count == 1 else 'ies'} to be retried")
 
-        If a delivery fails again and the reported change is older than notify_age_max (by default, a day), the
-        notification becomes a dead letter again at once.
-        """
-        if bool(ids) == every:
-            raise typer.BadParameter("give ids of notifications, or --all")
-        body = {"ids": None if every else split_names(ids or [])}
-        count = connection.send_change("POST", _build_path(name, "deliveries", "redeliver"), body)["count"]
-        output.print_result({"count": count}, f"{count} deliver{'y' if count == 1 else 'ies'} to be retried")
+
+def _build_path(name: str, *rest: str) -> str:
+    return "/".join(["/v1/subscriptions", quote_segment(name), *rest])
+
+
+def _describe_state(found: dict[str, Any]) -> str:
+    if found["given_up"]:
+        return "given up"
+    return "failing" if found["state"] == "active" and found["failing_since"] else str(found["state"])

@@ -1,13 +1,14 @@
-"""Parsing of times on the command line: ``90s``, ``15m``, ``7d``, or RFC 3339."""
+"""Parsing of values on the command line: times (``90s``, ``15m``, ``7d``, or RFC 3339), and names."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 import typer
 
-__all__ = ["UNKNOWN", "as_duration_s", "as_moment_or_span", "as_span_s", "split_names"]
+__all__ = ["UNKNOWN", "as_duration_s", "as_moment_or_span", "as_span_s", "check_known", "split_names"]
 
 UNKNOWN = "unknown"
 """Unknown duration; -1 in the API (R39)."""
@@ -80,3 +81,13 @@ def split_names(given: list[str] | None) -> list[str]:
     """Return the names of a repeatable option that may also hold several with commas; each once, in order."""
     names = [name.strip() for text in given or [] for name in text.split(",")]
     return list(dict.fromkeys(name for name in names if name))
+
+
+def check_known(word: str, known: Collection[str], what: str, hint: str) -> None:
+    """Check that a word is one of those known.
+
+    Raises:
+        typer.BadParameter: It is not.
+    """
+    if word not in known:
+        raise typer.BadParameter(f"unknown {what} {word!r}: expected one of {', '.join(known)}", param_hint=hint)

@@ -6,135 +6,129 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.command import add_group, command
+from forewarn.cli.clock import get_service_time
+from forewarn.cli.command import command, make_group
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.output import Column, Output, format_moment, parse_moment
+from forewarn.cli.output import Column, Output, format_moment, parse_moment, show_moment
 from forewarn.cli.times import as_span_s
 from forewarn.core.access import Role
 
-__all__ = ["add_token"]
+__all__ = ["app"]
 
 _ROLES = [role.value for role in Role if role is not Role.HOST]
 
-
-def add_token(app: typer.Typer) -> None:
-    """Add the commands of `token`."""
-    noun = add_group(app, "token", "Create, list and revoke access tokens.", "Declare")
-    _add_create(noun)
-
-    @command(noun, "list", "forewarn token list", "forewarn token list --all")
-    def list_tokens(
-        connection: ControlConnection,
-        output: Output,
-        with_all: Annotated[bool, typer.Option("--all", help="Include expired and revoked tokens.")] = False,
-    ) -> None:
-        """List the tokens of people and programs; 'forewarn host tokens' lists the tokens of hosts."""
-        found = list(connection.iterate_items("/v1/tokens"))
-        if not with_all:
-            now = parse_moment(connection.get("/v1/clock")["now"])
-            found = [each for each in found if each["revoked_at"] is None and parse_moment(each["expires_at"]) > now]
-        if not output.print_if_json(found):
-            output.print_table(
-                [Column(head) for head in ("id", "name", "role", "expires", "revoked", "created by")]
-                + [Column("owns", is_whole=False)],
-                [
-                    (
-                        each["id"],
-                        each["name"],
-                        each["role"],
-                        format_moment(each["expires_at"]),
-                        format_moment(each["revoked_at"]),
-                        each["created_by"],
-                        _format_owned(each),
-                    )
-                    for each in found
-                ],
-                empty="no tokens: see 'forewarn token create --help'",
-            )
-
-    @command(noun, "revoke", "forewarn token revoke k3v9xq2mab", "forewarn token revoke k3v9xq2mab --yes")
-    def revoke(
-        token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token.")],
-        connection: ControlConnection,
-        output: Output,
-        yes: Yes = False,
-    ) -> None:
-        """Revoke a token, and close streams that were opened with it, such as 'audit-log --follow'.
-
-        Without --yes, the command asks for confirmation.
-        """
-
-        def describe() -> str:
-            found = next((each for each in connection.get("/v1/tokens")["items"] if each["id"] == token), None)
-            whose = "" if found is None else f" of {found['name']} ({found['role']})"
-            return f"Token {token}{whose} is refused from now on, and its streams end."
-
-        confirm(output, describe, yes=yes)
-        revoked = connection.send_change("DELETE", f"/v1/tokens/{quote_segment(token)}", None)
-        output.print_result(revoked, f"token {revoked['id']} of {revoked['name']} is revoked")
-
-    @command(noun, "whoami", "forewarn token whoami", "forewarn token whoami --token-file alice.token")
-    def whoami(connection: ControlConnection, output: Output) -> None:
-        """Show the name, permissions and expiry of the current token."""
-        found = connection.get("/v1/whoami")
-        if not output.print_if_json(found):
-            output.print_fields(
-                [
-                    ("actor", found["actor"]),
-                    ("role", found["role"]),
-                    ("owns", _format_owned(found)),
-                    ("host", found["host"]),
-                    ("token", found["token_id"]),
-                    ("expires", format_moment(found["expires_at"])),
-                ]
-            )
+app = make_group("token", "Create, list and revoke access tokens.", "Declare")
 
 
-def _add_create(noun: typer.Typer) -> None:
-    @command(
-        noun,
-        "create",
-        "forewarn token create alice --role operator > alice.token",
-        "forewarn token create shop --role tenant --scope web --vm db > shop.token",
-        "forewarn token create wallboard --role read-only --expires-in 365d > wallboard.token",
+@command(
+    app,
+    "create",
+    "forewarn token create alice --role operator > alice.token",
+    "forewarn token create shop --role tenant --scope web --vm db > shop.token",
+    "forewarn token create wallboard --role read-only --expires-in 365d > wallboard.token",
+)
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the holder, recorded in the audit log.")],
+    connection: ControlConnection,
+    output: Output,
+    role: Annotated[Role, typer.Option(metavar="|".join(_ROLES), help="Role of the holder.")],
+    scopes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scope",
+            metavar="NAME",
+            help="With --role tenant: scope that the tenant owns, with all its VMs; repeatable.",
+        ),
+    ] = None,
+    vms: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vm", metavar="NAME", help="With --role tenant: standalone VM that the tenant owns; repeatable."
+        ),
+    ] = None,
+    expires_in: Annotated[str | None, typer.Option(metavar="SPAN", help="Token lifetime. (default: 90d)")] = None,
+) -> None:
+    """Create and print a token, which is shown only once."""
+    if role is Role.HOST:
+        raise typer.BadParameter("cannot create the token of a host: use 'forewarn host create-token'")
+    body = {
+        "name": name,
+        "role": role.value,
+        "scopes": scopes or [],
+        "vms": vms or [],
+        "expires_in_s": as_span_s(expires_in, "--expires-in"),
+    }
+    made = connection.send_change("POST", "/v1/tokens", body, is_repeatable=False)
+    if not output.print_if_json(made):
+        output.print_line(made["token"])
+        output.print_notice(f"token {made['id']} for {name} expires {format_moment(made['expires_at'])}")
+
+
+@command(app, "list", "forewarn token list", "forewarn token list --all")
+def list_tokens(
+    connection: ControlConnection,
+    output: Output,
+    with_all: Annotated[bool, typer.Option("--all", help="Include expired and revoked tokens.")] = False,
+) -> None:
+    """List the tokens of people and programs; 'forewarn host tokens' lists the tokens of hosts."""
+    found = list(connection.iterate_items("/v1/tokens"))
+    if not with_all:
+        now = get_service_time(connection)
+        found = [each for each in found if each["revoked_at"] is None and parse_moment(each["expires_at"]) > now]
+    output.print_list(
+        found,
+        [
+            Column("id"),
+            Column("name"),
+            Column("role"),
+            Column("expires", show_moment("expires_at")),
+            Column("revoked", show_moment("revoked_at")),
+            Column("created by"),
+            Column("owns", _list_owned, is_whole=False),
+        ],
+        empty="no tokens: see 'forewarn token create --help'",
     )
-    def create(
-        name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the holder, recorded in the audit log.")],
-        connection: ControlConnection,
-        output: Output,
-        role: Annotated[Role, typer.Option(metavar="|".join(_ROLES), help="Role of the holder.")],
-        scopes: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--scope",
-                metavar="NAME",
-                help="With --role tenant: scope that the tenant owns, with all its VMs; repeatable.",
-            ),
-        ] = None,
-        vms: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--vm", metavar="NAME", help="With --role tenant: standalone VM that the tenant owns; repeatable."
-            ),
-        ] = None,
-        expires_in: Annotated[str | None, typer.Option(metavar="SPAN", help="Token lifetime. (default: 90d)")] = None,
-    ) -> None:
-        """Create and print a token, which is shown only once."""
-        if role is Role.HOST:
-            raise typer.BadParameter("cannot create the token of a host: use 'forewarn host create-token'")
-        body = {
-            "name": name,
-            "role": role.value,
-            "scopes": scopes or [],
-            "vms": vms or [],
-            "expires_in_s": as_span_s(expires_in, "--expires-in"),
-        }
-        made = connection.send_change("POST", "/v1/tokens", body, is_repeatable=False)
-        if not output.print_if_json(made):
-            output.print_line(made["token"])
-            output.print_notice(f"token {made['id']} for {name} expires {format_moment(made['expires_at'])}")
 
 
-def _format_owned(shown: dict[str, Any]) -> str:
-    return ", ".join([*(f"scope {name}" for name in shown["scopes"]), *(f"vm {name}" for name in shown["vms"])])
+@command(app, "revoke", "forewarn token revoke k3v9xq2mab", "forewarn token revoke k3v9xq2mab --yes")
+def revoke(
+    token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token.")],
+    connection: ControlConnection,
+    output: Output,
+    yes: Yes = False,
+) -> None:
+    """Revoke a token, and close streams that were opened with it, such as 'audit-log --follow'.
+
+    Without --yes, the command asks for confirmation.
+    """
+
+    def describe() -> str:
+        found = next((each for each in connection.get("/v1/tokens")["items"] if each["id"] == token), None)
+        whose = "" if found is None else f" of {found['name']} ({found['role']})"
+        return f"Token {token}{whose} is refused from now on, and its streams end."
+
+    confirm(output, describe, yes=yes)
+    revoked = connection.send_change("DELETE", f"/v1/tokens/{quote_segment(token)}", None)
+    output.print_result(revoked, f"token {revoked['id']} of {revoked['name']} is revoked")
+
+
+@command(app, "whoami", "forewarn token whoami", "forewarn token whoami --token-file alice.token")
+def whoami(connection: ControlConnection, output: Output) -> None:
+    """Show the name, permissions and expiry of the current token."""
+    found = connection.get("/v1/whoami")
+    output.print_record(
+        found,
+        [
+            ("actor", found["actor"]),
+            ("role", found["role"]),
+            ("owns", _list_owned(found)),
+            ("host", found["host"]),
+            ("token", found["token_id"]),
+            ("expires", format_moment(found["expires_at"])),
+        ],
+    )
+
+
+def _list_owned(shown: dict[str, Any]) -> list[str]:
+    return [*(f"scope {name}" for name in shown["scopes"]), *(f"vm {name}" for name in shown["vms"])]

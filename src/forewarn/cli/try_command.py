@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from forewarn.testing.scenario.scenario_loader import Scenario
     from forewarn.testing.trial.report import TrialReport
 
-__all__ = ["add_try"]
+__all__ = ["app"]
 
 # A handler mostly sleeps between its requests, so a processor has time for several.
 _JOBS_PER_CPU = 4
@@ -30,59 +30,59 @@ _OUTPUT_LINES = 20
 _ABSOLUTE = re.compile(r"(?:^|[\s='\"])(/(?!dev/)[^\s'\";|&)]+)")
 
 
-def add_try(app: typer.Typer) -> None:
-    """Add the command `try`."""
+app = typer.Typer()
 
-    @command(
-        app,
-        "try",
-        "forewarn try -- ./my-handler.sh",
-        "forewarn try --all --prepared 'test -e drained' --junit report.xml -- python3 handler.py",
-        "forewarn try --scenario spot-eviction --recovered 'test ! -e drained' -- ./my-handler.sh",
-        panel="Test",
+
+@command(
+    app,
+    "try",
+    "forewarn try -- ./my-handler.sh",
+    "forewarn try --all --prepared 'test -e drained' --junit report.xml -- python3 handler.py",
+    "forewarn try --scenario spot-eviction --recovered 'test ! -e drained' -- ./my-handler.sh",
+    panel="Test",
+)
+def try_it(
+    handler: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Command that starts the handler.")],
+    output: Output,
+    wanted: TryOptions,
+) -> None:
+    """Run a handler in a scenario, and report each action of the handler with its time, and the handler's mistakes.
+
+    The handler runs in a separate network, in which the endpoint is at 169.254.169.254 port 80. If that network
+    cannot be created, the handler must use the URL in the variable FOREWARN_ENDPOINT. Time is virtual: it advances
+    only after the handler has reacted. With --all, each scenario has its own empty folder, in which the handler and
+    the commands of --prepared and --recovered run.
+    """
+    how = {
+        "patience_s": as_span_s(wanted.patience, "--patience") or 0.0,
+        "prepared": wanted.prepared,
+        "recovered": wanted.recovered,
+        "reboots": wanted.reboot,
+        "is_alone": not wanted.shared_network,
+    }
+    if wanted.jobs is not None and not wanted.is_all:
+        raise InvalidRequest("--jobs requires --all")
+    if wanted.parameters and wanted.is_all:
+        raise InvalidRequest("--set cannot be combined with --all: name one scenario with --scenario")
+    with require_extra("testing"):
+        from forewarn.testing.scenario.scenario_loader import load_scenario
+        from forewarn.testing.trial.report import encode_junit
+
+    reports = (
+        _try_all(output, handler, wanted.jobs or _choose_jobs(output, wanted.prepared, wanted.recovered), how)
+        if wanted.is_all
+        else [_try_one(output, load_scenario(wanted.which, parse_parameters(wanted.parameters)), handler, how)]
     )
-    def try_it(
-        handler: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Command that starts the handler.")],
-        output: Output,
-        wanted: TryOptions,
-    ) -> None:
-        """Run a handler in a scenario, and report each action of the handler with its time, and the handler's mistakes.
-
-        The handler runs in a separate network, in which the endpoint is at 169.254.169.254 port 80. If that network
-        cannot be created, the handler must use the URL in the variable FOREWARN_ENDPOINT. Time is virtual: it advances
-        only after the handler has reacted. With --all, each scenario has its own empty folder, in which the handler and
-        the commands of --prepared and --recovered run.
-        """
-        how = {
-            "patience_s": as_span_s(wanted.patience, "--patience") or 0.0,
-            "prepared": wanted.prepared,
-            "recovered": wanted.recovered,
-            "reboots": wanted.reboot,
-            "is_alone": not wanted.shared_network,
-        }
-        if wanted.jobs is not None and not wanted.is_all:
-            raise InvalidRequest("--jobs requires --all")
-        if wanted.parameters and wanted.is_all:
-            raise InvalidRequest("--set cannot be combined with --all: name one scenario with --scenario")
-        with require_extra("testing"):
-            from forewarn.testing.scenario.scenario_loader import load_scenario
-            from forewarn.testing.trial.report import encode_junit
-
-        reports = (
-            _try_all(output, handler, wanted.jobs or _choose_jobs(output, wanted.prepared, wanted.recovered), how)
-            if wanted.is_all
-            else [_try_one(output, load_scenario(wanted.which, parse_parameters(wanted.parameters)), handler, how)]
-        )
-        # Written before anything is printed: CI needs the report even if the reader of the output has gone.
-        if wanted.junit is not None:
-            wanted.junit.write_bytes(encode_junit(reports))
-        _print_reports(output, reports, is_all=wanted.is_all, shows_output=wanted.shows_output)
-        failed = [report for report in reports if not report.has_passed]
-        if wanted.is_all and failed:
-            names = ", ".join(report.scenario for report in failed)
-            raise ExpectationFailed(f"the handler failed {len(failed)} of {len(reports)} scenarios: {names}")
-        if failed:
-            raise ExpectationFailed(f"the handler failed {failed[0].scenario}: {failed[0].faults[0]}")
+    # Written before anything is printed: CI needs the report even if the reader of the output has gone.
+    if wanted.junit is not None:
+        wanted.junit.write_bytes(encode_junit(reports))
+    _print_reports(output, reports, is_all=wanted.is_all, shows_output=wanted.shows_output)
+    failed = [report for report in reports if not report.has_passed]
+    if wanted.is_all and failed:
+        names = ", ".join(report.scenario for report in failed)
+        raise ExpectationFailed(f"the handler failed {len(failed)} of {len(reports)} scenarios: {names}")
+    if failed:
+        raise ExpectationFailed(f"the handler failed {failed[0].scenario}: {failed[0].faults[0]}")
 
 
 def _try_one(output: Output, scenario: Scenario, handler: list[str], options: dict[str, Any]) -> TrialReport:
@@ -137,15 +137,12 @@ def _print_reports(output: Output, reports: list[TrialReport], *, is_all: bool, 
             return
         output.show_progress()
         output.print_table(
-            [Column("scenario"), Column("result"), Column("time"), Column("mistake", is_whole=False)],
+            reports,
             [
-                (
-                    r.scenario,
-                    "passed" if r.has_passed else "failed",
-                    f"{r.took_s:.1f} s",
-                    r.faults[0] if r.faults else "",
-                )
-                for r in reports
+                Column("scenario"),
+                Column("result", lambda report: "passed" if report.has_passed else "failed"),
+                Column("time", lambda report: f"{report.took_s:.1f} s"),
+                Column("mistake", lambda report: report.faults[0] if report.faults else "", is_whole=False),
             ],
         )
     elif output.print_if_json(reports[0].as_json()):
@@ -155,12 +152,10 @@ def _print_reports(output: Output, reports: list[TrialReport], *, is_all: bool, 
             _print_summary(output, report)
         if is_all and not report.has_passed:
             output.print_heading(report.scenario)
-            for line in report.faults:
-                output.print_line(f"  {line}")
+            output.print_lines(f"  {line}" for line in report.faults)
         if report.output and (shows_output or not report.has_passed):
             output.print_heading(f"last output in {report.scenario}")
-            for line in report.output.splitlines()[-_OUTPUT_LINES:]:
-                output.print_line(f"  {line}")
+            output.print_lines(f"  {line}" for line in report.output.splitlines()[-_OUTPUT_LINES:])
 
 
 def _print_summary(output: Output, report: TrialReport) -> None:
@@ -178,7 +173,11 @@ def _print_summary(output: Output, report: TrialReport) -> None:
         ]
     )
     output.print_table(
-        [Column("finding"), Column("times"), Column("detail", is_whole=False)],
-        [("wrong" if f.is_failure else "note", f.count, f.text) for f in report.findings],
+        report.findings,
+        [
+            Column("finding", lambda finding: "wrong" if finding.is_failure else "note"),
+            Column("times", "count"),
+            Column("detail", "text", is_whole=False),
+        ],
         empty="no findings",
     )

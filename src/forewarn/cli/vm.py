@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.command import add_group, command
+from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import vm_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.event import print_events
+from forewarn.cli.event import make_event_columns
 from forewarn.cli.list_options import HistoryFilter
 from forewarn.cli.maintenance import build_force_body
 from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, build_notice_option
@@ -19,163 +19,108 @@ from forewarn.cli.output import Column, Output
 from forewarn.cli.times import as_span_s
 from forewarn.cli.vm_history import format_episode
 
-__all__ = ["add_vm"]
+__all__ = ["app"]
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the VM.", autocompletion=vm_names)]
 _OPERATIONS = "Operations on one VM"
-_DEFAULT_NOTICES = {
-    "restart": "15m",
-    "redeploy": "10m",
-    "reimage": "15m",
-    "evict": "30s",
-    "delete": "not_before_timeout of the scale set's terminate_notification, or 5m if that is not set",
-}
-"""Default notice of each operation, as its help describes it."""
+
+app = make_group("vm", "Show VMs; restart, redeploy, evict or delete a VM.", "Declare")
 
 
-def add_vm(app: typer.Typer) -> None:
-    """Add the commands of `vm`."""
-    noun = add_group(app, "vm", "Show VMs; restart, redeploy, evict or delete a VM.", "Declare")
-
-    @command(noun, "list", "forewarn vm list", "forewarn vm list --json")
-    def list_vms(connection: ControlConnection, output: Output) -> None:
-        """List every VM, and whether scheduled events are enabled for its scope."""
-        vms = list(connection.iterate_items("/v1/vms"))
-        if output.print_if_json(vms):
-            return
-        columns = [Column(head) for head in ("name", "host", "scope", "fd", "ud", "power", "enabled")]
-        output.print_table(
-            [*columns, Column("addresses", is_whole=False)],
-            [
-                (
-                    vm["name"],
-                    vm["host"],
-                    vm["scope"],
-                    vm["fault_domain"],
-                    vm["update_domain"],
-                    vm["power_state"],
-                    "yes" if vm["enabled"] else "no",
-                    ", ".join(vm["addresses"]),
-                )
-                for vm in vms
-            ],
-            empty="no VMs are declared: see 'forewarn inventory apply --help'",
-        )
-
-    @command(noun, "show", "forewarn vm show WestNO_0")
-    def show(name: _Name, connection: ControlConnection, output: Output) -> None:
-        """Show one VM, and the events that name it."""
-        vm = connection.get(f"/v1/vms/{quote_segment(name)}")
-        if output.print_if_json(vm):
-            return
-        output.print_fields(
-            [
-                ("name", vm["name"]),
-                ("host", vm["host"]),
-                ("scope", f"{vm['scope']} ({vm['scope_kind']})" if vm["scope"] else vm["scope_kind"]),
-                ("domains", f"fault {vm['fault_domain']}, update {vm['update_domain']}"),
-                ("addresses", ", ".join(vm["addresses"])),
-                ("power", vm["power_state"]),
-                ("priority", vm["priority"]),
-                ("size", vm["size"]),
-                (
-                    "enabled",
-                    f"yes, incarnation {vm['incarnation']}"
-                    if vm["enabled"]
-                    else "no: its scope has not asked for events",
-                ),
-            ]
-        )
-        events = [event for event in connection.iterate_items("/v1/events") if vm["name"] in event["resources"]]
-        if events:
-            output.print_heading("Events")
-            print_events(output, connection, events)
-
-    _add_history(noun)
-    _add_operation(noun, "restart", "Restart the VM on behalf of its owner, with a Reboot event.", "restart WestNO_0")
-    _add_operation(
-        noun,
-        "redeploy",
-        "Move the VM to other hardware on behalf of its owner, with a Redeploy event.",
-        "redeploy WestNO_0",
-    )
-    _add_final_operation(
-        noun,
-        "reimage",
-        "Reimage the VM. If its scale set enables os_image_notification, the VM gets a Reboot event first; otherwise, "
-        "the VM gets no warning.",
-        "reimage web_0",
-        "gets a new image and loses the data on its system disk",
-    )
-    _add_final_operation(
-        noun, "evict", "Evict a Spot VM, with a Preempt event.", "evict spot_3", "is stopped and its capacity reclaimed"
-    )
-    _add_final_operation(
-        noun,
-        "delete",
-        "Delete the VM. If its scale set enables terminate_notification, the VM gets a Terminate event first; "
-        "otherwise, the VM gets no warning.",
-        "delete web_0",
-        "is deleted",
+@command(app, "list", "forewarn vm list", "forewarn vm list --json")
+def list_vms(connection: ControlConnection, output: Output) -> None:
+    """List every VM, and whether scheduled events are enabled for its scope."""
+    output.print_list(
+        list(connection.iterate_items("/v1/vms")),
+        [
+            Column("name"),
+            Column("host"),
+            Column("scope"),
+            Column("fd", "fault_domain"),
+            Column("ud", "update_domain"),
+            Column("power", "power_state"),
+            Column("enabled", lambda vm: "yes" if vm["enabled"] else "no"),
+            Column("addresses", is_whole=False),
+        ],
+        empty="no VMs are declared: see 'forewarn inventory apply --help'",
     )
 
-    @command(noun, "update-model", "forewarn vm update-model web_0")
-    def update_model(name: _Name, connection: ControlConnection, output: Output) -> None:
-        """Update the VM to the latest model of its scale set, including the setting for terminate notifications."""
-        vm = connection.send_change("POST", f"/v1/vms/{quote_segment(name)}/update-model")
-        output.print_result(vm, f"vm {vm['name']} follows the latest model of {vm['scope'] or 'its scope'}")
 
-
-def _add_history(noun: typer.Typer) -> None:
-    @command(
-        noun,
-        "history",
-        "forewarn vm history WestNO_0",
-        "forewarn vm history WestNO_0 --since 7d",
-        "forewarn vm history WestNO_0 --since 2030-01-01T00:00:00Z --until 2030-01-02T00:00:00Z --json",
-    )
-    def history(
-        name: _Name,
-        connection: ControlConnection,
-        output: Output,
-        since: Annotated[
-            str | None,
-            typer.Option(
-                metavar="TIME",
-                help="Omit maintenance that ended before this time: RFC 3339, or how long ago, such as 30d.",
+@command(app, "show", "forewarn vm show WestNO_0")
+def show(name: _Name, connection: ControlConnection, output: Output) -> None:
+    """Show one VM, and the events that name it."""
+    vm = connection.get(f"/v1/vms/{quote_segment(name)}")
+    if output.print_if_json(vm):
+        return
+    output.print_fields(
+        [
+            ("name", vm["name"]),
+            ("host", vm["host"]),
+            ("scope", f"{vm['scope']} ({vm['scope_kind']})" if vm["scope"] else vm["scope_kind"]),
+            ("domains", f"fault {vm['fault_domain']}, update {vm['update_domain']}"),
+            ("addresses", vm["addresses"]),
+            ("power", vm["power_state"]),
+            ("priority", vm["priority"]),
+            ("size", vm["size"]),
+            (
+                "enabled",
+                f"yes, incarnation {vm['incarnation']}" if vm["enabled"] else "no: its scope has not asked for events",
             ),
-        ] = None,
-        until: Annotated[
-            str | None,
-            typer.Option(
-                metavar="TIME",
-                help="Omit maintenance created at this time or later: RFC 3339, or how long ago, such as 30d.",
-            ),
-        ] = None,
-        limit: Annotated[
-            int, typer.Option(min=1, metavar="COUNT", help="Maximum number of maintenances; the newest are shown.")
-        ] = 20,
-    ) -> None:
-        """Show the history of a VM: the cause, notice, approval and impact of each maintenance.
-
-        This also works for a VM that was removed from the inventory.
-        """
-        params = HistoryFilter(since=since, until=until).to_query_params(connection)
-        found = list(connection.iterate_items(f"/v1/vms/{quote_segment(name)}/history", limit + 1, **params))
-        if output.print_if_json(found[:limit]):
-            return
-        for number, episode in enumerate(found[:limit]):
-            if number:
-                output.print_line()
-            for line in format_episode(episode):
-                output.print_line(line)
-        if not found:
-            output.print_notice(f"nothing has happened to vm {name}" + (" in that time" if since or until else ""))
-        if len(found) > limit:
-            output.print_notice(f"there is more: use --limit {limit * 10}")
+        ]
+    )
+    events = [event for event in connection.iterate_items("/v1/events") if vm["name"] in event["resources"]]
+    if events:
+        output.print_heading("Events")
+        output.print_table(events, make_event_columns(connection))
 
 
-def _add_final_operation(noun: typer.Typer, verb: str, summary: str, example: str, effect: str) -> None:
+@command(
+    app,
+    "history",
+    "forewarn vm history WestNO_0",
+    "forewarn vm history WestNO_0 --since 7d",
+    "forewarn vm history WestNO_0 --since 2030-01-01T00:00:00Z --until 2030-01-02T00:00:00Z --json",
+)
+def history(
+    name: _Name,
+    connection: ControlConnection,
+    output: Output,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Omit maintenance that ended before this time: RFC 3339, or how long ago, such as 30d."
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Omit maintenance created at this time or later: RFC 3339, or how long ago, such as 30d.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="COUNT", help="Maximum number of maintenances; the newest are shown.")
+    ] = 20,
+) -> None:
+    """Show the history of a VM: the cause, notice, approval and impact of each maintenance.
+
+    This also works for a VM that was removed from the inventory.
+    """
+    params = HistoryFilter(since=since, until=until).to_query_params(connection)
+    found = list(connection.iterate_items(f"/v1/vms/{quote_segment(name)}/history", limit + 1, **params))
+    if output.print_if_json(found[:limit]):
+        return
+    for number, episode in enumerate(found[:limit]):
+        if number:
+            output.print_line()
+        output.print_lines(format_episode(episode))
+    if not found:
+        output.print_notice(f"nothing has happened to vm {name}" + (" in that time" if since or until else ""))
+    if len(found) > limit:
+        output.print_notice(f"there is more: use --limit {limit * 10}")
+
+
+def _add_final_operation(verb: str, vm: str, summary: str, default_notice: str, effect: str) -> None:
     """Add an irreversible operation, which asks for confirmation."""
 
     def operate(
@@ -191,10 +136,10 @@ def _add_final_operation(noun: typer.Typer, verb: str, summary: str, example: st
         path = f"/v1/vms/{quote_segment(name)}"
 
         def describe() -> str:
-            vm = connection.get(path)
-            whose = f" of scope {vm['scope']}" if vm["scope"] else ""
-            where = f" on {vm['host']}" if vm["host"] else ""
-            return f"VM {vm['name']}{whose}{where} {effect}. This cannot be undone once it has started."
+            found = connection.get(path)
+            whose = f" of scope {found['scope']}" if found["scope"] else ""
+            where = f" on {found['host']}" if found["host"] else ""
+            return f"VM {found['name']}{whose}{where} {effect}. This cannot be undone once it has started."
 
         confirm(output, describe, yes=yes)
         if verb == "delete":
@@ -204,18 +149,18 @@ def _add_final_operation(noun: typer.Typer, verb: str, summary: str, example: st
         print_created(output, connection, made["items"])
 
     operate.__doc__ = f"{summary} Without --yes, the command asks for confirmation."
-    operate.__annotations__["notice"] = build_notice_option(_DEFAULT_NOTICES[verb])
+    operate.__annotations__["notice"] = build_notice_option(default_notice)
     command(
-        noun,
+        app,
         verb,
-        f"forewarn vm {example}",
-        f"forewarn vm {example} --yes",
-        f'forewarn vm {example} --notice 1m --force --reason "asked for by its owner" --yes',
+        f"forewarn vm {verb} {vm}",
+        f"forewarn vm {verb} {vm} --yes",
+        f'forewarn vm {verb} {vm} --notice 1m --force --reason "asked for by its owner" --yes',
         panel=_OPERATIONS,
     )(operate)
 
 
-def _add_operation(noun: typer.Typer, verb: str, summary: str, example: str) -> None:
+def _add_operation(verb: str, vm: str, summary: str, default_notice: str) -> None:
     def operate(
         name: _Name,
         connection: ControlConnection,
@@ -229,11 +174,43 @@ def _add_operation(noun: typer.Typer, verb: str, summary: str, example: str) -> 
         print_created(output, connection, made["items"])
 
     operate.__doc__ = summary
-    operate.__annotations__["notice"] = build_notice_option(_DEFAULT_NOTICES[verb])
+    operate.__annotations__["notice"] = build_notice_option(default_notice)
     command(
-        noun,
+        app,
         verb,
-        f"forewarn vm {example}",
-        f'forewarn vm {example} --notice 1m --force --reason "asked for by its owner"',
+        f"forewarn vm {verb} {vm}",
+        f'forewarn vm {verb} {vm} --notice 1m --force --reason "asked for by its owner"',
         panel=_OPERATIONS,
     )(operate)
+
+
+_add_operation("restart", "WestNO_0", "Restart the VM on behalf of its owner, with a Reboot event.", "15m")
+_add_operation(
+    "redeploy", "WestNO_0", "Move the VM to other hardware on behalf of its owner, with a Redeploy event.", "10m"
+)
+_add_final_operation(
+    "reimage",
+    "web_0",
+    "Reimage the VM. If its scale set enables os_image_notification, the VM gets a Reboot event first; otherwise, "
+    "the VM gets no warning.",
+    "15m",
+    "gets a new image and loses the data on its system disk",
+)
+_add_final_operation(
+    "evict", "spot_3", "Evict a Spot VM, with a Preempt event.", "30s", "is stopped and its capacity reclaimed"
+)
+_add_final_operation(
+    "delete",
+    "web_0",
+    "Delete the VM. If its scale set enables terminate_notification, the VM gets a Terminate event first; "
+    "otherwise, the VM gets no warning.",
+    "not_before_timeout of the scale set's terminate_notification, or 5m if that is not set",
+    "is deleted",
+)
+
+
+@command(app, "update-model", "forewarn vm update-model web_0")
+def update_model(name: _Name, connection: ControlConnection, output: Output) -> None:
+    """Update the VM to the latest model of its scale set, including the setting for terminate notifications."""
+    vm = connection.send_change("POST", f"/v1/vms/{quote_segment(name)}/update-model")
+    output.print_result(vm, f"vm {vm['name']} follows the latest model of {vm['scope'] or 'its scope'}")

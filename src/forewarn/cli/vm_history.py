@@ -9,14 +9,6 @@ from forewarn.cli.output import format_moment, format_seconds, parse_moment
 __all__ = ["format_episode"]
 
 _WIDTH = 10
-_OUTCOMES = {
-    "queued": "queued",
-    "scheduled": "scheduled",
-    "started": "in progress",
-    "completed": "completed",
-    "canceled": "canceled",
-    "failed": "failed",
-}
 
 
 def format_episode(episode: dict[str, Any]) -> list[str]:
@@ -25,7 +17,8 @@ def format_episode(episode: dict[str, Any]) -> list[str]:
     Args:
         episode: The maintenance, as the API returns it.
     """
-    head = f"{format_moment(episode['created_at'])}  {episode['type']}, {_OUTCOMES[episode['state']]}"
+    outcome = "in progress" if episode["state"] == "started" else episode["state"]
+    head = f"{format_moment(episode['created_at'])}  {episode['type']}, {outcome}"
     parts = [
         ("cause", _format_cause(episode)),
         ("announced", _format_announcement(episode)),

@@ -6,7 +6,6 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 from forewarn.client.change import Change
@@ -140,9 +139,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _run_to_end(self, flow: Flow[T]) -> T:
@@ -261,9 +258,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()
 
     async def _run_to_end(self, flow: Flow[T]) -> T:

@@ -23,7 +23,7 @@ from forewarn.client.poll_timing import PollTiming
 from forewarn.errors import BadAnswer, EndpointError, EndpointRefused, EndpointUnreachable
 from forewarn.wire.document import Document, NoDocument, decode_document, decode_moment, encode_approval
 
-__all__ = ["API_VERSIONS", "Conversation", "Flow", "Pace", "PollAnswered", "PollFailed", "Watching"]
+__all__ = ["API_VERSIONS", "Conversation", "Flow", "PollAnswered", "PollFailed", "Watching"]
 
 T = TypeVar("T")
 
@@ -112,20 +112,11 @@ class Conversation:
     # Single requests
 
     def fetch(self) -> Flow[Document]:
-        """Return the current document.
-
-        Raises:
-            EndpointError: No document within `Pace.retry_for_s`.
-        """
+        """Return the current document; see `Client.fetch`."""
         return (yield from self._retry_until_done(self._get_document))
 
     def approve(self, event_ids: Iterable[str]) -> Flow[None]:
-        """Approve events; an empty list sends nothing.
-
-        Raises:
-            EndpointRefused: The endpoint does not know at least one of the ids; none was approved (R55).
-            EndpointError: No answer within `Pace.retry_for_s`. The approval may or may not have arrived.
-        """
+        """Approve events; an empty list sends nothing; see `Client.approve`."""
         body = encode_approval(event_ids)
         yield from self._retry_until_done(lambda: self._post_approval(body))
 
@@ -134,11 +125,7 @@ class Conversation:
         yield from self._post_approval(encode_approval(event_ids))
 
     def fetch_name(self) -> Flow[str]:
-        """Return this VM's name as in ``Resources`` (R106, W7, X3). One request, without retries.
-
-        Raises:
-            EndpointError: The endpoint does not provide it.
-        """
+        """Return this VM's name (R106, W7, X3). One request, without retries; see `Client.fetch_name`."""
         answer = yield from self._send_request(
             HttpRequest(method="GET", path=_NAME_PATH, headers=_METADATA, timeout_s=self._timeout_s)
         )

@@ -47,7 +47,6 @@ _FAILURES = (
     httpcore.ProxyError,
     httpcore.UnsupportedProtocol,
     OSError,
-    TimeoutError,
 )
 """Errors that end a request without an answer."""
 

@@ -143,11 +143,7 @@ class Admission:
     ) -> bool:
         """Return True if a request is to be refused unread because too many requests of its sender were refused.
 
-        Args:
-            headers: Request headers.
-            method: Request method.
-            path: Request path, without the query.
-            address: Source address.
+        The path is without the query, and the address is the source of the connection.
         """
         who = self.throttle.refuse_unread(credential_of(headers), classify_request(method, path), address, uptime_s())
         if who is not None:

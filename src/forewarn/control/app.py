@@ -74,12 +74,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def make_control_app(context: Context, telemetry: TelemetryConfig | None = None) -> FastAPI:
-    """Build the control API of a service.
-
-    Args:
-        context: Parts of the service.
-        telemetry: FastAPI's configuration for request spans; None for no telemetry.
-    """
+    """Build the control API of a service; `telemetry` is FastAPI's configuration for request spans."""
     app = FastAPI(
         title="Forewarn",
         version=__version__,

@@ -11,8 +11,7 @@ from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
 from forewarn.control.broadcast import EntryBroadcast, encode_entry
-from forewarn.control.context import Caller, Context, ContextOf, PageLimit, describe_text, is_still_valid
-from forewarn.control.maintenance import parse_after
+from forewarn.control.context import Caller, Context, ContextOf, PageLimit, describe_text, is_still_valid, parse_after
 from forewarn.control.selection_query import SelectionOf
 from forewarn.core.access import Principal
 from forewarn.core.model import AuditEntry
@@ -50,7 +49,7 @@ async def list_entries(  # noqa: PLR0913 - a query parameter each
     """List audit log entries, oldest first.
 
     With `newest`, the first page holds the newest entries; to get the entries before them, pass `next` as `before`. A
-    page may hold fewer than `limit` entries, or none. It is the last page only if `next` is null.
+    page may hold fewer than `limit` entries, or none. The last page is the one on which `next` is null.
     """
     size = min(limit, context.settings.page_size_max)
     start, end = parse_after(after) or 0, parse_after(before)

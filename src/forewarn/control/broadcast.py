@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from forewarn.core.access import Principal
 from forewarn.core.model import AuditEntry, EntryKind, Maintenance, Scope, VirtualMachine
@@ -28,8 +29,6 @@ _CATCH_UPS_MAX = 1
 
 _PAUSE_PER_STREAM_S = 0.001
 _PAUSE_S_MAX = 1.0
-
-_REVOKING = frozenset({EntryKind.TOKEN_REVOKED})
 
 FindVm = Callable[[str], tuple[VirtualMachine, Scope | None] | None]
 
@@ -144,7 +143,7 @@ class EntryBroadcast:
             return True
         for entry in entries:
             self._recent.append(SharedEntry(entry, maintenances.get(entry.maintenance_id or "")))
-            self.revocation_count += entry.kind in _REVOKING
+            self.revocation_count += entry.kind is EntryKind.TOKEN_REVOKED
         while len(self._recent) > _KEPT_ENTRIES_MAX:
             self._recent_from = self._recent.popleft().entry.sequence
         # Maintenances and events are numbered by the same counter, so the newest number may belong to no entry.
@@ -160,10 +159,5 @@ class EntryBroadcast:
         """Return the entries after a position, oldest first; None if some of them are no longer kept."""
         if position < self._recent_from:
             return None
-        found: list[SharedEntry] = []
         # From the newest one: most streams are only a few entries behind.
-        for shared in reversed(self._recent):
-            if shared.entry.sequence <= position:
-                break
-            found.append(shared)
-        return reversed(found)
+        return reversed(list(takewhile(lambda each: each.entry.sequence > position, reversed(self._recent))))

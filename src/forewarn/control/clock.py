@@ -25,7 +25,7 @@ def _make_clock_out(context: Context) -> ClockOut:
 
 
 @router.get("")
-async def show(context: ContextOf, _actor: Actor) -> ClockOut:
+async def show(context: ContextOf) -> ClockOut:
     """Show the service's time."""
     return _make_clock_out(context)
 

@@ -34,7 +34,7 @@ from forewarn.observability.metrics import Metrics
 from forewarn.publishing.host_watch import HostWatches
 from forewarn.scheduling.scheduler import Scheduler
 from forewarn.store.contract import Reader
-from forewarn.wire.control_response import MaintenanceOut
+from forewarn.wire.control_response import MaintenanceOut, PageOut
 
 __all__ = [
     "BEARER",
@@ -44,7 +44,6 @@ __all__ = [
     "Caller",
     "Context",
     "ContextOf",
-    "HostActor",
     "HostCaller",
     "IdempotencyHeader",
     "PageLimit",
@@ -55,11 +54,13 @@ __all__ = [
     "is_still_valid",
     "make_maintenances_out",
     "not_found_error",
-    "read_maintenance_out",
+    "parse_after",
     "read_maintenances_out",
 ]
 
 _KEY_LENGTH_MAX = 200
+_SEQUENCE_MAX = (1 << 63) - 1
+"""Largest integer that every store holds."""
 
 
 async def _do_nothing() -> None:
@@ -219,13 +220,6 @@ HostCaller = Annotated[Principal, Depends(_check_host_caller)]
 """Caller of a route about one host, which that host's own token may call too."""
 
 
-async def _get_host_actor(caller: HostCaller) -> str:
-    return caller.actor
-
-
-HostActor = Annotated[str, Depends(_get_host_actor)]
-
-
 async def _read_idempotency_key(
     request: Request,
     caller: Caller,
@@ -253,10 +247,24 @@ PageLimit = Annotated[int, Query(ge=1, description="Maximum number of items.")]
 """Query parameter ``limit``; the setting ``page_size_max`` bounds it too."""
 
 AfterNumber = Annotated[str | None, Query(max_length=32, description="`next` of the previous page.")]
-"""Query parameter ``after`` of a list whose items are numbered; see `maintenance.parse_after`."""
+"""Query parameter ``after`` of a list whose items are numbered; see `parse_after`."""
 
 AfterName = Annotated[str | None, Query(max_length=128, description="`next` of the previous page.")]
 """Query parameter ``after`` of a list by name."""
+
+
+def parse_after(text: str | None) -> int | None:
+    """Return the number in a page's ``after``; None if there is no ``after``.
+
+    Raises:
+        InvalidRequest: The text is not a number that the stores can hold.
+    """
+    if text is None:
+        return None
+    # `isdecimal` alone accepts digits of other scripts.
+    if not text.isascii() or not text.isdecimal() or int(text) > _SEQUENCE_MAX:
+        raise InvalidRequest("after must be the `next` of the previous page")
+    return int(text)
 
 
 def describe_text(media_type: str, description: str) -> dict[int | str, dict[str, Any]]:
@@ -280,7 +288,7 @@ def not_found_error(name: str, kind: str) -> NotFound:
 
 
 def make_maintenances_out(
-    context: Context, reader: Reader, maintenances: list[Maintenance], caller: Principal = FILE_OPERATOR
+    context: Context, reader: Reader, maintenances: list[Maintenance], caller: Principal
 ) -> list[MaintenanceOut]:
     """Return maintenances with their events, as that caller may see them."""
     events = reader.find_events_of(m.id for m in maintenances)
@@ -296,24 +304,8 @@ def make_maintenances_out(
 
 async def read_maintenances_out(
     context: Context, maintenances: list[Maintenance], caller: Principal = FILE_OPERATOR
-) -> list[MaintenanceOut]:
-    """Return the maintenances that a command returned, with their events."""
-    return await context.engine.read(lambda reader: make_maintenances_out(context, reader, maintenances, caller))
-
-
-async def read_maintenance_out(
-    context: Context, maintenance_id: str, caller: Principal = FILE_OPERATOR
-) -> MaintenanceOut:
-    """Return one maintenance in its current state.
-
-    Raises:
-        NotFound: No maintenance of the caller has that id.
-    """
-
-    def read(reader: Reader) -> MaintenanceOut:
-        found = reader.get_maintenance(maintenance_id, caller.ownership)
-        if found is None:
-            raise not_found_error(maintenance_id, "maintenance")
-        return make_maintenances_out(context, reader, [found], caller)[0]
-
-    return await context.engine.read(read)
+) -> PageOut[MaintenanceOut]:
+    """Return the maintenances that a command returned, with their events; the default caller sees everything."""
+    return PageOut(
+        items=await context.engine.read(lambda reader: make_maintenances_out(context, reader, maintenances, caller))
+    )

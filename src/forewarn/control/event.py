@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from forewarn.control import commands
-from forewarn.control.context import AfterNumber, Caller, ContextOf
-from forewarn.control.maintenance import parse_after
+from forewarn.control.context import AfterNumber, Caller, ContextOf, parse_after
 from forewarn.control.selection_query import SelectionOf
 from forewarn.core.maintenance.lifecycle import EVENT_STATUS
 from forewarn.core.model import ACTIVE_STATES, EventStatus, MaintenanceState

@@ -22,7 +22,7 @@ def _check_allowed(context: Context) -> None:
 
 
 @router.get("")
-async def list_faults(context: ContextOf, _actor: Actor) -> PageOut[FaultOut]:
+async def list_faults(context: ContextOf) -> PageOut[FaultOut]:
     """List the active faults, oldest first."""
     return PageOut(items=[FaultOut.from_model(fault) for fault in context.engine.faults.registry.all])
 

@@ -43,20 +43,11 @@ def is_cross_origin(headers: Headers) -> bool:
 
 
 class _BodyTooLarge(Exception):
-    """The body exceeds its size limit."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
-        self.limit = limit
+    """The body exceeds its size limit, which is the argument."""
 
 
 class RequestGate:
-    """ASGI middleware in front of all routes of the control address.
-
-    Args:
-        app: The routes.
-        context: Parts of the service.
-    """
+    """ASGI middleware in front of all routes of the control address."""
 
     def __init__(self, app: ASGIApp, context: Context) -> None:
         self._app = app
@@ -79,7 +70,7 @@ class RequestGate:
             except ForewarnError as error:
                 await (await respond_to_error(request, error))(scope, exchange.receive, exchange.send)
             except _BodyTooLarge as error:
-                message = f"the body is larger than {error.limit} bytes"
+                message = f"the body is larger than {error} bytes"
                 refusal = make_error_response(
                     HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message, connection="close"
                 )

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from forewarn.control.context import AfterNumber, Caller, ContextOf, PageLimit
-from forewarn.control.maintenance import parse_after
+from forewarn.control.context import AfterNumber, Caller, ContextOf, PageLimit, parse_after
 from forewarn.core.access import Ownership, Principal
 from forewarn.core.model import AuditEntry, Maintenance
 from forewarn.core.selection import Selection

@@ -33,9 +33,7 @@ HostName = Annotated[Name, Path(description="Name of the host in the inventory; 
 
 
 @router.get("")
-async def list_hosts(
-    context: ContextOf, _actor: Actor, after: AfterName = None, limit: PageLimit = 100
-) -> PageOut[HostOut]:
+async def list_hosts(context: ContextOf, after: AfterName = None, limit: PageLimit = 100) -> PageOut[HostOut]:
     """List hosts with their VMs, by name."""
     size = min(limit, context.settings.page_size_max)
 
@@ -49,7 +47,7 @@ async def list_hosts(
 
 
 @router.get("/{name}")
-async def show_host(context: ContextOf, _actor: Actor, name: str) -> HostOut:
+async def show_host(context: ContextOf, name: str) -> HostOut:
     """Show one host with its VMs, and whether it has failed."""
     return await context.engine.read(lambda reader: _read_host_out(reader, name))
 
@@ -100,10 +98,8 @@ async def fail(
     reason = None if body is None else body.reason
     # Nothing is forced here: `force_reason` is the reason that the audit log and the mark of the host record.
     request = MaintenanceRequest(cause="hardware-failure", hosts=(name,), force_reason=reason)
-    return PageOut(
-        items=await read_maintenances_out(
-            context, await context.engine.maintenances.schedule(request, actor=actor, key=key)
-        )
+    return await read_maintenances_out(
+        context, await context.engine.maintenances.schedule(request, actor=actor, key=key)
     )
 
 
@@ -127,8 +123,6 @@ async def predict_failure(
         notice=to_timedelta(wanted.notice_s),
         force_reason=wanted.force_reason,
     )
-    return PageOut(
-        items=await read_maintenances_out(
-            context, await context.engine.maintenances.schedule(request, actor=actor, key=key)
-        )
+    return await read_maintenances_out(
+        context, await context.engine.maintenances.schedule(request, actor=actor, key=key)
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field
+from starlette.types import Receive, Scope, Send
 
-from forewarn.control.context import Actor, Caller, Context, ContextOf, HostActor, describe_text, is_still_valid
+from forewarn.control.context import Actor, Context, ContextOf, HostCaller, describe_text, is_still_valid
 from forewarn.core.access import Principal, Token
 from forewarn.core.maintenance.approval import Approver
 from forewarn.core.model import VirtualMachine
@@ -19,9 +20,6 @@ from forewarn.publishing.host_watch import HostWatch
 from forewarn.wire.control_response import PageOut
 from forewarn.wire.hostfeed import ALIVE, encode_state_line
 from forewarn.wire.json_types import RequestModel
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
 
 __all__ = ["router"]
 
@@ -95,7 +93,7 @@ _LINES = describe_text(
 
 
 @router.get("/watch", response_class=StreamingResponse, responses=_LINES)
-async def watch(context: ContextOf, caller: Caller, _actor: HostActor, name: str) -> Response:
+async def watch(context: ContextOf, caller: HostCaller, name: str) -> Response:
     """Stream the documents of a host's VMs: first all documents, then each document that changes.
 
     A line is sent at least every 5 seconds.
@@ -164,7 +162,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 @router.post("/approvals")
-async def approve(context: ContextOf, _actor: HostActor, name: str, body: HostApprovalIn) -> HostApprovalOut:
+async def approve(context: ContextOf, _caller: HostCaller, name: str, body: HostApprovalIn) -> HostApprovalOut:
     """Approve events for a VM of the host; approvals are on disk when the response is sent."""
     vm = _find_vm(context, name, body.vm)
     approver = Approver(
@@ -180,7 +178,7 @@ async def approve(context: ContextOf, _actor: HostActor, name: str, body: HostAp
 
 
 @router.post("/requests")
-async def asked(context: ContextOf, _actor: HostActor, name: str, body: HostRequestsIn) -> HostRequestsOut:
+async def asked(context: ContextOf, _caller: HostCaller, name: str, body: HostRequestsIn) -> HostRequestsOut:
     """Record that VMs of the host requested events: events are enabled for their audiences, and stay enabled."""
     now = context.clock.now()
     enabled = 0
@@ -218,7 +216,7 @@ async def create_token(context: ContextOf, actor: Actor, name: str) -> HostToken
 
 
 @router.get("/tokens")
-async def list_tokens(context: ContextOf, _actor: Actor, name: str) -> PageOut[HostTokenOut]:
+async def list_tokens(context: ContextOf, name: str) -> PageOut[HostTokenOut]:
     """List the host's tokens, oldest first."""
     found = await context.engine.read(lambda reader: reader.list_tokens(name))
     return PageOut(items=[HostTokenOut.of(token) for token in found], next=None)

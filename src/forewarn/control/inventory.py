@@ -59,14 +59,14 @@ async def apply(
 
 
 @router.post("/diff", openapi_extra=_FILE)
-async def diff(context: ContextOf, _actor: Actor, request: Request) -> InventoryDifferenceOut:
+async def diff(context: ContextOf, request: Request) -> InventoryDifferenceOut:
     """Preview what the inventory file in the body would change, and whether the file would be refused."""
     inventory = await context.inventory_parser.parse(await request.body())
     return to_difference_out(*await context.engine.inventory.compare(inventory, context.settings.removals))
 
 
 @router.get("", response_model=InventoryIn)
-async def show(context: ContextOf, _actor: Actor) -> Response:
+async def show(context: ContextOf) -> Response:
     """Return the declared state, in the format of the inventory file."""
     content = await context.engine.committer.read_long(lambda reader: encode_inventory(reader.get_inventory()))
     return Response(content, media_type="application/json")

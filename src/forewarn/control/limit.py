@@ -20,10 +20,10 @@ router = APIRouter(prefix="/v1/limits", tags=["limit"])
 
 @router.get("")
 async def list_accounts(context: ContextOf, limit: PageLimit = 100) -> PageOut[AccountOut]:
-    """List callers, their use of the control API, and the limits they met; most recently limited callers first.
+    """List callers, their use of the control API, and the limits they exceeded; most recently limited callers first.
 
-    For the metadata endpoint, the list has the last 1,000 VMs and the last 100 other addresses that met a limit. Each
-    replica counts separately. Limits met at endpoints on hosts are not included.
+    For the metadata endpoint, the list has the last 1,000 VMs and the last 100 other addresses that exceeded a
+    limit. Each replica counts separately. Limits exceeded at host endpoints are not included.
     """
     await context.refresh_endpoint_state()
     now_s, now = uptime_s(), context.clock.now()

@@ -93,12 +93,7 @@ _REFUSALS = {
 
 
 class ListenerConnection(GuardedProtocol):
-    """One connection to the control address.
-
-    Args:
-        slot: Place of the connection in the pool.
-        server: Server that accepted the connection.
-    """
+    """One connection to the control address."""
 
     pipeline_max = _PIPELINE_MAX
 
@@ -221,7 +216,7 @@ class ListenerConnection(GuardedProtocol):
         elif self._receiving_s is not None:
             longest_s = limits.request_timeout_s + self._body_bytes / _RATE_BYTES_MIN
             if now_s - self._receiving_s > longest_s:
-                self._refuse_slow_request()
+                self.refuse_slow_request()
         elif not self.is_idle:
             # A response in progress counts as activity, however long it lasts: a watch may be silent for a while.
             self._active_s = now_s
@@ -239,12 +234,6 @@ class ListenerConnection(GuardedProtocol):
             self._stuck_s = now_s
         self._stuck_bytes = waiting_bytes
         return self._stuck_s is not None and now_s - self._stuck_s > self._limits.request_timeout_s
-
-    def _refuse_slow_request(self) -> None:
-        if not self.transport.is_closing() and self.is_answerable:
-            self.send_refusal(RefusalReason.TOO_SLOW)
-        else:
-            self.transport.close()
 
 
 class ControlServer(uvicorn.Server):

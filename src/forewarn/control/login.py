@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1/login-links", tags=["token"])
 
 @router.post("", status_code=201)
 async def create(context: ContextOf, caller: Caller, request: Request) -> LoginLinkOut:
-    """Create a dashboard link that logs in one person as the caller: the first who uses it, within a minute."""
+    """Create a dashboard link that logs in as the caller; the link works once, within one minute."""
     now = context.clock.now()
     until = now + _LASTS if caller.expires_at is None else min(now + _LASTS, caller.expires_at)
     content = encode_caller(caller)

@@ -17,21 +17,19 @@ from forewarn.control.context import (
     IdempotencyHeader,
     PageLimit,
     make_maintenances_out,
-    read_maintenance_out,
+    not_found_error,
+    parse_after,
     read_maintenances_out,
 )
 from forewarn.control.selection_query import SelectionOf
 from forewarn.core.access import FILE_OPERATOR, Principal
 from forewarn.core.model import Maintenance, MaintenanceState
-from forewarn.errors import InvalidRequest, LimitExceeded
+from forewarn.errors import LimitExceeded
 from forewarn.store.contract import Reader
 from forewarn.wire.control_request import DeferralIn, ExtendIn, ForcedStartIn, ImpactIn, MaintenanceIn, ReasonIn
 from forewarn.wire.control_response import MaintenanceOut, PageOut, PlannedMaintenanceOut
 
 __all__ = ["router"]
-
-_SEQUENCE_MAX = (1 << 63) - 1
-"""Largest integer that every store holds."""
 
 router = APIRouter(prefix="/v1/maintenance", tags=["maintenance"])
 
@@ -47,12 +45,12 @@ async def schedule(
     """
     _check_size(context, body)
     made = await context.engine.maintenances.schedule(body.to_request(), actor=actor, key=key)
-    return PageOut(items=await read_maintenances_out(context, made))
+    return await read_maintenances_out(context, made)
 
 
 @router.post("/plan")
 async def plan(context: ContextOf, actor: Actor, body: MaintenanceIn) -> PageOut[PlannedMaintenanceOut]:
-    """Preview the maintenances and events that a request would create now, and the VMs that no event would warn."""
+    """Preview the maintenances and events that a request would create now, and the VMs that would get no warning."""
     _check_size(context, body)
     found = await context.engine.maintenances.preview(body.to_request(), actor=actor)
     return PageOut(
@@ -79,7 +77,7 @@ async def list_maintenances(  # noqa: PLR0913 - a query parameter each
 ) -> PageOut[MaintenanceOut]:
     """List maintenances, newest first; `since` and `until` select by time of creation.
 
-    A page may hold fewer than `limit` maintenances, or none. It is the last page only if `next` is null.
+    A page may hold fewer than `limit` maintenances, or none. The last page is the one on which `next` is null.
     """
     size = min(limit, context.settings.page_size_max)
     before = parse_after(after)
@@ -96,7 +94,14 @@ async def list_maintenances(  # noqa: PLR0913 - a query parameter each
 @router.get("/{maintenance_id}")
 async def show_maintenance(context: ContextOf, caller: Caller, maintenance_id: str) -> MaintenanceOut:
     """Show one maintenance."""
-    return await read_maintenance_out(context, maintenance_id, caller)
+
+    def read(reader: Reader) -> MaintenanceOut:
+        found = reader.get_maintenance(maintenance_id, caller.ownership)
+        if found is None:
+            raise not_found_error(maintenance_id, "maintenance")
+        return make_maintenances_out(context, reader, [found], caller)[0]
+
+    return await context.engine.read(read)
 
 
 @router.post("/{maintenance_id}/cancel")
@@ -165,18 +170,4 @@ async def _make_maintenance_out(
     context: Context, maintenance: Maintenance, caller: Principal = FILE_OPERATOR
 ) -> MaintenanceOut:
     # The default caller is for routes that only operators may call, who see everything.
-    return (await read_maintenances_out(context, [maintenance], caller))[0]
-
-
-def parse_after(text: str | None) -> int | None:
-    """Return the number in a page's ``after``; None if there is no ``after``.
-
-    Raises:
-        InvalidRequest: The text is not a number that the stores can hold.
-    """
-    if text is None:
-        return None
-    # `isdecimal` alone accepts digits of other scripts.
-    if not text.isascii() or not text.isdecimal() or int(text) > _SEQUENCE_MAX:
-        raise InvalidRequest("after must be the `next` of the previous page")
-    return int(text)
+    return (await read_maintenances_out(context, [maintenance], caller)).items[0]

@@ -32,10 +32,7 @@ _REASON_LENGTH_MAX = 500
 class RefusalLog:
     """Queue of refused calls that are to be written into the audit log.
 
-    Args:
-        engine: Writes the entries.
-        refusals: Decides which calls get an entry and which are only counted.
-        clock: Clock for the times of the entries.
+    `refusals` decides which calls get an entry and which are only counted.
     """
 
     def __init__(self, engine: Engine, refusals: RefusalCounter, clock: Clock) -> None:

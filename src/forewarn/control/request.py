@@ -8,8 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
-from forewarn.control.context import Caller, ContextOf, PageLimit
-from forewarn.control.maintenance import parse_after
+from forewarn.control.context import Caller, ContextOf, PageLimit, parse_after
 from forewarn.wire.advice import find_advice_for_all
 from forewarn.wire.control_response import ExchangeOut, PageOut
 

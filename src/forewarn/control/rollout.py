@@ -8,8 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import Field
 
-from forewarn.control.context import Actor, AfterNumber, Context, ContextOf, IdempotencyHeader, PageLimit
-from forewarn.control.maintenance import parse_after
+from forewarn.control.context import Actor, AfterNumber, Context, ContextOf, IdempotencyHeader, PageLimit, parse_after
 from forewarn.core.rollout import rollout_commands
 from forewarn.errors import Forbidden
 from forewarn.wire.control_response import PageOut
@@ -34,7 +33,7 @@ class RolloutResumeIn(RequestModel):
 
 
 @router.post("/plan")
-async def plan(context: ContextOf, _actor: Actor, body: RolloutIn) -> RolloutPlanOut:
+async def plan(context: ContextOf, body: RolloutIn) -> RolloutPlanOut:
     """Preview a rollout: its batches, with estimated times."""
     return RolloutPlanOut.from_model(await context.engine.rollouts.plan(body.to_spec()))
 
@@ -51,7 +50,7 @@ async def start(context: ContextOf, actor: Actor, key: IdempotencyHeader, body: 
 
 
 @router.get("")
-async def list_rollouts(context: ContextOf, _actor: Actor, limit: PageLimit = 100) -> PageOut[RolloutOut]:
+async def list_rollouts(context: ContextOf, limit: PageLimit = 100) -> PageOut[RolloutOut]:
     """List the newest rollouts, newest first."""
     size = min(limit, context.settings.page_size_max)
     found = await context.engine.read(lambda reader: reader.list_rollouts(limit=size))
@@ -59,14 +58,14 @@ async def list_rollouts(context: ContextOf, _actor: Actor, limit: PageLimit = 10
 
 
 @router.get("/{rollout_id}")
-async def show(context: ContextOf, _actor: Actor, rollout_id: str) -> RolloutOut:
+async def show(context: ContextOf, rollout_id: str) -> RolloutOut:
     """Show one rollout, and what it is waiting for."""
     return await _read_rollout_out(context, rollout_id)
 
 
 @router.get("/{rollout_id}/hosts")
 async def list_hosts(
-    context: ContextOf, _actor: Actor, rollout_id: str, after: AfterNumber = None, limit: PageLimit = 100
+    context: ContextOf, rollout_id: str, after: AfterNumber = None, limit: PageLimit = 100
 ) -> PageOut[RolloutHostOut]:
     """List the hosts of a rollout, in batch order."""
     begin, size = parse_after(after) or 0, min(limit, context.settings.page_size_max)

@@ -28,11 +28,15 @@ async def _read_selection(  # noqa: PLR0913 - a parameter each
     until: Annotated[
         Moment | None, Query(description="Only entries written, or maintenances created, before this time.")
     ] = None,
-    vm: Annotated[str | None, _make_text_query("Only what concerns this VM, even if it no longer exists.")] = None,
-    scope: Annotated[str | None, _make_text_query("Only what concerns this scope.")] = None,
+    vm: Annotated[
+        str | None, _make_text_query("Only entries or maintenances of this VM, even if it no longer exists.")
+    ] = None,
+    scope: Annotated[str | None, _make_text_query("Only entries or maintenances of this scope.")] = None,
     host: Annotated[
         str | None,
-        _make_text_query("Only what concerns VMs that were on this host when their maintenance was created."),
+        _make_text_query(
+            "Only entries or maintenances of VMs that were on this host when the maintenance was created."
+        ),
     ] = None,
     kind: Annotated[
         list[EntryKind] | None,
@@ -51,7 +55,10 @@ async def _read_selection(  # noqa: PLR0913 - a parameter each
         EventSource | None, Query(description="Only maintenances from this source, or their entries.")
     ] = None,
     text: Annotated[
-        str | None, _make_text_query("Only if a reason or description contains this text; ASCII case is ignored.", 1000)
+        str | None,
+        _make_text_query(
+            "Only entries or maintenances with this text in a reason or description; ASCII case is ignored.", 1000
+        ),
     ] = None,
 ) -> Selection:
     if since is not None and until is not None and until <= since:

@@ -7,10 +7,8 @@ that, so that a GET of a VM that begins after the response sees the change.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["SettlingMiddleware"]
 
@@ -20,9 +18,7 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 class SettlingMiddleware:
     """Holds the responses to requests that may have changed something.
 
-    Args:
-        app: Application that handles the requests.
-        wait_until_settled: Returns when VMs are shown everything published so far, or after a bounded time.
+    `wait_until_settled` returns when VMs are shown everything published so far, or after a bounded time.
     """
 
     def __init__(self, app: ASGIApp, wait_until_settled: Callable[[], Awaitable[None]]) -> None:

@@ -10,17 +10,11 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 from forewarn.core.usage_limits import LeakyBucket, UsageAccount, UseKind
-from forewarn.net.pool import get_counting_key, is_in_networks
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from forewarn.net.pool import Network
+from forewarn.net.pool import Network, get_counting_key, is_in_networks
 
 __all__ = ["UNKNOWN", "Credential", "Throttle", "classify_request", "credential_of"]
 

@@ -6,8 +6,7 @@ from datetime import timedelta
 
 from fastapi import APIRouter
 
-from forewarn.control.context import Actor, AfterNumber, Caller, ContextOf, PageLimit
-from forewarn.control.maintenance import parse_after
+from forewarn.control.context import Actor, AfterNumber, Caller, ContextOf, PageLimit, parse_after
 from forewarn.engine.tokens import TokenRequest
 from forewarn.errors import InvalidRequest, LimitExceeded
 from forewarn.wire.access import AccessTokenIn, AccessTokenOut, PrincipalOut

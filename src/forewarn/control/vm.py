@@ -94,7 +94,7 @@ def _add_operation(verb: str, cause: str, description: str) -> None:
         if caller.ownership is not None:
             _check_tenant_request(context, caller, request)
         made = await context.engine.maintenances.schedule(request, actor=caller.actor, key=key, owned=caller.ownership)
-        return PageOut(items=await read_maintenances_out(context, made, caller))
+        return await read_maintenances_out(context, made, caller)
 
     method, path = ("DELETE", "/{name}") if verb == "delete" else ("POST", f"/{{name}}/{verb}")
     router.add_api_route(path, operate, methods=[method], name=verb, description=description, status_code=201)
@@ -109,6 +109,6 @@ _add_operation("delete", "scale-set-delete", "Delete a VM, with a Terminate even
 
 @router.post("/{name}/update-model")
 async def update_model(context: ContextOf, actor: Actor, name: str) -> VmOut:
-    """Update a VM to its scale set's latest model, including the setting for delete notifications (R91)."""
+    """Update a VM to its scale set's latest model, including the setting for terminate notification (R91)."""
     await context.engine.inventory.update_model(name, actor=actor)
     return (await context.engine.read(lambda reader: _make_vms_out(reader, reader.list_vms(name=name))))[0]

@@ -66,12 +66,7 @@ class Ownership:
         return sha256(msgspec.json.encode((sorted(self.scopes), sorted(self.vms)))).hexdigest()
 
     def has_vm(self, vm: VirtualMachine, scope: Scope | None = None) -> bool:
-        """Return True if the VM belongs to the tenant.
-
-        Args:
-            vm: The VM.
-            scope: Scope of the VM; None if it has none or the scope is unknown. A standalone scope counts as none.
-        """
+        """Return True if the VM belongs to the tenant; `scope` is None if it has none or the scope is unknown."""
         if vm.scope in self.scopes:
             return True
         # A VM that joined a scope belongs to the owner of the scope, even if an older token still names the VM.

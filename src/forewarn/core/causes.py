@@ -67,8 +67,8 @@ class Cause:
     name: str
     type: EventType
     source: EventSource
-    duration_s: int
-    description: str
+    duration_s: int = -1
+    description: str = ""
     is_routine: bool = False
     is_immediate: bool = False
     is_per_vm: bool = False
@@ -102,7 +102,6 @@ _ROWS = (
         name="platform-redeploy",
         type=EventType.REDEPLOY,
         source=EventSource.PLATFORM,
-        duration_s=-1,
         description="Virtual machine has encountered a failure.",
         is_routine=True,
     ),
@@ -110,7 +109,6 @@ _ROWS = (
         name="predicted-failure",
         type=EventType.REDEPLOY,
         source=EventSource.PLATFORM,
-        duration_s=-1,
         description="Virtual machine has encountered a failure.",
         # If a user redeploys one VM early, only the event of that VM goes away (R72).
         is_per_vm=True,
@@ -123,7 +121,6 @@ _ROWS = (
         name=HARDWARE_FAILURE,
         type=EventType.REBOOT,
         source=EventSource.PLATFORM,
-        duration_s=-1,
         description="Host server is undergoing an emergency repair.",
         is_immediate=True,
         is_fixed=True,
@@ -132,7 +129,6 @@ _ROWS = (
         name="user-restart",
         type=EventType.REBOOT,
         source=EventSource.USER,
-        duration_s=-1,
         description="Virtual machine is going to be restarted as requested by authorized user.",
         is_per_vm=True,
     ),
@@ -140,7 +136,6 @@ _ROWS = (
         name="user-redeploy",
         type=EventType.REDEPLOY,
         source=EventSource.USER,
-        duration_s=-1,
         description="Virtual machine is going to be redeployed as requested by authorized user.",
         is_per_vm=True,
     ),
@@ -148,8 +143,6 @@ _ROWS = (
         name="spot-eviction",
         type=EventType.PREEMPT,
         source=EventSource.PLATFORM,
-        duration_s=-1,
-        description="",
         is_per_vm=True,
         is_fixed=True,
         # Needed, because its source is the platform; for user operations, the source is enough (R70a).
@@ -159,8 +152,6 @@ _ROWS = (
         name="scale-set-delete",
         type=EventType.TERMINATE,
         source=EventSource.USER,
-        duration_s=-1,
-        description="",
         is_per_vm=True,
         profile=OptInProfile.TERMINATE,
         is_fixed=True,
@@ -170,8 +161,6 @@ _ROWS = (
         # No source names the type; a notice of 15 minutes and the loss of state fit a Reboot (A18).
         type=EventType.REBOOT,
         source=EventSource.PLATFORM,
-        duration_s=-1,
-        description="",
         is_routine=True,
         profile=OptInProfile.OS_IMAGE,
     ),
@@ -179,8 +168,6 @@ _ROWS = (
         name="reimage",
         type=EventType.REBOOT,
         source=EventSource.USER,
-        duration_s=-1,
-        description="",
         is_per_vm=True,
         profile=OptInProfile.OS_IMAGE,
     ),

@@ -47,12 +47,9 @@ class CircuitBreaker:
         self.open_until = None
 
     def record_failure(self, now: datetime, jitter: float, retry_after: timedelta | None) -> None:
-        """Count a failure, and open the circuit if there were too many.
+        """Count a failure, and open the circuit if there were too many, or if the receiver asked for a pause.
 
-        Args:
-            now: The time.
-            jitter: Number from 0 to 1, as in `core.subscription.record_failed_attempt`.
-            retry_after: Pause that the receiver asked for, which opens the circuit at once; None if it asked for none.
+        For `jitter` and `retry_after` see `core.subscription.record_failed_attempt`.
         """
         self.failures += 1
         if retry_after is not None:

@@ -80,11 +80,7 @@ _BEGUN = frozenset({MaintenanceState.STARTED, MaintenanceState.COMPLETED, Mainte
 
 
 def find_moving_vms(maintenances: Iterable[Maintenance]) -> frozenset[str]:
-    """Return the VMs that may be moving to another host.
-
-    Args:
-        maintenances: Active maintenances, and those that have just ended.
-    """
+    """Return the VMs that may be moving to another host, given the active and the just ended maintenances."""
     # A finished one counts too, because the new host may declare the VM only after the end.
     begun = (m for m in maintenances if m.type in _MOVES and m.state in _BEGUN)
     return frozenset(vm for maintenance in begun for vm in maintenance.vms)
@@ -215,11 +211,6 @@ def apply_inventory(
     A VM that stays in its scope keeps its delete notification profile (R91); one that enters a scope gets the
     scope's. A VM that was preempted or deleted runs again if it is still declared. A host that has failed stays failed.
 
-    Args:
-        current: Inventory declared before.
-        declared: Inventory declared now, valid in itself.
-        active: The active maintenances.
-
     Returns:
         The inventory to store, and the number of changes.
 
@@ -249,12 +240,7 @@ Named = tuple[Mapping[str, VirtualMachine], Mapping[str, Scope]]
 
 
 def check_held_vms(active: Iterable[Maintenance], before: Named, after: Named) -> None:
-    """Check that no VM of an active maintenance vanishes or changes its audience.
-
-    Args:
-        active: The active maintenances.
-        before: VMs and scopes before. VMs in neither mapping count as unchanged.
-        after: VMs and scopes after.
+    """Check that no VM of an active maintenance vanishes or changes its audience. VMs in no mapping are unchanged.
 
     Raises:
         Conflict: A VM would vanish or change its audience.

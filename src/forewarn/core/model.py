@@ -333,6 +333,16 @@ class Maintenance:
         return vms | {("scope", claim.scope) for claim in self.claims if claim.scope is not None}
 
     @property
+    def known_duration(self) -> timedelta:
+        """Announced duration of the impact; 0 if it is unknown."""
+        return timedelta(seconds=max(self.duration_s, 0))
+
+    @property
+    def duration_text(self) -> str:
+        """Announced duration in words."""
+        return "unknown" if self.duration_s < 0 else f"{self.duration_s} s"
+
+    @property
     def is_active(self) -> bool:
         """True if it can still change."""
         return self.state in ACTIVE_STATES

@@ -18,16 +18,9 @@ _LASTS_MAX = timedelta(days=8)
 def find_free_start(
     quiet: Iterable[QuietHours], at: datetime, until: datetime, duration: timedelta = timedelta(0)
 ) -> datetime | None:
-    """Return the first moment at which something can begin and end outside of all quiet hours.
+    """Return the first moment from `at` on at which something can begin and end outside of all quiet hours.
 
-    Args:
-        quiet: Quiet hours of all tenants concerned.
-        at: Earliest moment.
-        until: Latest moment, unless `at` itself is free.
-        duration: Duration; 0 or less for a single moment.
-
-    Returns:
-        The moment; None if there is none until then.
+    None if there is none until `until`; `at` itself may be later than that. A duration of 0 or less is a single moment.
     """
     # Hundreds of tenants on a host may have the same quiet hours.
     distinct = set(quiet)

@@ -116,13 +116,7 @@ ACTIVE = Selection(states=tuple(sorted(ACTIVE_STATES)))
 
 
 def matches_entry(selection: Selection, entry: AuditEntry, maintenance: Maintenance | None) -> bool:
-    """Return True if the selection takes the entry.
-
-    Args:
-        selection: The selection.
-        entry: An audit log entry.
-        maintenance: Maintenance of the entry; None if it has none, or that one was deleted.
-    """
+    """Return True if the selection takes the entry; `maintenance` is None if it has none, or that one was deleted."""
     s = selection
     return (
         s.matches_time(entry.at)

@@ -186,13 +186,8 @@ def record_failed_attempt(  # noqa: PLR0913 - facts of one try
 ) -> Delivery:
     """Return the delivery after one more failed attempt: waiting, or dead.
 
-    Args:
-        delivery: The delivery before the attempt.
-        now: Time of the failure.
-        error: Description of the failure.
-        backoff: Retry policy.
-        jitter: Number from 0 to 1 that spreads retries; it decides half of the pause.
-        retry_after: Pause that the receiver asked for; None if it did not.
+    `jitter`, from 0 to 1, spreads retries: it decides half of the pause. `retry_after` is the pause that the receiver
+    asked for; None if it did not.
     """
     attempts = delivery.attempts + 1
     if now - delivery.at >= backoff.age_max:

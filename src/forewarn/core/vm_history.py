@@ -70,14 +70,7 @@ class VmHistoryItem:
 def build_history_item(
     name: str, maintenance: Maintenance, events: Sequence[Event], entries: Sequence[AuditEntry]
 ) -> VmHistoryItem:
-    """Return the history of a VM that the maintenance claims.
-
-    Args:
-        name: Name of the VM.
-        maintenance: Maintenance that claims it.
-        events: Events of the maintenance.
-        entries: Audit log entries of the maintenance, oldest first.
-    """
+    """Return the history of a VM that the maintenance claims. The audit log entries begin with the oldest."""
     event = next((event for event in events if name in event.resources), None)
     of = {kind: [entry for entry in entries if entry.kind is kind] for kind in {entry.kind for entry in entries}}
     announced_at = _find_announcement_time(of)

@@ -42,11 +42,10 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentApproval:
-    """An approval: its event, and the time at which the VM sent it."""
+    """An approval: its VM, and the time at which the VM sent it."""
 
     at: datetime
     vm: DemoVm
-    event_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,7 @@ class DemoAgent:
             self._record_document(at, entry["document"])
         elif entry.get("action") == "approve":
             self._state = LaneState.APPROVED
-            self._record().add_observation(SentApproval(at=at, vm=self._vm, event_id=entry["event_id"]))
+            self._record().add_observation(SentApproval(at=at, vm=self._vm))
             self._add_line(at, "is ready and approves" if self._vm.preparation_s else self._vm.reaction, Mark.APPROVES)
 
     def _record_document(self, at: datetime, document: dict[str, Any]) -> None:

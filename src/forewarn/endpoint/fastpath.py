@@ -16,7 +16,7 @@ import asyncio
 import socket
 import struct
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -41,36 +41,26 @@ _SHARE_MIN = 16
 """A VM may hold 1/`_SHARES` of the free connections, and at least `_SHARE_MIN` while any are free."""
 
 
-class _Refusal(NamedTuple):
-    """A response sent without the app; the `Date` and `Server` lines go between the two parts (R8)."""
-
-    status: int
-    status_line: bytes
-    headers_and_body: bytes
-
-
-def _encode_refusal(status: HTTPStatus, text: str, more: str = "") -> _Refusal:
+def _encode_refusal(status: HTTPStatus, text: str, more: str = "") -> tuple[int, bytes, bytes]:
+    """Return a response sent without the app; the `Date` and `Server` lines go between the two parts (R8)."""
     body = encode_error(text)
     head = f"{more}content-type: {CONTENT_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-    return _Refusal(status, f"HTTP/1.1 {status} {status.phrase}\r\n".encode(), head.encode() + body)
+    return status, f"HTTP/1.1 {status} {status.phrase}\r\n".encode(), head.encode() + body
 
 
 # Encoded once, at import: a flood of connections must be refused at the lowest possible cost.
-# The odd "Bad request: ." is how Azure's texts begin (R63, R65).
-_MALFORMED = _encode_refusal(HTTPStatus.BAD_REQUEST, "Bad request: . Malformed HTTP request")
-_TOO_LARGE = _encode_refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "Request header fields too large")
-_TOO_SLOW = _encode_refusal(HTTPStatus.REQUEST_TIMEOUT, "Request timeout")
-# Unlike with the others, the same request may succeed a second later.
-_BUSY = _encode_refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections", "retry-after: 1\r\n")
-
-
 # `TOO_OFTEN` is missing: only the control listener overrides `is_throttled`, which leads to it.
 _REFUSALS = {
-    RefusalReason.MALFORMED: _MALFORMED,
-    RefusalReason.TOO_LARGE: _TOO_LARGE,
-    RefusalReason.TOO_SLOW: _TOO_SLOW,
-    RefusalReason.BUSY: _BUSY,
+    # The odd "Bad request: ." is how Azure's texts begin (R63, R65).
+    RefusalReason.MALFORMED: _encode_refusal(HTTPStatus.BAD_REQUEST, "Bad request: . Malformed HTTP request"),
+    RefusalReason.TOO_LARGE: _encode_refusal(
+        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "Request header fields too large"
+    ),
+    RefusalReason.TOO_SLOW: _encode_refusal(HTTPStatus.REQUEST_TIMEOUT, "Request timeout"),
+    # Unlike with the others, the same request may succeed a second later.
+    RefusalReason.BUSY: _encode_refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections", "retry-after: 1\r\n"),
 }
+"""Status and the two parts of the response, by reason."""
 
 
 class HttpProtocol(GuardedProtocol):
@@ -78,7 +68,7 @@ class HttpProtocol(GuardedProtocol):
 
     def send_refusal(self, reason: RefusalReason) -> None:
         connection: VmConnection = self.app_state["connection"]
-        connection.send_refusal(_REFUSALS[reason])
+        connection.send_refusal(reason)
 
     def on_headers_complete(self) -> None:
         # The ASGI scope keeps only the path. The journal records the target as sent, which may be an absolute URL.
@@ -169,7 +159,7 @@ class VmConnection(asyncio.Protocol):
             # Return before counting: `connection_lost` uncounts only the connections in the set.
             self._traffic.connections_refused += 1
             self._traffic.quotas.count_refusal(limit, "" if self.caller is None else self.caller.vm.name, self.peer)
-            self.send_refusal(_BUSY)
+            self.send_refusal(RefusalReason.BUSY)
             return
         # A connection that a fault resets is not counted either, so that its loss must not be uncounted.
         if self._traffic.faults.in_force and self.reset_on_fault():
@@ -319,12 +309,13 @@ class VmConnection(asyncio.Protocol):
         """Close at once, without waiting for a response in progress."""
         self._transport.abort()
 
-    def send_refusal(self, refusal: _Refusal) -> None:
-        """Send this refusal and close."""
+    def send_refusal(self, reason: RefusalReason) -> None:
+        """Send the refusal for this reason and close."""
+        status, status_line, headers_and_body = _REFUSALS[reason]
         # The app counts its own responses. This one bypasses it, often before a method or version is known.
-        self._traffic.outcomes["other", "other", refusal.status] += 1
-        self._record_in_journal(refusal.status)
-        self._transport.write(refusal.status_line + self._traffic.common_header_lines + refusal.headers_and_body)
+        self._traffic.outcomes["other", "other", status] += 1
+        self._record_in_journal(status)
+        self._transport.write(status_line + self._traffic.common_header_lines + headers_and_body)
         self._transport.close()
 
     def close_if_overdue(self, monotonic_s: float) -> None:
@@ -344,7 +335,7 @@ class VmConnection(asyncio.Protocol):
             if self.receiving_s is None or self.receiving_request != inner.requests_begun:
                 self.receiving_s, self.receiving_request = monotonic_s, inner.requests_begun
             elif monotonic_s - self.receiving_s > limits.request_timeout_s:
-                self._time_out_request(inner)
+                inner.refuse_slow_request()
         else:
             self.receiving_s = None
             if inner is not None and not inner.is_idle:
@@ -385,13 +376,6 @@ class VmConnection(asyncio.Protocol):
         """Release a held request."""
         if self.held is not None and not self.held.done():
             self.held.set_result(None)
-
-    def _time_out_request(self, inner: HttpProtocol) -> None:
-        # A refusal written while an older response is due would be taken for that response.
-        if not self._transport.is_closing() and inner.is_answerable:
-            self.send_refusal(_TOO_SLOW)
-        else:
-            self._transport.close()
 
     def _find_caller(self) -> None:
         sockname: Any = self._transport.get_extra_info("sockname")

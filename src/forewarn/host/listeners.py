@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import TypeAlias
 
 import structlog
@@ -83,7 +83,8 @@ class Listeners:
     async def running(self) -> AsyncIterator[Listeners]:
         """Keep the sockets open until the block ends, following changes of VMs and interfaces."""
         try:
-            with self._subscribe_to_kernel():
+            with ExitStack() as stack:
+                self._subscribe_to_kernel(stack)
                 # The first check runs at once, so that the endpoint is ready when the block begins.
                 await self._reconcile_sockets()
                 task = asyncio.create_task(self._check_repeatedly())
@@ -107,17 +108,14 @@ class Listeners:
             except Exception:  # noqa: BLE001 - the other VMs must be answered; the log has the trace
                 _log.exception("checking the sockets of VMs failed, retrying")
 
-    @contextmanager
-    def _subscribe_to_kernel(self) -> Iterator[None]:
-        """Request a check whenever the kernel reports a change of interfaces or addresses, while the block runs."""
-        with ExitStack() as stack:
-            if self.settings.identify_by != (IdentificationMethod.SOCKET,):
-                try:
-                    stack.enter_context(watch_interfaces(self.request_check))
-                except OSError as error:
-                    reason, every = describe_os_error(error), f"every {self.settings.poll_interval_s:g} s"
-                    _log.warning(f"the kernel does not report interface changes ({reason}): checking {every}")
-            yield
+    def _subscribe_to_kernel(self, stack: ExitStack) -> None:
+        """Request a check whenever the kernel reports a change of interfaces or addresses, until the stack is left."""
+        if self.settings.identify_by != (IdentificationMethod.SOCKET,):
+            try:
+                stack.enter_context(watch_interfaces(self.request_check))
+            except OSError as error:
+                reason, every = describe_os_error(error), f"every {self.settings.poll_interval_s:g} s"
+                _log.warning(f"the kernel does not report interface changes ({reason}): checking {every}")
 
     async def _reconcile_sockets(self) -> None:
         """Close and open sockets so that the open ones match the wanted ones."""

@@ -30,7 +30,7 @@ from forewarn.host.listener_settings import IdentificationMethod, ListenerSettin
 from forewarn.host.listeners import Listeners
 from forewarn.host.remote_authority import RemoteAuthority, build_empty_state, read_state
 from forewarn.net.listen_address import bind_listener, build_socket_url, is_loopback, is_own_host, parse_listen
-from forewarn.util.secrets import replace_private
+from forewarn.util.files import replace_file
 from forewarn.util.tasks import cancel_tasks
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class HostService:
         known = None if state_file is None else read_state(state_file, control_plane.host)
         self.is_from_file = known is not None
         state = known or build_empty_state(control_plane.host)
-        save = None if state_file is None else partial(replace_private, state_file)
+        save = None if state_file is None else partial(replace_file, state_file)
         self.remote = RemoteAuthority(control_plane, state, clock, save)
         self.traffic = Traffic(
             EndpointLimits(host_names=host_names), len(self.remote.feed.versions), FaultRegistry(clock)
@@ -152,7 +152,7 @@ class HostService:
             ("forewarn_endpoint_connections", "Open connections of VMs.", self.endpoint.connection_count),
             (
                 "forewarn_endpoint_answers",
-                "GETs that were answered with a prepared document of events. Other requests are not counted.",
+                "GETs that were answered with a ready-made document of events. Other requests are not counted.",
                 sum(self.traffic.fast_path_counts),
             ),
             (

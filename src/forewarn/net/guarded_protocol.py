@@ -61,6 +61,13 @@ class GuardedProtocol(HttpToolsProtocol):
         """Send the response for this fault and close."""
         raise NotImplementedError
 
+    def refuse_slow_request(self) -> None:
+        """Refuse the arriving request; only close if the client would take the refusal for an older response."""
+        if not self.transport.is_closing() and self.is_answerable:
+            self.send_refusal(RefusalReason.TOO_SLOW)
+        else:
+            self.transport.close()
+
     def is_throttled(self) -> bool:
         """Return True if the request whose headers have arrived is to be refused without calling the app."""
         return False

@@ -100,7 +100,7 @@ class PostOutcome:
     @property
     def is_accepted(self) -> bool:
         """True if the receiver has accepted the request."""
-        return self.status is not None and HTTPStatus(200) <= self.status < HTTPStatus.MULTIPLE_CHOICES
+        return self.status is not None and httpx.codes.is_success(self.status)
 
     @property
     def is_gone(self) -> bool:
@@ -352,9 +352,9 @@ def _create_tls_context(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def _describe_status(status: int) -> str:
-    if HTTPStatus(200) <= status < HTTPStatus.MULTIPLE_CHOICES:
+    if httpx.codes.is_success(status):
         return ""
-    if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
+    if httpx.codes.is_redirect(status):
         return f"answered {status}: redirects are not followed; use the URL it redirects to"
     return f"answered {status}"
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily as Count
+from prometheus_client.core import GaugeMetricFamily as Gauge
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from forewarn.core.maintenance.decision import ChangeSet
@@ -132,88 +134,56 @@ class Metrics(Collector):
         """Yield all metrics; called by the registry."""
         yield self._collect_requests()
         text = "Current documents: one for each audience (VMs that see the same events) for which events are enabled."
-        yield _make_gauge("forewarn_documents", text, self._feed.enabled_count)
-        yield _make_counter("forewarn_documents_published", "Documents published.", self._feed.documents_published)
-        yield _make_gauge("forewarn_connections", "Open connections of VMs.", self._connections())
+        yield Gauge("forewarn_documents", text, self._feed.enabled_count)
+        yield Count("forewarn_documents_published", "Documents published.", self._feed.documents_published)
+        yield Gauge("forewarn_connections", "Open connections of VMs.", self._connections())
         fleet = self._sources
-        yield _make_gauge("forewarn_leader", "1 if this replica is the leader, else 0.", fleet.is_leader())
+        yield Gauge("forewarn_leader", "1 if this replica is the leader, else 0.", fleet.is_leader())
         text = "Seconds by which this replica's clock is ahead of the database's clock."
-        yield _make_gauge("forewarn_clock_skew_seconds", text, fleet.skew_s())
+        yield Gauge("forewarn_clock_skew_seconds", text, fleet.skew_s())
         text = (
             "Size of the unconfirmed clock jump; 0 if there is none. Until an operator confirms the jump, the service "
             "starts nothing that is due."
         )
-        yield _make_gauge("forewarn_clock_jump_seconds", text, fleet.clock_jump_s())
-        yield _make_counter(
-            "forewarn_clock_jumps",
-            "Clock jumps: changes of the clock by more than the setting clock_jump_max.",
-            fleet.clock_jumps(),
-        )
-        yield _make_gauge("forewarn_watches", "Host endpoints that watch this replica.", fleet.watches())
-        yield _make_counter(
-            "forewarn_metadata_process_restarts",
-            "Restarts of the metadata process, which answers VMs, after unexpected exits.",
-            fleet.endpoint_restarts(),
-        )
-        yield _make_counter(
-            "forewarn_connections_refused", "Refused connections of VMs.", self._traffic.connections_refused
-        )
-        yield _make_counter(
-            "forewarn_unknown_callers",
-            "Requests from addresses that are not in the inventory.",
-            self._traffic.unknown_callers,
-        )
-        over = sorted(self._traffic.over_limit.items())
-        yield _make_counters(
-            "forewarn_over_limit",
-            "Requests and connections of VMs over a limit, by the setting that defines the limit.",
-            "limit",
-            over,
-        )
-        limited = sorted(fleet.limited().items())
-        yield _make_counters(
-            "forewarn_limited",
-            "How often a limit of the control address was exceeded, by limit.",
-            "limit",
-            limited,
-        )
-        control = fleet.control_connections().items()
-        yield _make_gauges(
-            "forewarn_control_connections",
-            "Open connections to the control address, by caller: known by a token, or unknown.",
-            "caller",
-            control,
-        )
+        yield Gauge("forewarn_clock_jump_seconds", text, fleet.clock_jump_s())
+        text = "Clock jumps: changes of the clock by more than the setting clock_jump_max."
+        yield Count("forewarn_clock_jumps", text, fleet.clock_jumps())
+        yield Gauge("forewarn_watches", "Host endpoints that watch this replica.", fleet.watches())
+        text = "Restarts of the metadata process, which answers VMs, after unexpected exits."
+        yield Count("forewarn_metadata_process_restarts", text, fleet.endpoint_restarts())
+        refused = self._traffic.connections_refused
+        yield Count("forewarn_connections_refused", "Refused connections of VMs.", refused)
+        text = "Requests from addresses that are not in the inventory."
+        yield Count("forewarn_unknown_callers", text, self._traffic.unknown_callers)
+        text = "Requests and connections of VMs over a limit, by the setting that defines the limit."
+        yield _fill(Count("forewarn_over_limit", text, labels=["limit"]), sorted(self._traffic.over_limit.items()))
+        text = "How often a limit of the control address was exceeded, by limit."
+        yield _fill(Count("forewarn_limited", text, labels=["limit"]), sorted(fleet.limited().items()))
+        text = "Open connections to the control address, by caller: known by a token, or unknown."
+        control = Gauge("forewarn_control_connections", text, labels=["caller"])
+        yield _fill(control, fleet.control_connections().items())
         # Exported with 0 before the first one: `rate` would not see a series that begins with 1.
         approvers = sorted({"vm", "operator", "policy"} | self._approvals.keys())
         approvals = [(who, self._approvals.get(who, 0)) for who in approvers]
-        yield _make_counters("forewarn_approvals", "Approvals that took effect, by kind of approver.", "by", approvals)
-        entries = [(kind.value, count) for kind, count in self._entries.items()]
-        yield _make_counters("forewarn_audit_log_entries", "Audit log entries, by kind.", "kind", entries)
-        yield _make_counters(
-            "forewarn_history_forgotten",
-            "Deleted maintenances and audit log entries, by kind of object.",
-            "what",
-            self._forgotten.items(),
-        )
-        states = [(state.value, count) for state, count in self.counts.items()]
-        yield _make_gauges("forewarn_maintenances", "Stored maintenances, by state.", "state", states)
+        text = "Approvals that took effect, by kind of approver."
+        yield _fill(Count("forewarn_approvals", text, labels=["by"]), approvals)
+        entries = Count("forewarn_audit_log_entries", "Audit log entries, by kind.", labels=["kind"])
+        yield _fill(entries, self._entries.items())
+        text = "Deleted maintenances and audit log entries, by kind of object."
+        yield _fill(Count("forewarn_history_forgotten", text, labels=["what"]), self._forgotten.items())
+        states = Gauge("forewarn_maintenances", "Stored maintenances, by state.", labels=["state"])
+        yield _fill(states, self.counts.items())
         yield from self._collect_notifications()
 
     def _collect_notifications(self) -> Iterator[Metric]:
         states = Counter("given-up" if each.is_given_up else each.state.value for each in self.subscriptions)
         by_state = [(state, states[state]) for state in ("active", "paused", "given-up")]
-        yield _make_gauges("forewarn_subscriptions", "Subscriptions, by state.", "state", by_state)
+        yield _fill(Gauge("forewarn_subscriptions", "Subscriptions, by state.", labels=["state"]), by_state)
         letters = [(each.name, self.deliveries.get((each.id, DeliveryState.DEAD), 0)) for each in self.subscriptions]
-        yield _make_gauges(
-            "forewarn_dead_letters",
-            "Stored notifications that were given up, by subscription.",
-            "subscription",
-            letters,
-        )
-        tries = CounterMetricFamily(
-            "forewarn_deliveries", "Delivery attempts, by subscription and outcome.", labels=["subscription", "outcome"]
-        )
+        text = "Stored notifications that were given up, by subscription."
+        yield _fill(Gauge("forewarn_dead_letters", text, labels=["subscription"]), letters)
+        text = "Delivery attempts, by subscription and outcome."
+        tries = Count("forewarn_deliveries", text, labels=["subscription", "outcome"])
         counts = dict(self._sources.deliveries())
         # Also names that only the counts have, those of subscriptions deleted a moment ago.
         names = {each.name for each in self.subscriptions} | {name for name, _ in counts}
@@ -223,7 +193,7 @@ class Metrics(Collector):
         yield tries
         text = "Age of the oldest undelivered notification, by subscription. Only the leader reports this metric."
         ages = sorted(self._sources.undelivered_s().items())
-        yield _make_gauges("forewarn_undelivered_age_seconds", text, "subscription", ages)
+        yield _fill(Gauge("forewarn_undelivered_age_seconds", text, labels=["subscription"]), ages)
 
     def describe(self) -> Iterable[Metric]:
         """Return no metrics in advance: they are created when collected."""
@@ -235,35 +205,15 @@ class Metrics(Collector):
         for version, count in zip(self._feed.versions, self._traffic.fast_path_counts, strict=True):
             key = (version.name, "GET", 200)
             counts[key] = counts.get(key, 0) + count
-        metric = CounterMetricFamily(
-            "forewarn_requests",
-            "Requests of VMs, by api-version, method and status.",
-            labels=["version", "method", "status"],
-        )
+        text = "Requests of VMs, by api-version, method and status."
+        metric = Count("forewarn_requests", text, labels=["version", "method", "status"])
         for (name, method, status), count in sorted(counts.items()):
             metric.add_metric([name, method, str(status)], count)
         return metric
 
 
-def _make_gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def _make_counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, text, value=value)
-
-
-def _make_gauges(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
-    """Return a gauge with a sample for each value of its label."""
-    gauge = GaugeMetricFamily(name, text, labels=[label])
+def _fill(metric: Count | Gauge, values: Iterable[tuple[str, float]]) -> Metric:
+    """Add a sample for each value of the metric's only label, and return the metric."""
     for word, value in values:
-        gauge.add_metric([word], value)
-    return gauge
-
-
-def _make_counters(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
-    """Return a counter with a sample for each value of its label."""
-    counter = CounterMetricFamily(name, text, labels=[label])
-    for word, value in values:
-        counter.add_metric([word], value)
-    return counter
+        metric.add_metric([word], value)
+    return metric

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import anyio.to_thread
@@ -60,19 +59,15 @@ class AsyncScheduledEvents:
         self.events.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.events.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self.events.__exit__(*error)
 
     async def __aenter__(self) -> Self:
         await anyio.to_thread.run_sync(self.events.__enter__)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await anyio.to_thread.run_sync(self.events.__exit__, kind, error, trace)
+    async def __aexit__(self, *error: object) -> None:
+        await anyio.to_thread.run_sync(self.events.__exit__, *error)
 
     url_of = _run_in_thread(ScheduledEvents.url_of)
     advance = _run_in_thread(ScheduledEvents.advance)

@@ -24,12 +24,14 @@ from forewarn.core.model import Event, Maintenance
 from forewarn.endpoint.authority import Authority
 from forewarn.engine.transaction import IdSource
 from forewarn.errors import InvalidRequest, NotFound
+from forewarn.publishing.feed import Channel
 from forewarn.server.backend import Backend
 from forewarn.store import MemoryStore
 from forewarn.store.contract import Reader
 from forewarn.util.ids import SeededIds
 from forewarn.wire.advice import Advice, find_advice_for_all
 from forewarn.wire.document import Document, decode_document
+from forewarn.wire.document import Event as ShownEvent
 from forewarn.wire.exchange import Exchange
 from forewarn.wire.imds import encode_document
 
@@ -130,6 +132,14 @@ class Lab:
             self._urls[name] = f"http://{_ADDRESS}:{sock.getsockname()[1]}"
         return self._urls[name]
 
+    def get_channel(self, vm: str | None = None) -> Channel:
+        """Return the channel of the documents for that VM.
+
+        Raises:
+            NotFound: There is no such VM.
+        """
+        return self.backend.feed.channel(self.backend.identity.get_audience_key(vm or self.default_vm))
+
     async def record_request(self, vm: str | None = None) -> None:
         """Record a request by that VM, as if by a GET: the first one enables the service for its scope (R67)."""
         key = self.backend.identity.get_audience_key(vm or self.default_vm)
@@ -140,10 +150,12 @@ class Lab:
 
     def get_document(self, vm: str | None = None) -> Document:
         """Return the current document of that VM, in the newest version; without events until its first request."""
-        channel = self.backend.feed.channel(self.backend.identity.get_audience_key(vm or self.default_vm))
-        if not channel.replies:
-            return Document(incarnation=0)
-        return decode_document(channel.replies[-1].body)
+        replies = self.get_channel(vm).replies
+        return decode_document(replies[-1].body) if replies else Document(incarnation=0)
+
+    def find_own_events(self, vm: str) -> dict[str, ShownEvent]:
+        """Return the events in the current document of that VM that affect it, by id."""
+        return {event.id: event for event in self.get_document(vm).events if event.affects(vm)}
 
     def get_document_bytes(self, vm: str, version: str) -> bytes:
         """Return the current document of that VM as bytes, in one version; empty until its first request.
@@ -151,11 +163,11 @@ class Lab:
         Raises:
             NotFound: There is no such version.
         """
-        channel = self.backend.feed.channel(self.backend.identity.get_audience_key(vm))
+        replies = self.get_channel(vm).replies
         names = [row.name for row in self.backend.feed.versions]
         if version not in names:
             raise NotFound(f"there is no api-version {version!r}: expected one of {', '.join(names)}")
-        return channel.replies[names.index(version)].body if channel.replies else b""
+        return replies[names.index(version)].body if replies else b""
 
     def list_documents(self, vm: str | None = None) -> list[Document]:
         """Return every document shown to that VM so far, oldest first; at most the last 10,000."""
@@ -188,8 +200,7 @@ class Lab:
             found = reader.get_maintenance(maintenance_id)
             return None if found is None else (found, reader.find_events_of([maintenance_id]).get(maintenance_id, []))
 
-        found = await self.backend.engine.read(read)
-        if found is None:
+        if (found := await self.backend.engine.read(read)) is None:
             raise NotFound(f"maintenance {maintenance_id!r} does not exist", id=maintenance_id)
         return found
 

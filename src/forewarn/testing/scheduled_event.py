@@ -18,7 +18,7 @@ __all__ = ["ScheduledEvent"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScheduledEvent:
-    """A maintenance that a test has begun, as announced to one audience (group of VMs), with its current state.
+    """A maintenance that a test has scheduled, as one audience (group of VMs) sees it, with its current state.
 
     Attributes:
         id: EventId, in upper case; empty if nothing was announced because no VM of the scope had sent a request (R67).

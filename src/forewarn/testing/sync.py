@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Self
 
 from forewarn.clock import VIRTUAL_START, VirtualClock
 from forewarn.core.fault import InjectedFault
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
-from forewarn.testing import background_loop
+from forewarn.engine.maintenances import MaintenanceCommands
+from forewarn.testing.background_loop import run_coroutine, run_function
 from forewarn.testing.lab import ACTOR, Announced, Lab
 from forewarn.testing.scheduled_event import ScheduledEvent
 from forewarn.testing.values import (
@@ -62,20 +62,16 @@ class ScheduledEvents:
         declared = parse_any_inventory(inventory)
         moment = to_utc(start)
         # The lab's objects belong to the loop's thread, so they are created there as well.
-        self._lab = background_loop.run_function(
-            lambda: Lab(declared, clock=VirtualClock(moment), is_enabled=enabled, **settings)
-        )
+        self._lab = run_function(lambda: Lab(declared, clock=VirtualClock(moment), is_enabled=enabled, **settings))
         self._running = self._lab.running()
 
     def __enter__(self) -> Self:
-        background_loop.run_coroutine(self._running.__aenter__())
+        run_coroutine(self._running.__aenter__())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         # The service stops the same way whether the test passed or failed, so it is not given the test's error.
-        background_loop.run_coroutine(self._running.__aexit__(None, None, None))
+        run_coroutine(self._running.__aexit__(None, None, None))
 
     # Addresses
 
@@ -86,7 +82,7 @@ class ScheduledEvents:
 
     def url_of(self, vm: str | None = None) -> str:
         """Return the base URL of the endpoint for that VM: every caller at this URL is taken for that VM."""
-        return background_loop.run_coroutine(self._lab.open_endpoint(vm))
+        return run_coroutine(self._lab.open_endpoint(vm))
 
     # Time
 
@@ -97,7 +93,7 @@ class ScheduledEvents:
 
     def advance(self, by: AnySpan) -> datetime:
         """Advance virtual time; everything due on the way happens at its own moment, in order."""
-        return background_loop.run_coroutine(self._lab.advance(parse_time_span(by)))
+        return run_coroutine(self._lab.advance(parse_time_span(by)))
 
     # Operations
 
@@ -131,11 +127,10 @@ class ScheduledEvents:
         Raises:
             CallerError: The request makes no sense, or conflicts with an operation under way.
         """
-        names = self._resolve_vm_names(vm)
         return self._announce_operation(
             build_request(
                 type,
-                vms=names,
+                vms=self._resolve_vm_names(vm),
                 source=source,
                 description=description,
                 duration_s=duration_s,
@@ -173,11 +168,10 @@ class ScheduledEvents:
     ) -> list[ScheduledEvent]:
         """Announce maintenance for hosts with all their VMs, like `schedule` for VMs; return an item for each event."""
         hosts = [host] if isinstance(host, str) else host
-        return self._announce_operation(
-            build_request(
-                type, hosts=hosts, source=source, description=description, duration_s=duration_s, notice=notice
-            )
+        request = build_request(
+            type, hosts=hosts, source=source, description=description, duration_s=duration_s, notice=notice
         )
+        return self._announce_operation(request)
 
     def fail_host(self, host: str) -> list[ScheduledEvent]:
         """Make a host fail: its VMs see a Reboot that has started (R73)."""
@@ -194,27 +188,23 @@ class ScheduledEvents:
 
     def approve(self, event: ScheduledEvent | str) -> None:
         """Approve an event, given as object or id, on behalf of its VM."""
-        background_loop.run_coroutine(self._lab.approve_events([event if isinstance(event, str) else event.id]))
+        run_coroutine(self._lab.approve_events([event if isinstance(event, str) else event.id]))
 
     def cancel(self, event: ScheduledEvent) -> None:
         """Cancel a scheduled operation (R77)."""
-        background_loop.run_coroutine(self._lab.backend.engine.maintenances.cancel(event.maintenance_id, actor=ACTOR))
+        run_coroutine(self._maintenances.cancel(event.maintenance_id, actor=ACTOR))
 
     def start(self, event: ScheduledEvent) -> None:
         """Start a scheduled operation now, regardless of approvals and of the promised notice."""
-        background_loop.run_coroutine(
-            self._lab.backend.engine.maintenances.start(event.maintenance_id, actor=ACTOR, reason="a test")
-        )
+        run_coroutine(self._maintenances.start(event.maintenance_id, actor=ACTOR, reason="a test"))
 
     def complete(self, event: ScheduledEvent) -> None:
         """End a started operation now (R79)."""
-        background_loop.run_coroutine(self._lab.backend.engine.maintenances.complete(event.maintenance_id, actor=ACTOR))
+        run_coroutine(self._maintenances.complete(event.maintenance_id, actor=ACTOR))
 
     def impact(self, event: ScheduledEvent, duration_s: int = 1) -> None:
         """Report a further impact of a started operation; no document shows it (R80)."""
-        background_loop.run_coroutine(
-            self._lab.backend.engine.maintenances.impact(event.maintenance_id, duration_s, actor=ACTOR)
-        )
+        run_coroutine(self._maintenances.impact(event.maintenance_id, duration_s, actor=ACTOR))
 
     # Faults
 
@@ -243,7 +233,7 @@ class ScheduledEvents:
         Raises:
             CallerError: There is no such fault or VM, or a number is out of range.
         """
-        return background_loop.run_coroutine(
+        return run_coroutine(
             self._lab.backend.engine.faults.inject(
                 parse_fault_kind(fault),
                 actor=ACTOR,
@@ -258,14 +248,14 @@ class ScheduledEvents:
 
     def clear_faults(self) -> int:
         """End all faults; return the number that were in force."""
-        return background_loop.run_coroutine(self._lab.backend.engine.faults.clear(actor=ACTOR))
+        return run_coroutine(self._lab.backend.engine.faults.clear(actor=ACTOR))
 
     # Observations
 
     @property
     def document(self) -> Document:
         """Current document of the first VM, in the newest api-version."""
-        return background_loop.run_function(self._lab.get_document)
+        return run_function(self._lab.get_document)
 
     @property
     def documents(self) -> list[Document]:
@@ -274,7 +264,7 @@ class ScheduledEvents:
 
     def documents_of(self, vm: str | None = None) -> list[Document]:
         """Return every document shown to a VM so far, oldest first."""
-        return background_loop.run_function(lambda: self._lab.list_documents(vm))
+        return run_function(lambda: self._lab.list_documents(vm))
 
     @property
     def requests(self) -> list[Exchange]:
@@ -283,12 +273,12 @@ class ScheduledEvents:
 
     def requests_of(self, vm: str | None = None) -> list[Exchange]:
         """Return the requests of one VM; None for all."""
-        return background_loop.run_function(lambda: self._lab.list_requests(vm))
+        return run_function(lambda: self._lab.list_requests(vm))
 
     @property
     def warnings(self) -> list[tuple[Exchange, Advice]]:
         """Requests in which a client relied on something that real endpoints refuse or do not promise."""
-        return background_loop.run_function(self._lab.list_warnings)
+        return run_function(self._lab.list_warnings)
 
     def assert_no_warnings(self) -> None:
         """Check that no client sent a request that real endpoints refuse, or that a good client avoids.
@@ -306,6 +296,10 @@ class ScheduledEvents:
 
     # Internals
 
+    @property
+    def _maintenances(self) -> MaintenanceCommands:
+        return self._lab.backend.engine.maintenances
+
     def _resolve_vm_names(self, vm: str | Sequence[str] | None) -> list[str]:
         return [self._lab.default_vm] if vm is None else [vm] if isinstance(vm, str) else list(vm)
 
@@ -313,7 +307,7 @@ class ScheduledEvents:
         return self._announce_operation(MaintenanceRequest(cause=cause, vms=(vm or self._lab.default_vm,)))[0]
 
     def _announce_operation(self, request: MaintenanceRequest) -> list[ScheduledEvent]:
-        found = background_loop.run_coroutine(self._lab.carry_out(request))
+        found = run_coroutine(self._lab.carry_out(request))
         return [
             event
             for announced in found
@@ -321,4 +315,4 @@ class ScheduledEvents:
         ]
 
     def _fetch_maintenance(self, maintenance_id: str) -> Announced:
-        return background_loop.run_coroutine(self._lab.fetch_maintenance(maintenance_id))
+        return run_coroutine(self._lab.fetch_maintenance(maintenance_id))

@@ -1,1 +1,1 @@
-"""General-purpose code: durations, time zones, ids, secrets, text escaping, fair queues."""
+"""General-purpose code: durations, files, ids, secrets, text escaping, fair queues."""

@@ -141,9 +141,7 @@ class FairBatcher(Generic[T, R]):
     async def submit(self, request: T, *, owner: str, weight: int = 1) -> R:
         """Carry out a request in a batch and return its result; it is carried out even if the caller is cancelled.
 
-        Raises:
-            StoreUnavailable: The queue is full.
-            LimitExceeded: The owner's share of the queue is full.
+        Raises as `FairQueue.push`.
         """
         if self._requests_max == 1:
             return (await self._carry_out([request]))[0]
@@ -199,12 +197,7 @@ class FairGate:
         self._is_turning = False
 
     async def wait_turn(self, owner: str, weight: int) -> None:
-        """Wait for this owner's turn.
-
-        Raises:
-            StoreUnavailable: The queue is full.
-            LimitExceeded: The owner's share of the queue is full.
-        """
+        """Wait for this owner's turn. Raises as `FairQueue.push`."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.push(owner, turn, weight)
@@ -239,12 +232,7 @@ class FairSemaphore:
 
     @asynccontextmanager
     async def hold_slot(self, owner: str, weight: int = 1) -> AsyncIterator[None]:
-        """Hold a slot while the block runs.
-
-        Raises:
-            StoreUnavailable: The queue is full.
-            LimitExceeded: The owner's share of the queue is full.
-        """
+        """Hold a slot while the block runs. Raises as `FairQueue.push`."""
         # A slot is free only while no task waits: the end of a task hands its slot to the next one.
         if self._free:
             self._free -= 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import os
 import secrets
@@ -13,7 +12,6 @@ from pathlib import Path
 import platformdirs
 
 from forewarn.errors import ConfigError
-from forewarn.util.folders import sync_folder
 
 __all__ = [
     "TOKEN_FILE",
@@ -25,7 +23,6 @@ __all__ = [
     "new_token",
     "open_private",
     "read_token",
-    "replace_private",
     "restrict_to_owner",
 ]
 
@@ -85,31 +82,6 @@ def open_private(path: Path | str, flags: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def replace_private(path: Path, content: bytes) -> None:
-    """Replace a file that only its owner can read, atomically and durably, even if the machine crashes.
-
-    Only one process at a time may call this for a file.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    new = path.with_name(f"{path.name}.new")
-    # A crash during an earlier replacement may have left it.
-    new.unlink(missing_ok=True)
-    try:
-        with os.fdopen(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-            file.write(content)
-            file.flush()
-            # Before the rename, which could reach the disk first and leave an empty file after a power cut.
-            os.fsync(file.fileno())
-        new.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            new.unlink()
-        raise
-    sync_folder(path.parent)
 
 
 def _restrict_open_file(descriptor: int) -> None:

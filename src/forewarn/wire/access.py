@@ -66,7 +66,7 @@ class AccessTokenOut(ResponseModel):
     @classmethod
     def from_model(cls, token: Token, secret: str | None = None) -> AccessTokenOut:
         """Build from the model, with the secret if it is to be shown."""
-        return cls.model_validate(token, from_attributes=True).model_copy(update={"token": secret})
+        return cls.copy_from(token, token=secret)
 
 
 class PrincipalOut(ResponseModel):

@@ -40,16 +40,16 @@ class Advice:
         code: Stable code, for programs.
         text: Text for people.
         spec: Requirements of the specification behind it.
-        is_wrong: True if it fails elsewhere, rather than being unwise.
         matches: Predicate on a request and the earlier ones.
+        is_wrong: True if it fails elsewhere, rather than being unwise.
         is_general: True if it applies to `/metadata/instance` too.
     """
 
     code: str
     text: str
     spec: str
-    is_wrong: bool
     matches: Callable[[Exchange, Sequence[Exchange]], bool]
+    is_wrong: bool = True
     is_general: bool = False
 
 
@@ -177,7 +177,6 @@ ADVICE: tuple[Advice, ...] = (
         "metadata-missing",
         "sends no 'Metadata: true': refused with 400 by every version from 2017-08-01",
         "R10",
-        is_wrong=True,
         matches=_has_no_metadata,
         is_general=True,
     ),
@@ -193,14 +192,12 @@ ADVICE: tuple[Advice, ...] = (
         "version-missing",
         "sends no api-version: refused with 400",
         "R15",
-        is_wrong=True,
         matches=lambda exchange, _: not exchange.api_version and exchange.path == _EVENTS,
     ),
     Advice(
         "version-unknown",
         "sends an api-version that Scheduled Events does not have: refused with 400",
         "R15, R24",
-        is_wrong=True,
         matches=_has_unknown_version,
     ),
     Advice(
@@ -208,7 +205,6 @@ ADVICE: tuple[Advice, ...] = (
         "asks for the instance metadata without an api-version, or with one that the instance metadata does not have, "
         "such as 2017-07-01: refused with 400 and a list of the newest api-versions",
         "R111",
-        is_wrong=True,
         matches=_has_no_instance_version,
         is_general=True,
     ),
@@ -217,7 +213,6 @@ ADVICE: tuple[Advice, ...] = (
         "asks for a single value of the instance metadata without format=text: refused with 400; in a shell, put the "
         "URL in quotes, because an & outside quotes cuts off the rest of the URL",
         "R111",
-        is_wrong=True,
         matches=_requests_value_as_json,
         is_general=True,
     ),
@@ -241,7 +236,6 @@ ADVICE: tuple[Advice, ...] = (
         "path-latest",
         "uses the path 'latest', which was removed",
         "R22",
-        is_wrong=True,
         matches=lambda exchange, _: exchange.path == _LATEST,
     ),
     Advice(
@@ -249,7 +243,6 @@ ADVICE: tuple[Advice, ...] = (
         "sends the request through a proxy, perhaps the one in the variable http_proxy: the endpoint answers only "
         "requests that come directly from the VM",
         "R13, R104",
-        is_wrong=True,
         matches=_came_through_proxy,
         is_general=True,
     ),
@@ -257,7 +250,6 @@ ADVICE: tuple[Advice, ...] = (
         "method",
         "uses a method other than GET and POST: refused with 405",
         "R4",
-        is_wrong=True,
         matches=lambda exchange, _: exchange.method not in {"GET", "POST", ""},
         is_general=True,
     ),
@@ -265,7 +257,6 @@ ADVICE: tuple[Advice, ...] = (
         "parameter-repeated",
         "repeats a query parameter: refused with 400",
         "R5",
-        is_wrong=True,
         matches=_repeats_a_parameter,
     ),
     Advice(
@@ -280,14 +271,12 @@ ADVICE: tuple[Advice, ...] = (
         "unreadable",
         "sends an invalid HTTP/1.1 request",
         "R6",
-        is_wrong=True,
         matches=lambda exchange, _: not exchange.method and exchange.status != 0,
     ),
     Advice(
         "body-malformed",
         'approves with a body that is not {"StartRequests": [{"EventId": "..."}]}',
         "R47, R54",
-        is_wrong=True,
         matches=_is_malformed,
     ),
     Advice(
@@ -295,7 +284,6 @@ ADVICE: tuple[Advice, ...] = (
         "approves an id that belongs to no current or earlier event of this VM: refused with 400, and no event of the "
         "request is approved",
         "R55",
-        is_wrong=True,
         # By the words of our own endpoint: the status alone does not tell an unknown id from a malformed body.
         matches=lambda exchange, _: b"EventId is not known" in exchange.answer,
     ),
@@ -341,12 +329,7 @@ ADVICE: tuple[Advice, ...] = (
 
 
 def find_advice(exchange: Exchange, before: Sequence[Exchange] = ()) -> list[Advice]:
-    """Return the advice on a request.
-
-    Args:
-        exchange: The request and its answer.
-        before: Earlier requests of the same VM, oldest first; the last few are enough.
-    """
+    """Return the advice on a request, given the last few requests of the same VM before it, oldest first."""
     if exchange.fault:
         return []  # the client is not to blame for an injected fault
     is_about_events = exchange.is_about_events or not exchange.method
@@ -358,11 +341,9 @@ def find_advice(exchange: Exchange, before: Sequence[Exchange] = ()) -> list[Adv
 def find_advice_for_all(
     exchanges: Sequence[Exchange], newest_max: int | None = None
 ) -> list[tuple[Exchange, list[Advice]]]:
-    """Return each of several requests with its advice, oldest first.
+    """Return the newest requests with their advice, oldest first; with None, all of them.
 
-    Args:
-        exchanges: The requests; those of one VM in the order in which they came.
-        newest_max: Number of newest requests to examine, in the context of earlier ones; None: all.
+    The requests of one VM are in the order in which they came. Earlier ones are the context of those that are examined.
     """
     first = 0 if newest_max is None else max(len(exchanges) - newest_max, 0)
     before: dict[str, deque[Exchange]] = {}

@@ -10,20 +10,8 @@ from pydantic import Field, model_validator
 from forewarn.core.causes import CAUSES, DEFAULT_CAUSE
 from forewarn.core.fault import FAULTS
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
-from forewarn.core.model import (
-    EventSource,
-    EventType,
-)
-from forewarn.wire.json_types import (
-    NO_NUL,
-    SPAN_MAX_S,
-    Moment,
-    Name,
-    Reason,
-    RequestModel,
-    Seconds,
-    to_timedelta,
-)
+from forewarn.core.model import EventSource, EventType
+from forewarn.wire.json_types import NO_NUL, SPAN_MAX_S, Moment, Name, Reason, RequestModel, Seconds, to_timedelta
 
 __all__ = [
     "ApprovalIn",

@@ -27,10 +27,7 @@ from forewarn.core.model import (
 )
 from forewarn.wire.advice import Advice
 from forewarn.wire.exchange import Exchange
-from forewarn.wire.json_types import (
-    Moment,
-    ResponseModel,
-)
+from forewarn.wire.json_types import Moment, ResponseModel
 
 __all__ = [
     "ApprovalResultOut",
@@ -87,17 +84,12 @@ class EventOut(ResponseModel):
     @classmethod
     def from_model(cls, event: Event, maintenance: Maintenance) -> EventOut:
         """Build from the model."""
-        return cls(
-            id=event.id,
-            maintenance_id=maintenance.id,
+        return cls.copy_from(
+            event,
             scope=event.audience.partition(":")[2],
-            resources=list(event.resources),
-            update_domain=event.update_domain,
             status=get_event_status(event, maintenance),
             type=maintenance.type,
             not_before=maintenance.not_before,
-            approved_at=event.approved_at,
-            approved_by=event.approved_by,
         )
 
 
@@ -146,34 +138,12 @@ class MaintenanceOut(ResponseModel):
         cls, maintenance: Maintenance, events: list[Event], would_warn: Callable[[str], bool] | None = None
     ) -> MaintenanceOut:
         """Build from the model; for `would_warn` see `core.maintenance.unwarned.find_unwarned_vms`."""
-        m = maintenance
-        return cls(
-            id=m.id,
-            request_id=m.request_id,
-            state=m.state,
-            cause=m.cause,
-            type=m.type,
-            impact=m.impact,
-            source=m.source,
-            description=m.description,
-            duration_s=m.duration_s,
-            notice_s=m.notice.total_seconds(),
-            not_before=m.not_before,
-            moved_from=m.moved_from,
-            moved_by=list(m.moved_by),
-            created_at=m.created_at,
-            started_at=m.started_at,
-            impacted_at=m.impacted_at,
-            ended_at=m.ended_at,
-            force_reason=m.force_reason,
-            latest_start=m.latest_start,
-            deferrals=m.deferrals,
-            extensions=m.extensions,
-            extended_s=m.extended.total_seconds(),
-            hosts=list(m.hosts),
-            vms=list(m.vms),
-            unwarned_vms=list(find_unwarned_vms(m, events, would_warn)),
-            events=[EventOut.from_model(event, m) for event in events],
+        return cls.copy_from(
+            maintenance,
+            notice_s=maintenance.notice.total_seconds(),
+            extended_s=maintenance.extended.total_seconds(),
+            unwarned_vms=find_unwarned_vms(maintenance, events, would_warn),
+            events=[EventOut.from_model(event, maintenance) for event in events],
         )
 
 
@@ -214,33 +184,13 @@ class PlannedMaintenanceOut(ResponseModel):
         cls, maintenance: Maintenance, events: Iterable[Event], unwarned: Iterable[str]
     ) -> PlannedMaintenanceOut:
         """Build from the model."""
-        m = maintenance
-        return cls(
-            would_be=m.state,
-            cause=m.cause,
-            type=m.type,
-            impact=m.impact,
-            source=m.source,
-            description=m.description,
-            duration_s=m.duration_s,
-            notice_s=m.notice.total_seconds(),
-            not_before=m.not_before,
-            moved_from=m.moved_from,
-            moved_by=list(m.moved_by),
-            force_reason=m.force_reason,
-            latest_start=m.latest_start,
-            hosts=list(m.hosts),
-            vms=list(m.vms),
+        shown = [PlannedEventOut.copy_from(event, scope=event.audience.partition(":")[2]) for event in events]
+        return cls.copy_from(
+            maintenance,
+            would_be=maintenance.state,
+            notice_s=maintenance.notice.total_seconds(),
             unwarned_vms=list(unwarned),
-            events=[
-                PlannedEventOut(
-                    scope=event.audience.partition(":")[2],
-                    resources=list(event.resources),
-                    update_domain=event.update_domain,
-                    is_approved=event.is_approved,
-                )
-                for event in events
-            ],
+            events=shown,
         )
 
 
@@ -292,17 +242,10 @@ class VmOut(ResponseModel):
         cls, vm: VirtualMachine, scope: Scope | None, incarnation: int | None, *, has_host: bool = True
     ) -> VmOut:
         """Build from the model."""
-        return cls(
-            name=vm.name,
+        return cls.copy_from(
+            vm,
             host=vm.host if has_host else None,
-            scope=vm.scope,
             scope_kind=scope.kind.value if scope is not None else "standalone",
-            fault_domain=vm.fault_domain,
-            update_domain=vm.update_domain,
-            addresses=list(vm.addresses),
-            power_state=vm.power_state,
-            priority=vm.priority,
-            size=vm.size,
             enabled=incarnation is not None,
             incarnation=incarnation,
         )
@@ -321,7 +264,7 @@ class HostOut(ResponseModel):
     @classmethod
     def from_model(cls, host: Host, vms: list[str]) -> HostOut:
         """Build from the model."""
-        return cls(name=host.name, vms=vms, failed_at=host.failed_at, failure_reason=host.failure_reason)
+        return cls.copy_from(host, vms=vms)
 
 
 class InventoryChangeOut(ResponseModel):
@@ -335,7 +278,7 @@ class InventoryChangeOut(ResponseModel):
     @classmethod
     def from_model(cls, change: InventoryChange) -> InventoryChangeOut:
         """Build from the model."""
-        return cls(added=change.added, changed=change.changed, removed=change.removed, unchanged=change.unchanged)
+        return cls.copy_from(change)
 
 
 class AuditEntryOut(ResponseModel):
@@ -356,19 +299,8 @@ class AuditEntryOut(ResponseModel):
     @classmethod
     def from_model(cls, entry: AuditEntry) -> AuditEntryOut:
         """Build from the model."""
-        return cls(
-            sequence=entry.sequence,
-            at=entry.at,
-            kind=entry.kind,
-            actor=entry.actor,
-            maintenance_id=entry.maintenance_id,
-            event_id=entry.event_id,
-            scope=entry.audience.partition(":")[2] if entry.audience is not None else None,
-            vm=entry.vm,
-            source_address=entry.source_address,
-            api_version=entry.api_version,
-            reason=entry.reason,
-        )
+        scope = entry.audience.partition(":")[2] if entry.audience is not None else None
+        return cls.copy_from(entry, scope=scope)
 
 
 class ClockOut(ResponseModel):
@@ -399,16 +331,8 @@ class FaultOut(ResponseModel):
     @classmethod
     def from_model(cls, fault: InjectedFault) -> FaultOut:
         """Build from the model."""
-        return cls(
-            id=fault.id,
-            kind=fault.kind.name,
-            vms=fault.vms,
-            method=fault.method or None,
-            count=fault.count,
-            rate=fault.rate,
-            until=fault.until,
-            delay_s=fault.delay.total_seconds(),
-            struck=fault.struck,
+        return cls.copy_from(
+            fault, kind=fault.kind.name, method=fault.method or None, delay_s=fault.delay.total_seconds()
         )
 
 
@@ -447,18 +371,12 @@ class ExchangeOut(ResponseModel):
     @classmethod
     def from_exchange(cls, exchange: Exchange, warnings: Iterable[Advice]) -> ExchangeOut:
         """Build from the journal."""
-        return cls(
-            number=exchange.number,
-            at=exchange.at,
+        return cls.copy_from(
+            exchange,
             vm=exchange.vm or None,
-            source_address=exchange.source_address,
-            method=exchange.method,
-            target=exchange.target,
-            headers=list(exchange.headers),
             body=exchange.body.decode("utf-8", "replace"),
-            status=exchange.status,
             answer=exchange.answer.decode("utf-8", "replace"),
             took_s=round(exchange.took_s, 6),
             fault=exchange.fault or None,
-            warnings=[ClientWarningOut(code=a.code, text=a.text, spec=a.spec, is_wrong=a.is_wrong) for a in warnings],
+            warnings=[ClientWarningOut.copy_from(advice) for advice in warnings],
         )

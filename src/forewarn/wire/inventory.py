@@ -16,12 +16,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
 
-from forewarn.core.causes import (
-    OS_IMAGE_NOTICE,
-    OS_IMAGE_SERIES_EXCLUDED,
-    TERMINATE_NOTICE_MAX,
-    TERMINATE_NOTICE_MIN,
-)
+from forewarn.core.causes import OS_IMAGE_NOTICE, OS_IMAGE_SERIES_EXCLUDED, TERMINATE_NOTICE_MAX, TERMINATE_NOTICE_MIN
 from forewarn.core.inventory import HostDeclaration, Inventory
 from forewarn.core.inventory_difference import InventoryDifference, KindDifference
 from forewarn.core.model import Host, NotificationProfile, Scope, ScopeKind, VirtualMachine

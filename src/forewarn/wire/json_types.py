@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, PlainSerializer
 
@@ -59,6 +59,12 @@ class ResponseModel(BaseModel):
     """Base of responses and of the data of notifications."""
 
     model_config = ConfigDict(frozen=True)
+
+    @classmethod
+    def copy_from(cls, value: object, **rest: Any) -> Self:  # noqa: ANN401 - checked by the model
+        """Build from `rest`, and from the attributes of `value` that are named like the other required fields."""
+        names = [name for name, field in cls.model_fields.items() if field.is_required() and name not in rest]
+        return cls.model_validate({name: getattr(value, name) for name in names} | rest)
 
 
 def to_timedelta(seconds: float | None) -> timedelta | None:

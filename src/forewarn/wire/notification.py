@@ -42,20 +42,10 @@ PREFIX = "dev.forewarn"
 """Prefix of every type."""
 
 _S = MaintenanceState
-_KINDS = {
-    EntryKind.SCHEDULED: NotificationKind.SCHEDULED,
-    EntryKind.ANNOUNCED: NotificationKind.SCHEDULED,
-    EntryKind.DEFERRED: NotificationKind.DEFERRED,
-    EntryKind.EXTENDED: NotificationKind.EXTENDED,
-    EntryKind.APPROVED: NotificationKind.APPROVED,
-    EntryKind.STARTED: NotificationKind.STARTED,
-    EntryKind.COMPLETED: NotificationKind.COMPLETED,
-    EntryKind.CANCELED: NotificationKind.CANCELED,
-    EntryKind.FAILED: NotificationKind.FAILED,
-    EntryKind.WITHDRAWN: NotificationKind.WITHDRAWN,
-    EntryKind.UNSEEN: NotificationKind.UNSEEN,
-    EntryKind.LATE: NotificationKind.LATE,
-}
+_ROLLOUT_WORDS = {"paused": NotificationKind.ROLLOUT_PAUSED, "failed": NotificationKind.ROLLOUT_FAILED}
+# Most kinds are named like the audit log entry that they report.
+_KINDS = {EntryKind(kind.value): kind for kind in NotificationKind if kind not in _ROLLOUT_WORDS.values()}
+_KINDS[EntryKind.ANNOUNCED] = NotificationKind.SCHEDULED
 _STATES = {
     NotificationKind.SCHEDULED: _S.SCHEDULED,
     NotificationKind.DEFERRED: _S.SCHEDULED,
@@ -68,8 +58,6 @@ _STATES = {
     NotificationKind.FAILED: _S.FAILED,
 }
 """State of a maintenance at each kind of notification; the other kinds may occur in several states."""
-
-_ROLLOUT_WORDS = {"paused": NotificationKind.ROLLOUT_PAUSED, "failed": NotificationKind.ROLLOUT_FAILED}
 
 
 class MaintenanceFacts(ResponseModel):
@@ -177,20 +165,17 @@ def build_notifications(
 
     Args:
         entry: The audit log entry.
-        maintenance: The maintenance that the entry is about, as shown to the recipient; None if there is none, or if it
-            was forgotten.
+        maintenance: The maintenance of the entry, as shown to the recipient; None if there is none any more.
         events: Events of the maintenance that the recipient may see, in order.
-        rollout: The rollout that the entry is about; None if there is none.
+        rollout: The rollout of the entry; None if there is none.
         principal: The recipient. A tenant is notified of its events only.
     """
     if entry.kind is EntryKind.ROLLOUT:
-        return (
-            [] if rollout is None or principal.ownership is not None else _build_rollout_notifications(entry, rollout)
-        )
+        if rollout is None or principal.ownership is not None:
+            return []
+        return _build_rollout_notifications(entry, rollout)
     kind = _KINDS.get(entry.kind)
-    if kind is None or maintenance is None:
-        return []
-    if principal.ownership is not None and not events:
+    if kind is None or maintenance is None or (principal.ownership is not None and not events):
         return []
     entry = principal.redact_entry(entry)
     then = _restore_maintenance(entry, kind, maintenance)
@@ -293,7 +278,7 @@ def _build_data(notification: Notification) -> tuple[str, ResponseModel]:
         )
         return "rollout", RolloutData(id=id, name=name, state=state, actor=entry.actor, reason=reason)
     assert maintenance is not None  # noqa: S101 - what is not about a rollout is about one
-    facts = MaintenanceFacts.model_validate(maintenance, from_attributes=True)
+    facts = MaintenanceFacts.copy_from(maintenance)
     if notification.event is None:
         vms = list(maintenance.vms)
         return "maintenance", MaintenanceData(maintenance=facts, vms=vms, actor=entry.actor, reason=reason)

@@ -87,19 +87,11 @@ class _RolloutFields(RequestModel):
         cause = self.cause
         if cause is None and self.type is not None:
             cause = DEFAULT_CAUSE[self.type, EventSource.PLATFORM]
-        return RolloutSpec(
-            name=self.name,
-            cause=cause or "",
-            type=self.type,
-            description=self.description,
-            order=self.order,
-            batch_size=self.batch_size or self.hosts_at_once or 1,
-            hosts_at_once=self.hosts_at_once or min(self.batch_size or 1, AT_ONCE_MAX),
-            one_fault_domain=self.one_fault_domain,
-            one_update_domain=self.one_update_domain,
-            failures_max=self.failures_max,
-            **rest,
-        )
+        shared = {name: getattr(self, name) for name in _RolloutFields.model_fields}
+        shared["cause"] = cause or ""
+        shared["batch_size"] = self.batch_size or self.hosts_at_once or 1
+        shared["hosts_at_once"] = self.hosts_at_once or min(self.batch_size or 1, AT_ONCE_MAX)
+        return RolloutSpec(**shared, **rest)
 
 
 # The file
@@ -243,27 +235,18 @@ class RolloutIn(_RolloutFields):
     @classmethod
     def from_spec(cls, spec: RolloutSpec) -> RolloutIn:
         """Build from the model: reading it back gives the same."""
+        canary = CanaryIn(hosts=list(spec.canary), pause_s=spec.canary_pause.total_seconds()) if spec.canary else None
+        health = None
+        if spec.health is not None:
+            health = HealthCheckIn(command=list(spec.health.command), timeout_s=spec.health.timeout.total_seconds())
         return cls(
-            name=spec.name,
-            type=spec.type,
-            cause=spec.cause,
-            description=spec.description,
+            **{name: getattr(spec, name) for name in _RolloutFields.model_fields},
             duration_s=spec.duration_s,
             notice_s=_to_seconds(spec.notice),
             hosts="all" if spec.hosts is None else list(spec.hosts),
-            order=spec.order,
-            batch_size=spec.batch_size,
-            hosts_at_once=spec.hosts_at_once,
-            canary=CanaryIn(hosts=list(spec.canary), pause_s=spec.canary_pause.total_seconds())
-            if spec.canary
-            else None,
+            canary=canary,
             pause_s=spec.pause.total_seconds(),
-            one_fault_domain=spec.one_fault_domain,
-            one_update_domain=spec.one_update_domain,
-            failures_max=spec.failures_max,
-            health=None
-            if spec.health is None
-            else HealthCheckIn(command=list(spec.health.command), timeout_s=spec.health.timeout.total_seconds()),
+            health=health,
             deadline_s=_to_seconds(spec.deadline),
         )
 
@@ -311,16 +294,12 @@ class PlannedBatchOut(ResponseModel):
     @classmethod
     def from_model(cls, batch: RolloutBatch) -> PlannedBatchOut:
         """Build from the model."""
-        return cls(
+        return cls.copy_from(
+            batch,
             number=batch.number + 1,
-            is_canary=batch.is_canary,
-            rounds=[list(hosts) for hosts in batch.rounds],
-            vms=batch.vms,
             unwarned=len(batch.unwarned_vms),
-            unwarned_vms=list(batch.unwarned_vms[:UNWARNED_NAMES_MAX]),
-            begins_at=batch.begins_at,
-            ends_at=batch.ends_at,
-            moves=[QuietHoursMoveOut.model_validate(move, from_attributes=True) for move in batch.moves],
+            unwarned_vms=batch.unwarned_vms[:UNWARNED_NAMES_MAX],
+            moves=[QuietHoursMoveOut.copy_from(move) for move in batch.moves],
         )
 
 
@@ -340,12 +319,10 @@ class RolloutPlanOut(ResponseModel):
     @classmethod
     def from_model(cls, plan: RolloutPlan) -> RolloutPlanOut:
         """Build from the model."""
-        return cls(
+        return cls.copy_from(
+            plan,
             name=plan.spec.name,
             hosts=sum(len(batch.hosts) for batch in plan.batches),
-            begins_at=plan.begins_at,
-            ends_at=plan.ends_at,
-            is_at_least=plan.is_at_least,
             batches=[PlannedBatchOut.from_model(batch) for batch in plan.batches],
         )
 
@@ -364,15 +341,7 @@ class RolloutHostOut(ResponseModel):
     @classmethod
     def from_model(cls, host: RolloutHost) -> RolloutHostOut:
         """Build from the model."""
-        return cls(
-            name=host.name,
-            batch=host.batch + 1,
-            state=host.state,
-            maintenance_ids=list(host.maintenance_ids),
-            scheduled_at=host.scheduled_at,
-            ended_at=host.ended_at,
-            reason=host.reason,
-        )
+        return cls.copy_from(host, batch=host.batch + 1)
 
 
 class RolloutOut(ResponseModel):
@@ -399,17 +368,12 @@ class RolloutOut(ResponseModel):
     def from_model(cls, rollout: Rollout, wait: WaitForChange | None = None) -> RolloutOut:
         """Build from the model, and from the last of its next steps."""
         batch = rollout.current_batch
-        return cls(
-            id=rollout.id,
+        return cls.copy_from(
+            rollout,
             name=rollout.spec.name,
-            state=rollout.state,
-            reason=rollout.reason,
-            created_at=rollout.created_at,
-            started_at=rollout.started_at,
-            ended_at=rollout.ended_at,
             batch=None if batch is None else batch + 1,
             batches=rollout.batch_count,
-            counts=dict(rollout.host_counts),
+            counts=rollout.host_counts,
             in_flight=[host.name for host in rollout.open_hosts],
             waits_for=None if wait is None else wait.reason,
             waits_until=None if wait is None else wait.until,

@@ -6,12 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from forewarn.core.subscription import (
-    DeliveryState,
-    NotificationKind,
-    Subscription,
-    SubscriptionState,
-)
+from forewarn.core.subscription import DeliveryState, NotificationKind, Subscription, SubscriptionState
 from forewarn.wire.json_types import Moment, Name, Reason, RequestModel, ResponseModel
 
 __all__ = [
@@ -117,25 +112,13 @@ class SubscriptionOut(ResponseModel):
         cls, subscription: Subscription, *, waiting: int = 0, dead: int = 0, is_secret_shown: bool = False
     ) -> SubscriptionOut:
         """Build from the model."""
-        s = subscription
-        return cls(
-            id=s.id,
-            name=s.name,
-            url=s.url,
-            scopes=list(s.scopes),
-            vms=list(s.vms),
-            kinds=list(s.kinds),
-            state=s.state,
-            reason=s.reason,
-            given_up=s.is_given_up,
-            cursor=s.cursor,
+        return cls.copy_from(
+            subscription,
+            given_up=subscription.is_given_up,
             waiting=waiting,
             dead=dead,
-            failing_since=s.failing_since,
-            former_secret_until=s.former_until,
-            created_at=s.created_at,
-            created_by=s.created_by,
-            secret=s.secret if is_secret_shown else None,
+            former_secret_until=subscription.former_until,
+            secret=subscription.secret if is_secret_shown else None,
         )
 
 

@@ -52,10 +52,10 @@ class VerificationOut(ResponseModel):
         """Build from the model."""
         return cls(
             chains=[
-                ChainOut(chain=chain, entries=found.entries, gaps=found.gaps, head=format_head(chain, found.head))
+                ChainOut.copy_from(found, chain=chain, head=format_head(chain, found.head))
                 for chain, found in verifier.chains.items()
             ],
-            findings=[ChainFindingOut.model_validate(each, from_attributes=True) for each in verifier.findings],
+            findings=[ChainFindingOut.copy_from(each) for each in verifier.findings],
             findings_total=verifier.findings_total,
         )
 

@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 import typer
 
-from forewarn.cli.database import add_database, format_progress
+from forewarn.cli.database import app, format_progress
 from forewarn.cli.main import format_error
 from forewarn.errors import ForewarnError
 from forewarn.store.copying import COPIED, CopyProgress
@@ -42,7 +42,7 @@ class Cli:
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._app = typer.Typer()
-        add_database(self._app)
+        self._app.add_typer(app)
         self._capsys = capsys
 
     def run(self, *arguments: str) -> str:

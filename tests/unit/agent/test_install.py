@@ -196,7 +196,7 @@ def test_what_is_configured_is_never_overwritten(machine: Machine) -> None:
 def test_an_agent_that_runs_with_an_older_unit_is_restarted(machine: Machine) -> None:
     machine.install()
     machine.unit.write_text("[Service]\n")
-    (machine.unit.parent / f".{UNIT}.new").write_text("left behind")
+    (machine.unit.parent / f".{UNIT}.forewarn").write_text("left behind")
     machine.systemctl.asked.clear()
     machine.install()
     assert machine.unit.read_text() == render_unit(sys.executable, machine.config, None)

@@ -416,9 +416,7 @@ async def test_the_answer_of_another_peer_is_not_believed() -> None:
     assert group.heard("a", "b") is None
 
 
-async def test_an_impostor_is_refused_counted_and_reported_once_a_minute(
-    pair: Group, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_impostor_is_refused_and_reported_once_a_minute(pair: Group, caplog: pytest.LogCaptureFixture) -> None:
     body, signature = MessageSigner(b"another secret of 16 bytes").sign_message(
         PeerQuery(sender="b", receiver="a", nonce=NONCE, version="x", events=(E1,))
     )
@@ -431,7 +429,6 @@ async def test_an_impostor_is_refused_counted_and_reported_once_a_minute(
             headers={"connection": "close"},
             body=b"its signature does not match this agent's secret\n",
         )
-    assert pair.peers["a"].refused_count == 10
     assert not pair.peers["a"]._connections["b"].wake.is_set()
     claims = [record.getMessage() for record in caplog.records]
     assert len(claims) == 2

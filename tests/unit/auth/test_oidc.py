@@ -207,12 +207,12 @@ def test_an_answer_without_end_is_not_read() -> None:
 
     known = Issuer(settings(), httpx.MockTransport(answer))
     with pytest.raises(IssuerUnreachable, match="more than 1048576 bytes"):
-        asyncio.run(known.load_discovery_document(NOW))
+        asyncio.run(known.find_endpoint("token_endpoint", NOW))
 
 
 def test_what_the_issuer_says_of_itself_is_there_for_a_login(issuer: FakeIssuer) -> None:
     known = Issuer(settings(), issuer.transport)
-    assert asyncio.run(known.load_discovery_document(NOW))["token_endpoint"] == f"{URL}/token"
+    assert asyncio.run(known.find_endpoint("token_endpoint", NOW)) == f"{URL}/token"
 
 
 # Grants

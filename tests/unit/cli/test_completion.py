@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import typer.main
 
 from forewarn.cli.completion import Shell
-from forewarn.cli.main import _NOUNS, run_command_line
+from forewarn.cli.main import app, run_command_line
 from forewarn.core.causes import CAUSES
 from forewarn.core.fault import FAULTS
 from forewarn.testing.scenario.scenario_loader import shipped_scenarios
+
+ROOT: Any = typer.main.get_command(app)
 
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("", _NOUNS),
+        ("", ROOT.list_commands(None)),
         ("mai", ["maintenance"]),
         ("vm re", ["restart", "redeploy", "reimage"]),
         ("vm list --js", ["--json"]),

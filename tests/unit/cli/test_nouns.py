@@ -11,7 +11,7 @@ import typer
 from forewarn.cli.audit_log import format_entry
 from forewarn.cli.config import describe_settings, mask_password
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.inventory_defaults import drop_defaults
+from forewarn.cli.inventory import drop_defaults
 from forewarn.cli.maintenance import build_force_body, build_schedule_body
 from forewarn.cli.maintenance_options import ScheduleOptions
 from forewarn.cli.maintenance_text import (

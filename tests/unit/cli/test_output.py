@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from forewarn.cli.output import Column, Output, escape_text, format_moment, format_relative, format_seconds
+from forewarn.cli.output import Column, Output, format_moment, format_relative, format_seconds
+from forewarn.util.escape import escape_controls
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 EVENT_ID = "602D9444-D2CD-49C7-8624-8643E7171297"
@@ -50,8 +51,8 @@ def test_a_moment_is_shown_in_utc_with_thousandths_where_there_are_some() -> Non
 
 
 def test_control_characters_become_visible() -> None:
-    assert escape_text("a\x1b[31mb\nc\u202e") == "a\\x1b[31mb\\nc\\u202e"
-    assert escape_text("Grüße") == "Grüße"
+    assert escape_controls("a\x1b[31mb\nc\u202e") == "a\\x1b[31mb\\nc\\u202e"
+    assert escape_controls("Grüße") == "Grüße"
 
 
 def test_a_table_keeps_ids_whole_in_a_narrow_terminal(
@@ -60,7 +61,8 @@ def test_a_table_keeps_ids_whole_in_a_narrow_terminal(
     monkeypatch.setenv("COLUMNS", "80")
     names = ", ".join(f"machine-{n}" for n in range(30))
     columns = [Column("id"), Column("type"), Column("status"), Column("not before"), Column("names", is_whole=False)]
-    Output().print_table(columns, [(EVENT_ID, "Terminate", "Scheduled", "in 14m 52s", names)])
+    row = {"id": EVENT_ID, "type": "Terminate", "status": "Scheduled", "not_before": "in 14m 52s", "names": names}
+    Output().print_table([row], columns)
     lines = capsys.readouterr().out.splitlines()
     assert EVENT_ID in lines[1]
     assert max(len(line) for line in lines) <= 80
@@ -71,18 +73,19 @@ def test_a_table_that_is_piped_has_one_line_for_each_row_and_no_trailing_space(
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     names = ", ".join(f"machine-{n}" for n in range(300))
-    Output().print_table([Column("name"), Column("names", is_whole=False)], [("a", names), ("b", "")])
+    rows = [{"name": "a", "names": names}, {"name": "b", "names": ""}]
+    Output().print_table(rows, [Column("name"), Column("names", is_whole=False)])
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["NAME  NAMES", f"a     {names}", "b     -"]
 
 
 def test_square_brackets_of_a_description_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    Output().print_table([Column("text")], [("[red]x[/red] :smile:",)])
+    Output().print_table([{"text": "[red]x[/red] :smile:"}], [Column("text")])
     assert "[red]x[/red] :smile:" in capsys.readouterr().out
 
 
 def test_an_empty_table_says_so_beside_the_output(capsys: pytest.CaptureFixture[str]) -> None:
-    Output().print_table([Column("id")], [], empty="no events")
+    Output().print_table([], [Column("id")], empty="no events")
     assert capsys.readouterr() == ("", "no events\n")
 
 

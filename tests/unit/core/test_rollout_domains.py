@@ -38,7 +38,7 @@ def test_a_footprint_holds_running_vms_and_the_domains_of_their_scopes() -> None
     footprint = survey.get_footprint("h-0")
     assert footprint.vms == {"web-0", "db", "x"}
     assert footprint.domains == {(FAULT_DOMAIN, "web"): {1}, (UPDATE_DOMAIN, "web"): {2}}
-    assert (survey.count_vms("h-0"), survey.count_vms("h-2"), footprint.find_split_scope()) == (3, 0, None)
+    assert (len(survey.vms_of("h-0")), len(survey.vms_of("h-2")), footprint.find_split_scope()) == (3, 0, None)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def migration() -> ActRecord:
     ]
     for sequence, (vm, at) in enumerate(((WEST_0, 0.5), (WEST_1, 2.8), (DB, 4.0)), start=2):
         seen += [
-            SentApproval(at=after(at), vm=vm, event_id=id_of(vm)),
+            SentApproval(at=after(at), vm=vm),
             WatchedEntry(at=after(at + 0.01), sequence=sequence, kind="approved", vm=vm.name),
         ]
     seen += [

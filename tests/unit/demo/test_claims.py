@@ -23,7 +23,7 @@ def test_a_start_before_the_last_approval_in_the_audit_log_is_a_fault() -> None:
 
 def test_a_started_event_before_the_last_approval_was_sent_is_a_fault() -> None:
     record = ActRecord()
-    record.add_observation(SentApproval(at=after(1), vm=WEST_0, event_id=id_of(WEST_0)))
+    record.add_observation(SentApproval(at=after(1), vm=WEST_0))
     record.add_observation(sighting(DB, 1.1, 3, "Started"))
     assert find_broken_claim(ANNOUNCED, record) == "db saw its event Started when 1 of 3 had approved"
 

@@ -129,7 +129,7 @@ async def test_the_stream_is_not_read_on_while_a_disk_hangs(tmp_path: Path, monk
     """What waits for the disk has a limit."""
     monkeypatch.setattr(remote_authority, "_PENDING_MAX", 3)
     may_write = threading.Event()
-    monkeypatch.setattr(remote_authority, "replace_private", lambda _file, _content: may_write.wait(GUARD_S))
+    monkeypatch.setattr(remote_authority, "replace_file", lambda _file, _content: may_write.wait(GUARD_S))
     async with remote(tmp_path / "state.json") as made:
         made._receive_line(encode_state_line(state(document(1))))
         await asyncio.sleep(0)  # the first is being written

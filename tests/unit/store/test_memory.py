@@ -206,7 +206,7 @@ outcomes = st.builds(
     IdempotencyRecord,
     key=st.sampled_from(["k", "l"]),
     fingerprint=st.just("f"),
-    content=st.just({"maintenances": ["m-1"], "n": None}),
+    outcome=st.just({"maintenances": ["m-1"], "n": None}),
     at=moments,
 )
 touched = st.dictionaries(st.sampled_from([*KEYS, "vm:unknown"]), moments, min_size=1, max_size=2)

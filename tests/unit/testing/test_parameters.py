@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from forewarn.errors import ConfigError
-from forewarn.testing.scenario.scenario_loader import Scenario, check_scenario, load_scenario, parse_scenario
+from forewarn.testing.scenario.scenario_loader import Scenario, check_scenario, load_scenario
 from forewarn.testing.scenario.scenario_model import ScheduleStep, StepTime
+from tests.support.parsed_scenario import parse_scenario
 
 HEAD = """\
 title: A test

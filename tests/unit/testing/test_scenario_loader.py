@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from forewarn.errors import ConfigError, NotFound
-from forewarn.testing.scenario.scenario_loader import load_scenario, parse_scenario, shipped_scenarios
+from forewarn.testing.scenario.scenario_loader import load_scenario, shipped_scenarios
+from tests.support.parsed_scenario import parse_scenario
 
 HEAD = """\
 title: A test

@@ -9,10 +9,10 @@ import jsonschema
 import pytest
 
 from forewarn.errors import ConfigError
-from forewarn.testing.scenario.scenario_loader import parse_scenario
 from forewarn.testing.scenario.scenario_model import SCHEMA_LINE
 from forewarn.testing.scenario.scenario_schema import scenario_schema
 from forewarn.wire.yaml_source import YamlSource
+from tests.support.parsed_scenario import parse_scenario
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted([*ROOT.glob("src/forewarn/testing/scenarios/*.yaml"), *ROOT.glob("examples/scenarios/*.yaml")])

@@ -7,10 +7,11 @@ from datetime import timedelta
 
 from hypothesis import given
 
-from forewarn.testing.scenario.scenario_loader import Scenario, parse_scenario
+from forewarn.testing.scenario.scenario_loader import Scenario
 from forewarn.testing.scenario.scenario_model import ExpectStep, FaultStep, ScheduleStep, StepTime, TimelineStep
 from forewarn.testing.transcript.transcript import RequestFailure, Transcript, TranscriptEntry
 from forewarn.testing.transcript.transcript_conversion import convert_transcript
+from tests.support.parsed_scenario import parse_scenario
 from tests.support.showings import ID, event, shown, transcript, transcripts
 
 

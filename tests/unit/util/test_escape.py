@@ -60,7 +60,7 @@ def test_nothing_that_a_command_prints_has_them(is_json: bool, capsys: pytest.Ca
     output.print_notice(HOSTILE)
     output.print_json(HOSTILE)
     output.print_json_line({HOSTILE: HOSTILE})
-    output.print_table([Column("a")], [[HOSTILE]])
+    output.print_table([{"a": HOSTILE}], [Column("a")])
     output.print_fields([("a", HOSTILE)])
     print_items([{"a": HOSTILE}], output)
     print_csv([dict.fromkeys(CSV_COLUMNS["audit-log"].split(), HOSTILE)], "audit-log", output)

@@ -16,7 +16,7 @@ __all__ = ["FileHandler"]
 
 
 class FileHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="file"):
-    """Creates or removes a file, for health checks that test if the file exists.
+    """Creates or removes a file, for health checks that test whether the file exists.
 
     Attributes:
         touch: Path of a file that the handler creates. After the event, the handler removes the file, unless the file
@@ -29,11 +29,7 @@ class FileHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fiel
     remove: str = ""
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            ValueError: No file is named, or two are.
-        """
+        """Refuse, by a ValueError, no file or two."""
         if bool(self.touch) == bool(self.remove):
             raise ValueError("the handler file needs exactly one of touch and remove")
 

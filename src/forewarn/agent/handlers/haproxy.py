@@ -31,20 +31,19 @@ _State = Literal["ready", "drain", "maint"]
 
 
 class HAProxyHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="haproxy"):
-    """Takes servers out of service: they get no new work, and their sessions get time to end.
+    """Takes servers out of service: they get no new work, and their current sessions get time to end.
 
     Attributes:
         socket: Path of HAProxy's runtime socket, or ``host:port``; the socket must have the level admin.
         servers: Servers to take out of service, each as ``backend/server``.
-        state: Final state of the servers: ``drain`` still accepts clients bound to the server by a cookie or a table,
-            ``maint`` accepts no clients.
+        state: Final state of the servers: ``drain`` still accepts clients bound to the server by a cookie or a stick
+            table, ``maint`` accepts no clients.
         drain_timeout: Maximum time to wait until the sessions of the servers end.
         on_timeout: What happens to servers with sessions after `drain_timeout`: ``maint`` forces them into maintenance,
             ``keep`` leaves them draining.
-        others_up: Number of the backend's servers, not counting those in `servers`, that must be up before a server is
-            drained. If the backend has fewer other servers than this number, all of these other servers must be up. The
-            handler waits until they are up, for at most `drain_timeout` or half of the notice, whichever is shorter. If
-            they are not up by then, the handler drains the server anyway.
+        others_up: Number of the backend's other servers (those not in `servers`) that must be up before a server is
+            drained. If the backend has fewer other servers, all of them must be up. The handler waits for at most
+            `drain_timeout` or half of the notice, whichever is shorter. Then it drains the server anyway.
     """
 
     socket: str
@@ -55,11 +54,7 @@ class HAProxyHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_f
     others_up: int = 1
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            ValueError: A name or address is invalid, or the time is too short.
-        """
+        """Refuse, by a ValueError, invalid names and addresses, and a time that is too short."""
         _check_socket(self.socket)
         if not self.servers:
             raise ValueError("the handler haproxy needs at least one server")

@@ -69,11 +69,7 @@ class NodeConditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     reason: str = "MaintenanceWindow"
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            ValueError: Kubernetes would refuse a name.
-        """
+        """Refuse, by a ValueError, names that Kubernetes would refuse."""
         for name in filter(None, self.names):
             if not _CONDITION.fullmatch(name):
                 raise ValueError(f"{name!r} is not a valid condition type: expected for example 'MaintenancePlanned'")
@@ -133,11 +129,7 @@ class KubernetesHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknow
     patience: Duration = Duration(minutes=2)
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            ValueError: kubectl would reject or misread a setting.
-        """
+        """Refuse, by a ValueError, settings that kubectl would reject or misread."""
         if self.node and not _NODE.fullmatch(self.node):
             msg = f"{self.node!r} is not a valid node name: expected lower-case letters, digits, '-' and '.'"
             raise ValueError(msg)

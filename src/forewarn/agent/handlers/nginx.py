@@ -7,11 +7,9 @@ worker processes finish their requests, and new ones take over.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import stat
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import TypeAlias
 from forewarn.agent.codec import Duration
 from forewarn.agent.handlers.contract import BuiltInHandler, HandlerContext
 from forewarn.errors import HookFailed
-from forewarn.util.folders import sync_folder
+from forewarn.util.files import replace_file
 
 __all__ = ["NginxHandler"]
 
@@ -52,7 +50,7 @@ class NginxHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fie
             events of the rule.
         test: Command that tests the configuration.
         reload: Command that makes nginx load the configuration.
-        settle: Time to wait after the reload, in which nginx's old processes finish their requests.
+        settle: Time to wait after the reload, so that nginx's old worker processes can finish their requests.
     """
 
     file: str
@@ -63,11 +61,7 @@ class NginxHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_fie
     settle: Duration = Duration(seconds=10)
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            ValueError: Something is missing, the address is invalid, or the time is too short.
-        """
+        """Refuse, by a ValueError, missing settings, an invalid address, and a time that is too short."""
         if not self.file:
             raise ValueError("the handler nginx needs a file")
         if not _ADDRESS.fullmatch(self.server) or _SPECIAL & set(self.server):
@@ -229,32 +223,11 @@ def _replace_if_unchanged(path: Path, expected: str, content: str) -> bool:
 
 
 def _replace_file(path: Path, content: str) -> None:
-    """Replace a file atomically; a link stays a link."""
+    """Replace a file, keeping its owner and mode; a link stays a link."""
     try:
         target = Path(os.path.realpath(path))
-        # nginx includes files by pattern, and its patterns do not match a leading dot.
-        scratch = target.with_name(f".{target.name}.forewarn")
-        scratch.unlink(missing_ok=True)
-        try:
-            _write_with_owner(scratch, content.encode("latin-1"), target.stat())
-            scratch.replace(target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                scratch.unlink()
-            raise
-        sync_folder(target.parent)
+        found = target.stat()
+        owner = found.st_uid, found.st_gid
+        replace_file(target, content.encode("latin-1"), mode=stat.S_IMODE(found.st_mode), owner=owner)
     except OSError as error:
         raise HookFailed(f"cannot write {path}: {error.strerror}") from error
-
-
-def _write_with_owner(path: Path, content: bytes, like: os.stat_result) -> None:
-    """Write a new file with the owner and mode of another, flushed to disk."""
-    with path.open("xb") as file:
-        if sys.platform != "win32":
-            made = os.fstat(file.fileno())
-            if (made.st_uid, made.st_gid) != (like.st_uid, like.st_gid):
-                os.fchown(file.fileno(), like.st_uid, like.st_gid)
-            os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

@@ -77,11 +77,7 @@ class PacemakerHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown
     patience: Duration = Duration(minutes=2)
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            ValueError: The name or a combination cannot be used.
-        """
+        """Refuse, by a ValueError, a name or a combination that cannot be used."""
         if self.node and not _NODE.fullmatch(self.node):
             raise ValueError(f"{self.node!r} is not a valid node name: expected letters, digits, '_', '-' and '.'")
         if self.tool == "pcs" and self.lifetime == "reboot":

@@ -51,11 +51,7 @@ class SystemdHandler(BuiltInHandler, frozen=True, kw_only=True, forbid_unknown_f
     is_user: bool = False
 
     def __post_init__(self) -> None:
-        """Check what types cannot express.
-
-        Raises:
-            ValueError: There is no unit, an invalid name, or a unit named twice.
-        """
+        """Refuse, by a ValueError, no unit, invalid names, and a unit named twice."""
         if not self.units:
             raise ValueError("the handler systemd needs at least one unit")
         for unit in self.units:

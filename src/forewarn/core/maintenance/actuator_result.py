@@ -89,8 +89,7 @@ def apply_result(
 
 
 def _record_measured_impact(draft: Draft, maintenance: Maintenance, impact_s: float) -> None:
-    announced = "unknown" if maintenance.duration_s < 0 else f"{maintenance.duration_s} s"
-    reason = f"the impact lasted {impact_s:.1f} s; announced duration: {announced}"
+    reason = f"the impact lasted {impact_s:.1f} s; announced duration: {maintenance.duration_text}"
     draft.record(EntryKind.IMPACT_MEASURED, maintenance_id=maintenance.id, reason=reason)
 
 

@@ -83,12 +83,7 @@ def find_unseen_events(
 ) -> list[Event]:
     """Return the events that their audience should have seen by now, but has not.
 
-    Args:
-        maintenance: The maintenance.
-        events: Events of the maintenance.
-        get_last_poll: Time of an audience's last known request; None if none is known.
-        now: The time.
-        alert_thresholds: Thresholds of the conditions.
+    `get_last_poll` returns the time of an audience's last known request; None if none is known.
     """
     unseen_at = _get_unseen_time(maintenance, alert_thresholds)
     if unseen_at is None or now < unseen_at:
@@ -130,8 +125,8 @@ def _get_late_time(maintenance: Maintenance, alert_thresholds: AlertThresholds) 
         # The announced duration is that of the impact, which may begin long after the start.
         begun_at = maintenance.impacted_at or maintenance.started_at
         # An unknown duration counts as 0, so that an endless maintenance is still reported.
-        duration = timedelta(seconds=max(maintenance.duration_s, 0))
-        expected_at, grace = None if begun_at is None else begun_at + duration, alert_thresholds.late_end_after
+        expected_at = None if begun_at is None else begun_at + maintenance.known_duration
+        grace = alert_thresholds.late_end_after
     else:
         return None
     return None if expected_at is None or grace is None else expected_at + grace

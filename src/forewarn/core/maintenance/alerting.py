@@ -13,15 +13,9 @@ __all__ = ["run_alert_check"]
 
 
 def run_alert_check(draft: Draft, check: AlertCheck, last_polled_at: Mapping[str, datetime]) -> AlertCheck | None:
-    """Record in the audit log what is wrong with a maintenance now.
+    """Record in the audit log what is wrong with a maintenance now, and return its next check; None if none is needed.
 
-    Args:
-        draft: Decision that holds the maintenance and its events.
-        check: The check that is due.
-        last_polled_at: Time of the last known request of each audience.
-
-    Returns:
-        The next check; None if none is needed.
+    `last_polled_at` has the time of the last known request of each audience.
     """
     maintenance = draft.maintenances.get(check.maintenance_id)
     # It may have ended or been deleted since the check was scheduled.
@@ -38,8 +32,7 @@ def run_alert_check(draft: Draft, check: AlertCheck, last_polled_at: Mapping[str
     # The impact may have begun since the check was scheduled, and the announced duration counts from there.
     elif maintenance.started_at is not None and is_late(maintenance, draft.now, alert_thresholds):
         took = _format_seconds(draft.now - maintenance.started_at)
-        announced = "unknown" if maintenance.duration_s < 0 else f"{maintenance.duration_s} s"
-        reason = f"not completed {took} after the start; announced duration: {announced}"
+        reason = f"not completed {took} after the start; announced duration: {maintenance.duration_text}"
         draft.record(EntryKind.LATE, maintenance_id=maintenance.id, reason=reason)
     return get_next_check(maintenance, draft.now, alert_thresholds)
 
@@ -48,13 +41,8 @@ def _record_unseen_events(draft: Draft, maintenance: Maintenance, last_polled_at
     left = _format_seconds((maintenance.not_before or draft.now) - draft.now)
     events, thresholds = draft.get_events(maintenance.id), draft.rules.alert_thresholds
     for event in find_unseen_events(maintenance, events, last_polled_at.get, draft.now, thresholds):
-        draft.record(
-            EntryKind.UNSEEN,
-            maintenance_id=maintenance.id,
-            event_id=event.id,
-            audience=event.audience,
-            reason=f"not polled since the announcement; {left} left until NotBefore",
-        )
+        reason = f"not polled since the announcement; {left} left until NotBefore"
+        draft.record_event(EntryKind.UNSEEN, event, reason=reason)
 
 
 def _format_seconds(span: timedelta) -> str:

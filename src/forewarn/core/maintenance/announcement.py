@@ -116,8 +116,7 @@ def announce_to_new_audience(draft: Draft, audience: Audience) -> None:
         late = _make_events(draft, maintenance, only_audience=audience.key, excluded_vms=known)
         for event in (*(replace(each, is_listed=True) for each in back), *late):
             draft.put(event)
-            about = {"maintenance_id": maintenance.id, "event_id": event.id, "audience": audience.key}
-            draft.record(EntryKind.ANNOUNCED, **about)
+            draft.record_event(EntryKind.ANNOUNCED, event)
         _record_policy_approvals(draft, late)
 
 
@@ -128,8 +127,7 @@ def _is_running(draft: Draft, name: str) -> bool:
 def _record_policy_approvals(draft: Draft, events: list[Event]) -> None:
     for event in events:
         if event.is_approved:
-            about = {"maintenance_id": event.maintenance_id, "event_id": event.id, "audience": event.audience}
-            draft.record(EntryKind.APPROVED, actor=POLICY, **about)
+            draft.record_event(EntryKind.APPROVED, event, actor=POLICY)
 
 
 def _choose_not_before(draft: Draft, maintenance: Maintenance, *, has_events: bool) -> AllowedStart:
@@ -149,14 +147,10 @@ def _choose_not_before(draft: Draft, maintenance: Maintenance, *, has_events: bo
 
 
 def is_warned(draft: Draft, cause: str, vm: VirtualMachine, start: datetime | None = None) -> bool:
-    """Return True if an operation of that cause would give an event about that VM.
+    """Return True if an operation of that cause would give an event about that VM, if it starts then (None: now).
 
-    Args:
-        draft: The decision.
-        cause: Cause of the operation.
-        vm: The VM.
-        start: Start of the operation; None if now. An operation that begins before the delay after enabling is over is
-            not announced (R68). A later one is, so that a scope that has just asked is warned of it (R70b).
+    An operation that begins before the delay after enabling is over is not announced (R68). A later one is, so that a
+    scope that has just asked is warned of it (R70b).
     """
     scope = draft.scopes[vm.scope] if vm.scope is not None else None
     audience = draft.audiences.get(audience_key(vm, scope))

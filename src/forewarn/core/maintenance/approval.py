@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from forewarn.core.fast_replace import replace
 from forewarn.core.maintenance.decision import Draft
 from forewarn.core.maintenance.tenancy import get_tenant
-from forewarn.core.model import EntryKind, MaintenanceState
+from forewarn.core.model import EntryKind, Event, MaintenanceState
 
 __all__ = ["ApprovalResult", "Approver", "approve_events"]
 
@@ -62,45 +62,36 @@ def approve_events(draft: Draft, event_ids: Iterable[str], approver: Approver) -
     known = [i for i in ids if i in draft.events and approver.audience in (None, draft.events[i].audience)]
     if len(known) < len(ids):
         return ApprovalResult(unknown=tuple(i for i in ids if i not in set(known)))
-    # All ids are checked before the first is approved, because an approval is all or nothing.
-    refused = tuple(i for i in known if _is_reserved(draft, i, approver))
+    # All ids are checked before the first is approved, because an approval is all or nothing. One that changes nothing
+    # gets its 200 (R49), even if the policy reserves the event by now.
+    waiting = [i for i in known if _can_be_approved(draft, draft.events[i])]
+    refused = tuple(i for i in waiting if _is_reserved(draft, draft.events[i], approver))
     if refused:
         return ApprovalResult(refused=refused)
-    approved = [i for i in known if _approve_event(draft, i, approver)]
-    return ApprovalResult(approved=tuple(approved), unchanged=tuple(i for i in known if i not in set(approved)))
+    for event_id in waiting:
+        _approve_event(draft, draft.events[event_id], approver)
+    return ApprovalResult(approved=tuple(waiting), unchanged=tuple(i for i in known if i not in set(waiting)))
 
 
-def _can_be_approved(draft: Draft, event_id: str) -> bool:
+def _can_be_approved(draft: Draft, event: Event) -> bool:
     """Return True if approving the event changes anything."""
-    event = draft.events[event_id]
     is_waiting = draft.maintenances[event.maintenance_id].state is MaintenanceState.SCHEDULED
     return is_waiting and event.is_listed and not event.is_settled
 
 
-def _is_reserved(draft: Draft, event_id: str, approver: Approver) -> bool:
-    """Return True if the tenant's policy reserves the approval for others. A settled event is never refused."""
-    event = draft.events[event_id]
-    # An approval that changes nothing gets its 200 (R49), even if the policy reserves the event by now.
-    if not _can_be_approved(draft, event_id):
-        return False
+def _is_reserved(draft: Draft, event: Event, approver: Approver) -> bool:
+    """Return True if the tenant's policy reserves the approval for others."""
     _, policy = get_tenant(draft, event, draft.maintenances[event.maintenance_id])
     return not policy.accepts_approval_of(approver.actor)
 
 
-def _approve_event(draft: Draft, event_id: str, approver: Approver) -> bool:
-    event = draft.events[event_id]
-    maintenance = draft.maintenances[event.maintenance_id]
-    if not _can_be_approved(draft, event_id):
-        return False
+def _approve_event(draft: Draft, event: Event, approver: Approver) -> None:
     draft.put(replace(event, approved_at=draft.now, approved_by=approver.actor))
-    draft.record(
+    draft.record_event(
         EntryKind.APPROVED,
+        event,
         actor=approver.actor,
-        maintenance_id=maintenance.id,
-        event_id=event.id,
-        audience=event.audience,
         vm=approver.vm,
         source_address=approver.source_address,
         api_version=approver.api_version,
     )
-    return True

@@ -74,12 +74,9 @@ def find_duplicate(maintenance: Maintenance, active: Iterable[Maintenance]) -> M
 def find_coupled_deletes(
     maintenance: Maintenance, active: Iterable[Maintenance], scopes: set[str]
 ) -> list[Maintenance]:
-    """Return the pending Terminates of the same coupled scope, which its start waits for.
+    """Return the pending Terminates of the same scope, which its start waits for, if deletes of the scope are coupled.
 
-    Args:
-        maintenance: The one that would start.
-        active: The active maintenances of its scopes.
-        scopes: Names of the scopes whose deletes are coupled.
+    `active` are the active maintenances of its scopes, `scopes` the names of all scopes whose deletes are coupled.
 
     Spec: R92
     """

@@ -221,6 +221,10 @@ class Draft:
         # The store numbers the entries when it commits them.
         self._changes.entries.append(AuditEntry(kind=kind, at=self.now, actor=actor, sequence=0, **about))
 
+    def record_event(self, kind: EntryKind, event: Event, **about: str | None) -> None:
+        """Append an audit log entry about an event; see `record`."""
+        self.record(kind, maintenance_id=event.maintenance_id, event_id=event.id, audience=event.audience, **about)
+
     def apply_trigger(
         self, maintenance: Maintenance, trigger: Trigger, *, is_new: bool = False, reason: str | None = None
     ) -> Maintenance:

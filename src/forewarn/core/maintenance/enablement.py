@@ -51,7 +51,7 @@ def get_disable_time(audience: Audience, disable_after: timedelta) -> datetime |
 def withdraw_event(draft: Draft, event: Event) -> None:
     """Remove an event from the document before its maintenance is over, and its vote with it (R70, R86)."""
     draft.put(replace(event, is_listed=False))
-    draft.record(EntryKind.WITHDRAWN, audience=event.audience, event_id=event.id, maintenance_id=event.maintenance_id)
+    draft.record_event(EntryKind.WITHDRAWN, event)
 
 
 def disable_audience(draft: Draft, audience: Audience) -> Audience:

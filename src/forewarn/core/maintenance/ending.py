@@ -28,14 +28,9 @@ def record_impact(draft: Draft, maintenance: Maintenance, *, reason: str | None 
 def record_extra_impact(draft: Draft, maintenance: Maintenance, *, duration_s: int) -> Maintenance:
     """Record a further impact while Started: in the audit log only, in no document.
 
-    Args:
-        draft: The decision.
-        maintenance: A started one.
-        duration_s: Seconds, at least 0, and shorter than the announced duration if that is known.
-
     Raises:
         Conflict: It is not started.
-        InvalidRequest: The impact would be as long as announced, or longer.
+        InvalidRequest: The impact would be negative, or as long as announced, or longer.
 
     Spec: R80, R82
     """

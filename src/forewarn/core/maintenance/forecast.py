@@ -103,13 +103,8 @@ def forecast_maintenance(  # noqa: PLR0913 - all that it depends on
 ) -> Forecast:
     """Return what a maintenance waits for, what happens next, and what is wrong.
 
-    Args:
-        maintenance: The maintenance.
-        events: Events of the maintenance.
-        neighbours: Other active maintenances that hold a VM or a scope of it.
-        get_last_poll: Time of an audience's last known request; None if none is known.
-        now: The time.
-        alert_thresholds: Thresholds for lateness and unseen events.
+    `neighbours` are the other active maintenances that hold a VM or a scope of it; `get_last_poll` returns the time of
+    an audience's last known request, None if none is known.
     """
     others = sorted(neighbours, key=lambda other: other.sequence)
     match maintenance.state:
@@ -180,13 +175,7 @@ def _list_present(problems: Mapping[MaintenanceProblem, bool]) -> tuple[Maintena
 
 
 def restrict_forecast(forecast: Forecast, event_ids: Collection[str], maintenance_ids: Collection[str]) -> Forecast:
-    """Return the part of a forecast that a caller limited to these events and maintenances may see.
-
-    Args:
-        forecast: The whole forecast.
-        event_ids: Events visible to the caller.
-        maintenance_ids: Maintenances visible to the caller.
-    """
+    """Return the part of a forecast that a caller limited to these events and maintenances may see."""
     votes = tuple(vote for vote in forecast.votes if vote.event_id in event_ids)
     behind = tuple(each for each in forecast.blocked_by if each in maintenance_ids)
     # These two are about missing votes, and a tenant must not learn that other tenants have not voted.

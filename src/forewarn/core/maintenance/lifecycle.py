@@ -36,14 +36,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from forewarn.core.fast_replace import replace
-from forewarn.core.model import (
-    ACTIVE_STATES,
-    EntryKind,
-    Event,
-    EventStatus,
-    Maintenance,
-    MaintenanceState,
-)
+from forewarn.core.model import ACTIVE_STATES, EntryKind, Event, EventStatus, Maintenance, MaintenanceState
 from forewarn.errors import Conflict, IllegalTransition
 
 __all__ = [
@@ -97,14 +90,7 @@ EVENT_STATUS = {
 }
 """Status shown by the events of a maintenance in that state. A queued maintenance has no events."""
 
-AUDIT_LOG_KIND = {
-    _S.QUEUED: EntryKind.QUEUED,
-    _S.SCHEDULED: EntryKind.SCHEDULED,
-    _S.STARTED: EntryKind.STARTED,
-    _S.COMPLETED: EntryKind.COMPLETED,
-    _S.CANCELED: EntryKind.CANCELED,
-    _S.FAILED: EntryKind.FAILED,
-}
+AUDIT_LOG_KIND = {state: EntryKind(state.value) for state in MaintenanceState}
 """Audit log entry recorded when a state is reached."""
 
 
@@ -123,16 +109,7 @@ def is_allowed(state: MaintenanceState, trigger: Trigger) -> bool:
 def apply_trigger(
     maintenance: Maintenance, state: MaintenanceState | None, trigger: Trigger, now: datetime
 ) -> Maintenance:
-    """Take one transition.
-
-    Args:
-        maintenance: The maintenance; its own ``state`` is ignored in favour of `state`.
-        state: Current state; None for a maintenance that is being created.
-        trigger: Trigger of the transition.
-        now: The time.
-
-    Returns:
-        The maintenance in its new state, with the times that belong to it.
+    """Take one transition from `state` (None: newly created), and set the times that belong to the new state.
 
     Raises:
         Conflict: The operator asked for something that this state does not allow (cancel or start in the wrong state).

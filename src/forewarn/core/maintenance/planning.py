@@ -33,14 +33,7 @@ from forewarn.core.model import (
     ScopeKind,
     VirtualMachine,
 )
-from forewarn.errors import (
-    BelowMinimumNotice,
-    Conflict,
-    InvalidRequest,
-    LimitExceeded,
-    NotFound,
-    QuietHoursConflict,
-)
+from forewarn.errors import BelowMinimumNotice, Conflict, InvalidRequest, LimitExceeded, NotFound, QuietHoursConflict
 from forewarn.util.duration import format_duration
 
 __all__ = ["plan_maintenance"]

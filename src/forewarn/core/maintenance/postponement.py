@@ -44,14 +44,7 @@ def defer_maintenance(
     by: timedelta | None = None,
     reason: str | None = None,
 ) -> Maintenance:
-    """Move NotBefore to a later time, and past any quiet hours that contain it.
-
-    Args:
-        draft: The decision.
-        maintenance: A scheduled one.
-        not_before: New NotBefore; exclusive with `by`.
-        by: Delay added to the current NotBefore.
-        reason: Reason for the audit log.
+    """Move NotBefore to a given later time, or by a delay, and past any quiet hours that contain it.
 
     Raises:
         InvalidRequest: Both or none was named, or the time is not later than before.
@@ -86,12 +79,7 @@ def extend_maintenance(
 ) -> Maintenance:
     """Give a tenant a little more time to prepare, as its policy grants.
 
-    Args:
-        draft: The decision.
-        maintenance: A scheduled one.
-        by: Additional time.
-        tenant: Name of the scope or standalone VM that asks; None if the maintenance affects only one.
-        reason: Reason for the audit log.
+    `tenant` is the name of the scope or standalone VM that asks; None if the maintenance affects only one.
 
     Raises:
         InvalidRequest: The time is not positive, or it is not clear which tenant asks.

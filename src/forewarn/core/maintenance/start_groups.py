@@ -40,13 +40,9 @@ def split_into_groups(
 ) -> list[list[VirtualMachine]]:
     """Divide VMs into the groups that each start together, in the order given.
 
-    A host's VMs stay together, unless they are in different fault domains of one scope.
-
-    Args:
-        vms: Affected VMs; those of a standalone scope count as having none.
-        cause: Cause that decides whether each VM's operation is separate, and whether fault domains matter.
-        source: Source; user operations are not serialised.
-        by_host: True if the request names hosts, whose VMs stay together.
+    The cause decides whether each VM's operation is separate, and whether fault domains matter; user operations are not
+    serialised. If the request names hosts (`by_host`), the VMs of a host stay together, unless they are in different
+    fault domains of one scope. VMs of a standalone scope count as having none.
 
     Returns:
         At least one group; a single empty one if there is no VM.

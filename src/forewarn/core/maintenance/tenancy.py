@@ -100,22 +100,14 @@ def respects_quiet_hours(maintenance: Maintenance) -> bool:
 def next_allowed_start(
     maintenance: Maintenance, policies: Iterable[Policy], at: datetime, until: datetime
 ) -> datetime | None:
-    """Return the first moment from `at` on at which it can happen outside of all quiet hours.
+    """Return the first moment from `at` until `until` at which it can happen outside of all quiet hours of `policies`.
 
-    Args:
-        maintenance: Maintenance, with its duration.
-        policies: Policies whose quiet hours count.
-        at: Earliest moment.
-        until: Latest moment.
-
-    Returns:
-        The moment; None if there is none until then.
+    None if there is none. The quiet hours may not count for the maintenance: see `respects_quiet_hours`.
     """
     if not respects_quiet_hours(maintenance):
         return at
     quiet = [hours for policy in policies for hours in policy.quiet_hours]
-    lasts = timedelta(seconds=max(maintenance.duration_s, 0))
-    return find_free_start(quiet, at, until, lasts) if quiet else at
+    return find_free_start(quiet, at, until, maintenance.known_duration) if quiet else at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,16 +128,9 @@ class AllowedStart:
 def find_allowed_start(
     policies: Mapping[str, Policy], at: datetime, until: datetime, duration: timedelta
 ) -> AllowedStart | None:
-    """Return the first moment from `at` on outside of all quiet hours, and the tenants whose quiet hours moved it.
+    """Return the first moment from `at` until `until` outside of all quiet hours; None if there is none.
 
-    Args:
-        policies: Policies of the affected tenants, by `get_tenant_key`.
-        at: Earliest moment.
-        until: Latest moment.
-        duration: Duration.
-
-    Returns:
-        The moment; None if there is none until then.
+    `policies` are those of the affected tenants, by `get_tenant_key`; the result names the tenants that moved it.
     """
     quiet = [hours for policy in policies.values() for hours in policy.quiet_hours]
     moment = find_free_start(quiet, at, until, duration) if quiet else at
@@ -170,14 +155,8 @@ def require_allowed_start(
 ) -> AllowedStart:
     """Return the first moment from `at` on outside of the quiet hours of all affected tenants.
 
-    Args:
-        draft: The decision.
-        maintenance: The maintenance.
-        at: Earliest moment.
-        advice: Advice in the error message.
-
     Raises:
-        QuietHoursConflict: There is none within the limits of its notice.
+        QuietHoursConflict: There is none within the limits of its notice; the message ends with `advice`.
     """
     until = draft.now + draft.rules.notice_max
     # A start after the latest one is refused elsewhere, with a clearer message.
@@ -186,7 +165,7 @@ def require_allowed_start(
     found = get_tenant_policies(draft, maintenance)
     if not respects_quiet_hours(maintenance):
         return AllowedStart(at=at)
-    moment = find_allowed_start(found, at, until, timedelta(seconds=max(maintenance.duration_s, 0)))
+    moment = find_allowed_start(found, at, until, maintenance.known_duration)
     if moment is None:
         names = sorted(get_tenant_name(key) for key, policy in found.items() if policy.quiet_hours)
         span = f"from {_format_time(at)} to {_format_time(until)}"

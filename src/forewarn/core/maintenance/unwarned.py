@@ -1,7 +1,4 @@
-"""VMs affected by a maintenance without a warning.
-
-Spec: R70c
-"""
+"""VMs affected by a maintenance without a warning."""
 
 from __future__ import annotations
 
@@ -17,11 +14,8 @@ def find_unwarned_vms(
 ) -> tuple[str, ...]:
     """Return the names of the VMs that no event warns, in the order of the maintenance.
 
-    Args:
-        maintenance: The maintenance.
-        events: Events of the maintenance.
-        would_warn: Return True if a VM would get an event now, the best guess for a queued maintenance; None if
-            unknown: then every VM of a queued one counts as warned.
+    `would_warn` returns True if a VM would get an event now, the best guess for a queued maintenance; if it is None,
+    every VM of a queued one counts as warned.
 
     Spec: R70c
     """

@@ -53,12 +53,8 @@ def pause_rollout(rollout: Rollout, now: datetime, *, reason: str | None = None)
 def resume_rollout(rollout: Rollout, now: datetime, *, accept_health: bool = False) -> Rollout:
     """Resume a paused rollout. Failures so far no longer count.
 
-    The health check before a batch that has not begun is repeated: it failed, or it is from before the pause.
-
-    Args:
-        rollout: A paused one.
-        now: The time.
-        accept_health: Continue as if the last health check had passed, without another one.
+    The health check before a batch that has not begun is repeated: it failed, or it is from before the pause. With
+    `accept_health`, it counts as passed instead.
 
     Raises:
         Conflict: It is not paused.

@@ -164,12 +164,8 @@ def decide_next_steps(
 ) -> list[Step]:
     """Return the steps to take now, in order.
 
-    Args:
-        rollout: The rollout.
-        inventory: What the hosts are compared by; see `list_candidates`.
-        facts: Current facts outside of the rollout.
-        now: Current time.
-        candidates: Hosts that may begin; the others of `list_candidates` are left for another decision. None: all.
+    `inventory` is what the hosts are compared by, see `list_candidates`. `candidates` are those of its hosts that may
+    begin, None for all; the others are left for another decision.
 
     Returns:
         No steps while the rollout is planned or when it has ended. Otherwise the last one is a `WaitForChange` exactly
@@ -291,17 +287,11 @@ def _describe_in_flight(rollout: Rollout, facts: RolloutFacts) -> str:
     count = len(rollout.open_hosts)
     parts = [f"{count} hosts are in flight" if count > 1 else "1 host is in flight"]
     for host in rollout.open_hosts:
-        for maintenance in (facts.maintenances.get(i) for i in host.maintenance_ids):
-            is_waiting = maintenance is not None and maintenance.state in _NOT_STARTED
-            if (
-                maintenance is None
-                or not is_waiting
-                or maintenance.moved_from is None
-                or maintenance.not_before is None
-            ):
+        for m in (facts.maintenances.get(i) for i in host.maintenance_ids):
+            if m is None or m.state not in _NOT_STARTED or m.moved_from is None or m.not_before is None:
                 continue
-            tenant_names = ", ".join(maintenance.moved_by[:_NAMES_SHOWN])
-            at = maintenance.not_before.replace(microsecond=0).isoformat().replace("+00:00", "Z")
+            tenant_names = ", ".join(m.moved_by[:_NAMES_SHOWN])
+            at = m.not_before.replace(microsecond=0).isoformat().replace("+00:00", "Z")
             parts.append(f"{host.name} was moved to {at} by quiet hours of {tenant_names}")
     return "; ".join(parts[: 1 + _NAMES_SHOWN])
 

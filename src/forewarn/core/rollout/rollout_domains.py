@@ -85,10 +85,6 @@ class InventorySurvey:
             if vm.name in vms:
                 self._vms[vm.name] = vm
 
-    def count_vms(self, host: str) -> int:
-        """Return the number of VMs that run on that host."""
-        return len(self._running[host])
-
     def vms_of(self, host: str) -> list[VirtualMachine]:
         """Return the VMs that run on that host."""
         return self._running[host]

@@ -131,11 +131,7 @@ def apply_rollout_trigger(
 ) -> Rollout:
     """Take one transition of a rollout.
 
-    Args:
-        rollout: The rollout.
-        trigger: Trigger of the transition.
-        now: The time.
-        reason: Reason; None clears the old one, except that an aborted rollout keeps that of the abort.
+    Without a reason the old one is cleared, except that an aborted rollout keeps that of the abort.
 
     Raises:
         Conflict: The operator asked for something that this state does not allow.
@@ -167,14 +163,7 @@ def apply_host_trigger(
     is_open: bool = False,
     reason: str | None = None,
 ) -> RolloutHost:
-    """Take one transition of a host.
-
-    Args:
-        host: The host.
-        trigger: Trigger of the transition.
-        now: Time of the trigger.
-        is_open: True if one of its maintenances may still change.
-        reason: Reason why it failed or was skipped.
+    """Take one transition of a host; see `RolloutHost` for `is_open` and `reason`.
 
     Raises:
         IllegalTransition: There is no such transition, or the host does not fit its new state; a bug.

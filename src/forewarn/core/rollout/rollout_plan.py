@@ -15,14 +15,7 @@ from forewarn.core.model import EventSource, EventType, ScopeKind
 from forewarn.core.policy import Policy
 from forewarn.core.rollout.rollout import HOSTS_MAX, LENGTH_MAX, HostOrder, RolloutSpec
 from forewarn.core.rollout.rollout_domains import FAULT_DOMAIN, InventorySurvey, Occupancy
-from forewarn.errors import (
-    BelowMinimumNotice,
-    Conflict,
-    InvalidRequest,
-    LimitExceeded,
-    NotFound,
-    QuietHoursConflict,
-)
+from forewarn.errors import BelowMinimumNotice, Conflict, InvalidRequest, LimitExceeded, NotFound, QuietHoursConflict
 from forewarn.util.duration import format_duration
 
 __all__ = ["QuietHoursDelay", "RolloutBatch", "RolloutPlan", "check_spec", "pause_after", "plan_rollout"]
@@ -102,14 +95,9 @@ def plan_rollout(
     rules: DecisionRules | None = None,
     would_warn: Callable[[str], bool] | None = None,
 ) -> RolloutPlan:
-    """Make batches, and estimate when each begins and ends.
+    """Make batches, and estimate when each begins and ends if the first begins now.
 
-    Args:
-        spec: Specification of the rollout.
-        inventory: Existing hosts and their VMs.
-        now: Assumed begin.
-        rules: Limits on notice; None for the defaults.
-        would_warn: Return True if a VM of that name would get an event now; None if all would.
+    `would_warn` returns True if a VM of that name would get an event now; None if all would.
 
     Raises:
         InvalidRequest: The specification contradicts itself or the rules of maintenance.
@@ -146,7 +134,7 @@ def plan_rollout(
                 is_canary=number < len(spec.canary),
                 hosts=tuple(hosts),
                 rounds=rounds,
-                vms=sum(survey.count_vms(host) for host in hosts),
+                vms=sum(len(survey.vms_of(host)) for host in hosts),
                 begins_at=begins_at,
                 ends_at=ends_at,
                 moves=tuple(moves),
@@ -313,7 +301,7 @@ def _sort_hosts(order: HostOrder, survey: InventorySurvey, names: list[str]) -> 
     if order is HostOrder.NAME:
         return sorted(names, key=_make_natural_key)
     if order is HostOrder.SMALLEST_FIRST:
-        return sorted(names, key=survey.count_vms)
+        return sorted(names, key=lambda name: len(survey.vms_of(name)))
     return names
 
 
@@ -346,19 +334,11 @@ def _group_rounds(spec: RolloutSpec, survey: InventorySurvey, hosts: Sequence[st
 
 
 class _Calendar:
-    """Estimated end of hosts that are announced at a given time.
-
-    Args:
-        spec: Specification of the rollout.
-        inventory: Scopes, with their quiet hours.
-        survey: VMs by host.
-        notice_max: Maximum time ahead that a maintenance is planned.
-    """
+    """Estimated end of hosts that are announced at a given time, at most `notice_max` ahead."""
 
     def __init__(self, spec: RolloutSpec, inventory: Inventory, survey: InventorySurvey, notice_max: timedelta) -> None:
         takes, _ = _estimate_host_time(spec)
-        duration_s = _get_duration_s(spec)
-        self._duration = timedelta(seconds=max(duration_s, 0))
+        self._duration = timedelta(seconds=max(_get_duration_s(spec), 0))
         self._notice = takes - self._duration
         self._notice_max = notice_max
         self._ignores_quiet_hours = CAUSES[spec.cause].is_fixed
@@ -378,8 +358,9 @@ class _Calendar:
             msg = f"host {host!r}: quiet hours of {', '.join(names[:10])} leave no time for it"
             raise QuietHoursConflict(msg, host=host)
         if found.moved_from is not None:
-            move = QuietHoursDelay(host=host, not_before=found.at, moved_from=found.moved_from, moved_by=found.moved_by)
-            moves.append(move)
+            moves.append(
+                QuietHoursDelay(host=host, not_before=found.at, moved_from=found.moved_from, moved_by=found.moved_by)
+            )
         return found.at + self._duration
 
     def _get_quiet_policies(self, host: str) -> dict[str, Policy]:

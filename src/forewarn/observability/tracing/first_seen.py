@@ -77,12 +77,12 @@ class FirstSeenDetector:
                 self._waiting += 1
 
     def _forget_events(self, key: str, event_ids: frozenset[str]) -> None:
-        unseen = self._unseen.get(key)
-        for event_id in event_ids if unseen else ():
-            if unseen is not None and unseen.pop(event_id, None) is not None:
-                self._waiting -= 1
-        if unseen is not None and not unseen:
-            del self._unseen[key]
+        unseen = self._unseen.get(key, {})
+        for event_id in event_ids & unseen.keys():
+            del unseen[event_id]
+            self._waiting -= 1
+        if not unseen:
+            self._unseen.pop(key, None)
 
     def export_seen(self) -> None:
         """Export the events seen since the last check."""

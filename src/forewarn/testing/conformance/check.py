@@ -1,15 +1,18 @@
-"""A check: one row of the catalogue."""
+"""A check: one row of the catalogue, written above the function that carries it out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeAlias
 
 from forewarn.testing.conformance.outcome import CheckOutcome
 from forewarn.testing.conformance.probe import EndpointProbe
 
-__all__ = ["CheckPhase", "ConformanceCheck"]
+__all__ = ["CheckList", "CheckPhase", "ConformanceCheck"]
+
+_Run: TypeAlias = Callable[[EndpointProbe], CheckOutcome]
 
 
 class CheckPhase(IntEnum):
@@ -36,7 +39,7 @@ class ConformanceCheck:
     code: str
     numbers: tuple[str, ...]
     title: str
-    run: Callable[[EndpointProbe], CheckOutcome]
+    run: _Run
     phase: CheckPhase = CheckPhase.LOOK
     needs_document: bool = True
 
@@ -44,3 +47,24 @@ class ConformanceCheck:
     def is_extension(self) -> bool:
         """True if it only covers extensions of Forewarn, which other endpoints need not have."""
         return all(number.startswith("X") for number in self.numbers)
+
+
+class CheckList(list[ConformanceCheck]):
+    """The checks of one part of the protocol, in the order of their functions."""
+
+    def add(
+        self,
+        code: str,
+        numbers: str,
+        title: str,
+        phase: CheckPhase = CheckPhase.LOOK,
+        *,
+        needs_document: bool = True,
+    ) -> Callable[[_Run], _Run]:
+        """Return a decorator that adds a function as a check of these requirements, separated by spaces."""
+
+        def add_run(run: _Run) -> _Run:
+            self.append(ConformanceCheck(code, tuple(numbers.split()), title, run, phase, needs_document))
+            return run
+
+        return add_run

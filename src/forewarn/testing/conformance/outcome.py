@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 __all__ = [
     "CheckOutcome",
@@ -47,24 +48,10 @@ class Inconclusive(Exception):
     """The requirement cannot be judged: the message gives the reason."""
 
 
-def holds(seen: str) -> CheckOutcome:
-    """Return that the requirement holds, as far as checked."""
-    return CheckOutcome(CheckVerdict.HOLDS, seen)
-
-
-def breaks(seen: str) -> CheckOutcome:
-    """Return that the requirement is broken."""
-    return CheckOutcome(CheckVerdict.BREAKS, seen)
-
-
-def note_difference(seen: str) -> CheckOutcome:
-    """Return that the endpoint differs in a way that harms no client (R112)."""
-    return CheckOutcome(CheckVerdict.NOTE, seen)
-
-
-def inconclusive(reason: str) -> CheckOutcome:
-    """Return that the observations do not allow a verdict."""
-    return CheckOutcome(CheckVerdict.INCONCLUSIVE, reason)
+holds = partial(CheckOutcome, CheckVerdict.HOLDS)
+breaks = partial(CheckOutcome, CheckVerdict.BREAKS)
+note_difference = partial(CheckOutcome, CheckVerdict.NOTE)
+inconclusive = partial(CheckOutcome, CheckVerdict.INCONCLUSIVE)
 
 
 def judge(violations: Sequence[str], success: str, ambiguous: Sequence[str] = ()) -> CheckOutcome:

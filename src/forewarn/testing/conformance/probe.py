@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
+from itertools import groupby
 from typing import Any
 
 from forewarn.errors import EndpointUnreachable
@@ -62,7 +65,7 @@ class UnprovokedFailures:
     """
 
     answers: int = 0
-    retried_statuses: dict[int, int] = field(default_factory=dict)
+    retried_statuses: Counter[int] = field(default_factory=Counter)
     unexcused: list[str] = field(default_factory=list)
 
 
@@ -143,13 +146,24 @@ class EndpointProbe:
         for _ in range(_TRIES_MAX - 1):
             if reply.status not in _RETRIED:
                 break
-            self.failures.retried_statuses[reply.status] = self.failures.retried_statuses.get(reply.status, 0) + 1
+            self.failures.retried_statuses[reply.status] += 1
             self._pace_s = _PACE_S if reply.status == HTTPStatus.TOO_MANY_REQUESTS else self._pace_s
             time.sleep(_parse_retry_after(reply))
             reply = self.send_once(request, timeout_s)
         if reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             self.failures.unexcused.append(f"{request.method} {request.target} returns {reply.status}")
         return reply
+
+    def list_wrong_statuses(
+        self, requests: Mapping[str, RawRequest], status: int = HTTPStatus.BAD_REQUEST
+    ) -> list[str]:
+        """Send these requests; return an observation about each, by its name, that gets a different status."""
+        replies = {name: self.send_request(request) for name, request in requests.items()}
+        return [
+            f"{name} returns {reply.status}, not {status:d}"
+            for name, reply in replies.items()
+            if reply.status != status
+        ]
 
     def send_once(self, request: RawRequest, timeout_s: float | None = None) -> RawReply:
         """Return the answer to a request, without retries."""
@@ -292,11 +306,8 @@ class EndpointProbe:
             Inconclusive: There is none.
         """
         name = version or self.get_first_document().version
-        found: list[RawDocument] = []
-        for shown in self.documents_seen:
-            if shown.version == name and (not found or found[-1].reply.body != shown.reply.body):
-                found.append(shown)
-        return found
+        seen = (shown for shown in self.documents_seen if shown.version == name)
+        return [next(same) for _, same in groupby(seen, key=lambda shown: shown.reply.body)]
 
     def list_event_states(self, version: str | None = None) -> list[dict[str, Any]]:
         """Return every state of every event seen in that version, or in the newest.

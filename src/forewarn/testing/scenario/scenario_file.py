@@ -49,7 +49,6 @@ class ScenarioFile:
 
     Attributes:
         name: Name of the scenario: the file name without its suffix.
-        content: YAML.
         display_name: Name of the file in errors.
         folder: Folder of the files that it includes; None if it may include only shipped ones.
     """
@@ -124,14 +123,10 @@ def _read_path(path: Path, where: str) -> ScenarioFile:
 
 
 def read_scenario(file: ScenarioFile, given: Mapping[str, Scalar]) -> tuple[YamlSource, ScenarioIn]:
-    """Return the content of the file, with its parameters filled in.
-
-    Args:
-        file: File to read.
-        given: Values of parameters that replace their defaults.
+    """Return the content of the file, with its parameters filled in: those given, and the defaults of the others.
 
     Raises:
-        Faulty: It is not a valid scenario.
+        InvalidScenario: It is not a valid scenario.
         ConfigError: It is not valid YAML, or its parameters are wrong.
     """
     source = YamlSource(file.display_name, size_bytes_max=_SIZE_BYTES_MAX, kind="scenario", error_class=ConfigError)
@@ -170,7 +165,7 @@ def expand_includes(file: ScenarioFile, source: YamlSource, parsed: ScenarioIn) 
     """Return the steps of a scenario, with each include replaced by the steps of its timeline.
 
     Raises:
-        Faulty: An included file is not a valid scenario.
+        InvalidScenario: An included file is not a valid scenario.
         ForewarnError: An included file is missing or includes itself, or a limit is exceeded; with file and line.
     """
     return list(_IncludeExpansion().expand_steps(file, source, parsed, (_get_identity(file),)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -38,7 +37,7 @@ from forewarn.wire.inventory import InventoryIn, parse_inventory
 from forewarn.wire.suggestion import suggest_name
 from forewarn.wire.yaml_source import Place, YamlSource
 
-__all__ = ["Scenario", "check_scenario", "load_scenario", "parse_scenario", "shipped_scenarios"]
+__all__ = ["Scenario", "check_scenario", "load_scenario", "parse_file", "shipped_scenarios"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +46,12 @@ class Scenario:
 
     Attributes:
         name: Name of its file, without the suffix.
-        inventory: Hosts, scopes and VMs.
         handler: Name of the VM whose handler is tried.
-        steps: The timeline.
         lines: Line of each step in its file, from 1.
         files: The included file of each step; empty for a step of the scenario's own file.
         event_ids: Ids of the first events.
-        settings: Settings of the service.
         only: The one mode it is for; None for both.
         restarts_handler: True if a Reboot or Redeploy that affects the handler's VM kills and restarts the handler.
-        environment: Environment variables for the handler.
     """
 
     name: str
@@ -75,36 +70,13 @@ class Scenario:
 
 
 def load_scenario(name_or_file: str, given: Mapping[str, Scalar] | None = None) -> Scenario:
-    """Return a shipped scenario by its name, or the scenario in a file.
-
-    Args:
-        name_or_file: Name of a shipped scenario, or path of a file.
-        given: Values of parameters that replace their defaults.
+    """Return a shipped scenario by its name, or the scenario in a file; `given` replaces defaults of parameters.
 
     Raises:
         NotFound: There is neither a scenario nor a file of that name.
         ConfigError: The file cannot be read, or its scenario cannot be played; with the line.
     """
-    return _parse_or_raise_first_fault(find_scenario(name_or_file), given or {})
-
-
-def parse_scenario(
-    content: bytes, name: str, where: str = "", *, folder: Path | None = None, given: Mapping[str, Scalar] | None = None
-) -> Scenario:
-    """Return a scenario from the content of its file.
-
-    Args:
-        content: YAML.
-        name: Name of the scenario.
-        where: The file, for errors; empty for the name.
-        folder: Folder of the files that it includes; None if it may include only shipped ones.
-        given: Values of parameters that replace their defaults.
-
-    Raises:
-        ConfigError: It cannot be played; with the line, and the expected value.
-    """
-    file = ScenarioFile(name=name, content=content, display_name=where or name, folder=folder)
-    return _parse_or_raise_first_fault(file, given or {})
+    return parse_file(find_scenario(name_or_file), given)
 
 
 def check_scenario(name_or_file: str, given: Mapping[str, Scalar] | None = None) -> list[ForewarnError]:
@@ -121,9 +93,14 @@ def check_scenario(name_or_file: str, given: Mapping[str, Scalar] | None = None)
     return []
 
 
-def _parse_or_raise_first_fault(file: ScenarioFile, given: Mapping[str, Scalar]) -> Scenario:
+def parse_file(file: ScenarioFile, given: Mapping[str, Scalar] | None = None) -> Scenario:
+    """Return the scenario of a file.
+
+    Raises:
+        ConfigError: It cannot be played; with the line, and the expected value.
+    """
     try:
-        return _parse_file(file, given)
+        return _parse_file(file, given or {})
     except InvalidScenario as faulty:
         raise faulty.faults[0] from faulty
 

@@ -296,22 +296,7 @@ OfFault = Annotated[
         json_schema_input_type=FaultKind | FaultStep,
     ),
 ]
-Action: TypeAlias = (
-    VmStep
-    | HostStep
-    | ScheduleStep
-    | ApproveStep
-    | DeferStep
-    | ExtendStep
-    | ImpactStep
-    | FaultStep
-    | ExpectStep
-    | timedelta
-    | tuple[str, ...]
-    | str
-    | bool
-)
-
+Action: TypeAlias = _ScenarioModel | timedelta | tuple[str, ...] | str | bool
 
 Mode = Literal["play", "try"]
 """Mode of a run: ``play`` runs the scenario alone, ``try`` with a handler beside it."""

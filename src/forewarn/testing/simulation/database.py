@@ -17,9 +17,9 @@ from typing import cast
 from forewarn.errors import StoreUnavailable
 from forewarn.store.contract import Reader, SharedTransaction
 from forewarn.store.lease import Lease
+from forewarn.store.memory_reader import MemoryReader
 from forewarn.store.memory_tables import Tables
 from forewarn.store.memory_transaction import MemoryTransaction
-from forewarn.store.memory_reader import MemoryReader
 from forewarn.testing.simulation.machine_clock import MachineClock
 
 __all__ = ["Database", "LinkState", "ReplicaStore"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from collections.abc import Callable
 from contextlib import suppress
 
 from forewarn.agent.agent import Agent

@@ -58,7 +58,7 @@ def convert_transcript(transcript: Transcript) -> str:
     """Return a scenario in which a handler's VM sees what the transcript shows.
 
     Returns:
-        YAML, as `parse_scenario` reads it. Everything left out is named in comments at its top.
+        YAML, as `load_scenario` reads it. Everything left out is named in comments at its top.
     """
     return _TranscriptConversion(transcript).convert_answers()
 

@@ -38,9 +38,6 @@ class Recorder:
     """Polls one endpoint, and records its answers.
 
     Args:
-        transport: Carries out requests.
-        writer: Takes the new entries.
-        api_version: The api-version to request.
         pace: Poll interval, timeouts, and pauses after failures.
         on_entry: Called for each answer, with True if it was new.
 

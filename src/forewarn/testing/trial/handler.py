@@ -16,7 +16,6 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from forewarn.testing.lab import Lab
@@ -113,9 +112,6 @@ class TrialHandler:
     """The handler: one process while it is `running`, or one after another if its VM is rebooted.
 
     Args:
-        lab: Running service with its endpoint.
-        vm: Name of its VM.
-        command: Command with its arguments.
         wants_own_network: True to give it its own network where possible.
         environment: Variables in addition to those that every handler gets; ``{endpoint}`` is replaced by the URL of
             the endpoint, with its port.
@@ -133,9 +129,9 @@ class TrialHandler:
         vm: str,
         command: Sequence[str],
         *,
-        wants_own_network: bool = True,
-        environment: Mapping[str, str] = MappingProxyType({}),
-        folder: Path | None = None,
+        wants_own_network: bool,
+        environment: Mapping[str, str],
+        folder: Path | None,
     ) -> None:
         self.process: HandlerProcess
         self.leftover_processes = 0

@@ -79,12 +79,7 @@ class HandlerCoordinator:
     """Runs a handler beside a scenario, and waits for its reactions.
 
     Args:
-        lab: Running service with the endpoint of the handler.
-        vm: Name of the handler's VM.
         patience_s: Real seconds that the handler has to react to each change before time advances.
-        handler: The process.
-        findings: Findings to add to.
-        preparation: Checks whether its VM is prepared.
         is_recovered: Returns True if its VM is as it was before any event; called when no event affects it any more.
     """
 
@@ -160,7 +155,7 @@ class HandlerCoordinator:
         # Some VMs are back while their event is Started, others only when it is gone: alternate between the two.
         is_slow = self._handler.reboots % 2 == 0
         if self._is_powered_off and not (
-            is_slow and any(event.is_started for event in self._find_own_events().values())
+            is_slow and any(event.is_started for event in self._lab.find_own_events(self.vm).values())
         ):
             await self._handler.power_on()
             # A restarted handler remembers nothing, so it has to read the current document again.
@@ -268,7 +263,7 @@ class HandlerCoordinator:
             return
         # Noted before waiting: the handler gets its patience once for each change, not once for each step.
         self._last_change = change
-        hits = self._find_own_events()
+        hits = self._lab.find_own_events(self.vm)
 
         async def has_reacted() -> bool:
             # An event of this VM is not approved yet: wait on, unless the timeline already has what it waits for.
@@ -304,9 +299,6 @@ class HandlerCoordinator:
             return False
         is_final = any(event.type in _FINAL for event in gone)
         return await self._preparation.check_return_to_service() or is_final
-
-    def _find_own_events(self) -> dict[str, Event]:
-        return {event.id: event for event in self._lab.get_document(self.vm).events if event.affects(self.vm)}
 
     def _has_current_document(self) -> bool:
         return self._shown_incarnation[0] == self._channel.incarnation
@@ -374,7 +366,7 @@ class HandlerCoordinator:
 
     @property
     def _channel(self) -> Channel:
-        return self._lab.backend.feed.channel(self._lab.backend.identity.get_audience_key(self.vm))
+        return self._lab.get_channel(self.vm)
 
     @property
     def last_request_number(self) -> int:

@@ -17,7 +17,6 @@ import socket
 import struct
 import sys
 from collections.abc import Sequence
-from types import FrameType
 
 __all__ = ["ADDRESS", "NO_COMMAND", "NO_NAMESPACE", "main"]
 
@@ -113,13 +112,8 @@ def _run_as_init(command: Sequence[str]) -> int:
 
 
 def _forward_signals(child: int) -> None:
-    """Forward signals to the child."""
-
-    def tell(number: int, _frame: FrameType | None) -> None:
-        os.kill(child, number)
-
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, tell)
+        signal.signal(number, lambda received, _frame: os.kill(child, received))
 
 
 def _get_exit_status(status: int) -> int:

@@ -28,8 +28,7 @@ from forewarn.testing.scenario.scenario_model import (
 )
 from forewarn.testing.scenario.scenario_timeline import describe_step
 from forewarn.testing.trial.handler_coordinator import HandlerCoordinator
-from forewarn.testing.trial.operation_request import build_operation_request
-from forewarn.testing.trial.scenario_expectation import ExpectationCheck
+from forewarn.testing.trial.scenario_expectation import find_difference
 from forewarn.testing.trial.scenario_operations import ScenarioOperations
 from forewarn.util.ids import SeededIds
 
@@ -92,7 +91,6 @@ class ScenarioPlayer:
     """Plays one scenario once.
 
     Args:
-        scenario: Scenario to play.
         lab: Running service to play it against.
         on_step: Called after each step with its outcome.
         on_wait: Called before each step, with its number and description.
@@ -115,7 +113,6 @@ class ScenarioPlayer:
         self._coordinator = coordinator
         self._began = lab.clock.now()
         self._operations = ScenarioOperations(lab)
-        self._expectations = ExpectationCheck(lab, self._operations, scenario.handler, coordinator)
         self._clients: dict[str, AsyncClient] = {}
 
     async def play(self) -> list[StepOutcome]:
@@ -124,8 +121,7 @@ class ScenarioPlayer:
         outcomes: list[StepOutcome] = []
         try:
             mode = "play" if self._coordinator is None else "try"
-            scenario = self._scenario
-            steps = zip(scenario.steps, scenario.lines, scenario.files, strict=True)
+            steps = zip(self._scenario.steps, self._scenario.lines, self._scenario.files, strict=True)
             for number, (step, line, file) in enumerate(steps, 1):
                 # The number still counts steps of the other mode, so that it stays the position in the file.
                 if step.only not in {None, mode}:
@@ -235,9 +231,7 @@ class ScenarioPlayer:
                 change = partial(maintenances.extend, tenant=action.scope)
                 await self._change_operation(action.operation, change, by=action.by, reason="the scenario")
             case VmStep() | HostStep() | ScheduleStep():
-                assert step.operation_begun is not None  # noqa: S101 - only these three begin an operation
-                made = await self._lab.carry_out(build_operation_request(step, self._lab.clock.now()))
-                self._operations.maintenance_ids[step.operation_begun] = [maintenance.id for maintenance, _ in made]
+                await self._operations.begin(step)
             case tuple():
                 for vm in action:
                     await self._poll_as_vm(vm)
@@ -342,11 +336,12 @@ class ScenarioPlayer:
     async def _check_expectation(self, expect: ExpectStep) -> str:
         """Return the reason why an expectation failed; empty on success."""
         limit = self._lab.clock.now() + expect.within
+        vm = expect.vm or self._scenario.handler
         difference = ""
 
         async def is_decided() -> bool:
             nonlocal difference
-            difference = await self._expectations.find_difference(expect)
+            difference = await find_difference(expect, vm, self._operations, self._coordinator)
             # `always` waits for a difference, so reaching the limit is the success.
             return bool(difference) == expect.always
 

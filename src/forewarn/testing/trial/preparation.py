@@ -63,10 +63,7 @@ class PreparationMonitor:
     """Checks whether one VM is prepared, and records when it was not, or was without need.
 
     Args:
-        lab: Running service with the endpoint of the handler.
-        vm: Name of the VM.
         probe: Succeeds while the VM is prepared, and fails while it is not; empty if unknown.
-        findings: Findings to add to.
 
     Attributes:
         is_active: True if there is a command to run.
@@ -229,7 +226,7 @@ class PreparationMonitor:
 
     def _find_own_events(self) -> dict[str, Event]:
         """Return the events that affect the VM, by id."""
-        hits = {event.id: event for event in self._lab.get_document(self._vm).events if event.affects(self._vm)}
+        hits = self._lab.find_own_events(self._vm)
         if hits:
             self._is_in_service = False
             if self._is_command_unproven:
@@ -237,5 +234,4 @@ class PreparationMonitor:
         return hits
 
     def _find_foreign_event_ids(self) -> set[str]:
-        events = self._lab.get_document(self._vm).events
-        return {event.id for event in events} - self._find_own_events().keys()
+        return {event.id for event in self._lab.get_document(self._vm).events} - self._find_own_events().keys()

@@ -18,15 +18,11 @@ class TrialReport:
     """Result of one trial.
 
     Attributes:
-        scenario: Name of the scenario.
-        outcomes: Outcome of each step, in order.
         findings: Observations about the handler, wrong or not.
         first_request_s: Seconds from the handler's start to its first request; None if it sent none.
-        requests: Number of requests it sent.
         interval_s: Median interval between its GETs; None without one.
         approvals: EventId of each accepted approval, and the seconds from the announcement to it.
         has_own_network: True if it had its own network.
-        reboots: Number of times that a reboot of its VM killed it.
         status: Exit status if it ended before the trial; None if it ran to the end.
         output: End of its output.
         took_s: Duration of the trial, in real seconds.

@@ -116,7 +116,7 @@ async def try_all_scenarios(
     Handlers mostly wait, so more of them than there are processors can run at once. The longest begin first.
 
     Args:
-        scenarios: Scenarios to play; those that are for playing only are skipped.
+        scenarios: Those that are for playing only are skipped.
         command: The handler. Arguments that name files are made absolute.
         jobs: Number of handlers that run at once.
         on_report: Called with each report when it is ready.

@@ -181,8 +181,8 @@ def upgrade() -> None:
     """Create every table and index."""
     # Written out: `metadata.create_all` would change with the tables, and later migrations would not fit (ADR 32).
     is_sqlite = op.get_bind().dialect.name == "sqlite"
-    for name, columns in _TABLES.items():
-        op.execute(f"CREATE TABLE {name} ({columns.replace('BINARY', 'BLOB' if is_sqlite else 'BYTEA')})")
+    for name, content in _TABLES.items():
+        op.execute(f"CREATE TABLE {name} ({content.replace('BINARY', 'BLOB' if is_sqlite else 'BYTEA')})")
     for name, comment in () if is_sqlite else _COMMENTS.items():
         op.create_table_comment(name, comment)
     for name, (table, *columns) in _INDEXES.items():

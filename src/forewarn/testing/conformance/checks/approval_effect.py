@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from functools import partial
 from http import HTTPStatus
 
 from forewarn.clock import RealClock
 from forewarn.testing.conformance.approval_forms import Form, body_forms, header_form, judge_approvals, plain_form
-from forewarn.testing.conformance.check import CheckPhase, ConformanceCheck
+from forewarn.testing.conformance.check import CheckList, CheckPhase
 from forewarn.testing.conformance.checks.approval_format import judge_success_body
 from forewarn.testing.conformance.outcome import CheckOutcome, CheckVerdict, breaks, holds, inconclusive, judge
 from forewarn.testing.conformance.probe import EndpointProbe
@@ -21,6 +20,8 @@ from forewarn.testing.conformance.raw_request import UNKNOWN_ID, RawRequest, bui
 from forewarn.wire.document import decode_moment
 
 __all__ = ["CHECKS"]
+
+CHECKS = CheckList()
 
 _EFFECT_S = 0.2
 _START_S = 5.0
@@ -54,6 +55,12 @@ def _is_target_scheduled(probe: EndpointProbe) -> bool:
     return probe.target_event_id in probe.fetch_scheduled_ids()
 
 
+@CHECKS.add(
+    "approve-headers",
+    "R10 R13",
+    "An approval with wrong headers or no api-version approves nothing",
+    CheckPhase.APPROVE,
+)
 def _check_wrong_headers(probe: EndpointProbe) -> CheckOutcome:
     plain = _build_plain_approval(probe)
     requests = {
@@ -65,6 +72,7 @@ def _check_wrong_headers(probe: EndpointProbe) -> CheckOutcome:
     return _judge_refused_approvals(probe, requests, right)
 
 
+@CHECKS.add("approve-malformed", "R54", "A list that is malformed in part approves nothing", CheckPhase.APPROVE)
 def _check_partly_malformed_list(probe: EndpointProbe) -> CheckOutcome:
     good = {"EventId": probe.target_event_id}
     bodies = {
@@ -80,6 +88,7 @@ def _check_partly_malformed_list(probe: EndpointProbe) -> CheckOutcome:
     return _judge_refused_approvals(probe, requests, right)
 
 
+@CHECKS.add("approve-unknown", "R55 A11", "A list with an unknown id approves nothing", CheckPhase.APPROVE)
 def _check_list_with_unknown_id(probe: EndpointProbe) -> CheckOutcome:
     if probe.target_event_id in probe.approved_ids or probe.target_event_id not in probe.fetch_scheduled_ids():
         return inconclusive("the event is approved or has started already")
@@ -96,6 +105,7 @@ def _check_list_with_unknown_id(probe: EndpointProbe) -> CheckOutcome:
     return holds(f"a list with an unknown id returns {reply.status}, the event stays Scheduled (A11: {habit})")
 
 
+@CHECKS.add("approve", "R49 W4", "An approval returns 200", CheckPhase.APPROVE)
 def _check_approval(probe: EndpointProbe) -> CheckOutcome:
     reply = probe.approve_target(_build_plain_approval(probe))
     said = f"the approval of {probe.target_event_id} returns {reply.status}"
@@ -113,6 +123,7 @@ def _judge_statuses(statuses: Sequence[int], said: str, probe: EndpointProbe) ->
     return inconclusive(f"{said}, like every approval whatever its content; the event stays Scheduled")
 
 
+@CHECKS.add("approve-effect", "R47 R76", "An approved event starts", CheckPhase.APPROVE)
 def _check_approval_effect(probe: EndpointProbe) -> CheckOutcome:
     reply = probe.approve_target(_build_plain_approval(probe))
     not_before = decode_moment(probe.target_not_before)
@@ -139,6 +150,7 @@ def _wait_for_start(probe: EndpointProbe) -> bool:
     return False
 
 
+@CHECKS.add("approve-body", "R57 A13 W4", "A 200 to an approval is empty or the document", CheckPhase.APPROVE)
 def _check_approval_body(probe: EndpointProbe) -> CheckOutcome:
     reply = probe.approve_target(_build_plain_approval(probe))
     if reply.status != HTTPStatus.OK:
@@ -149,6 +161,7 @@ def _check_approval_body(probe: EndpointProbe) -> CheckOutcome:
     return found
 
 
+@CHECKS.add("approve-again", "R49 W5", "Approving again returns 200", CheckPhase.APPROVE)
 def _check_repeated_approval(probe: EndpointProbe) -> CheckOutcome:
     probe.approve_target(_build_plain_approval(probe))
     statuses = [probe.approve_target(_build_plain_approval(probe)).status for _ in range(_REPEATS)]
@@ -156,6 +169,7 @@ def _check_repeated_approval(probe: EndpointProbe) -> CheckOutcome:
     return _judge_statuses(statuses, said, probe)
 
 
+@CHECKS.add("approve-case", "R53", "EventId is compared without regard to case", CheckPhase.APPROVE)
 def _check_id_case(probe: EndpointProbe) -> CheckOutcome:
     if probe.send_request(build_post(encode_approval([UNKNOWN_ID]), probe.newest_version)).status == HTTPStatus.OK:
         return inconclusive("unknown ids return 200, so known ids cannot be distinguished (A11: 200)")
@@ -167,6 +181,7 @@ def _check_id_case(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, "EventId is accepted in lower and upper case, another id is refused")
 
 
+@CHECKS.add("approve-several", "R52", "Several events may be approved in one POST", CheckPhase.APPROVE)
 def _check_several_events(probe: EndpointProbe) -> CheckOutcome:
     others = [event_id for event_id in probe.fetch_scheduled_ids() if event_id != probe.target_event_id]
     ids = [probe.target_event_id, probe.target_event_id, *others[:1]]
@@ -185,6 +200,7 @@ def _check_several_events(probe: EndpointProbe) -> CheckOutcome:
     return inconclusive("2 events in one POST return 200, but neither has started yet, nor has to (R57a)")
 
 
+@CHECKS.add("approve-versions", "R23 R48 W6", "Any api-version may approve", CheckPhase.APPROVE)
 def _check_approval_in_any_version(probe: EndpointProbe) -> CheckOutcome:
     forms: dict[str, Form] = {}
     for name in probe.supported_versions:
@@ -197,6 +213,7 @@ def _check_approval_in_any_version(probe: EndpointProbe) -> CheckOutcome:
     return judge_approvals(probe, forms, right)
 
 
+@CHECKS.add("approve-forms", "R6 R7", "An approval is accepted in every form that clients send", CheckPhase.APPROVE)
 def _check_approval_in_any_form(probe: EndpointProbe) -> CheckOutcome:
     version = probe.newest_version
     forms = {
@@ -209,6 +226,7 @@ def _check_approval_in_any_form(probe: EndpointProbe) -> CheckOutcome:
     return judge_approvals(probe, forms, right)
 
 
+@CHECKS.add("approve-started", "R49 R55", "Approving a started event returns 200", CheckPhase.APPROVE)
 def _check_approval_after_start(probe: EndpointProbe) -> CheckOutcome:
     probe.approve_target(_build_plain_approval(probe))
     if not _wait_for_start(probe):
@@ -217,41 +235,3 @@ def _check_approval_after_start(probe: EndpointProbe) -> CheckOutcome:
     reply = probe.approve_target(_build_plain_approval(probe))
     said = f"approving an event that {state} returns {reply.status}"
     return holds(said) if reply.status == HTTPStatus.OK else breaks(said)
-
-
-_ApprovalCheck = partial(ConformanceCheck, phase=CheckPhase.APPROVE)
-
-CHECKS = (
-    _ApprovalCheck(
-        "approve-headers",
-        ("R10", "R13"),
-        "An approval with wrong headers or no api-version approves nothing",
-        _check_wrong_headers,
-    ),
-    _ApprovalCheck(
-        "approve-malformed", ("R54",), "A list that is malformed in part approves nothing", _check_partly_malformed_list
-    ),
-    _ApprovalCheck(
-        "approve-unknown", ("R55", "A11"), "A list with an unknown id approves nothing", _check_list_with_unknown_id
-    ),
-    _ApprovalCheck("approve", ("R49", "W4"), "An approval returns 200", _check_approval),
-    _ApprovalCheck("approve-effect", ("R47", "R76"), "An approved event starts", _check_approval_effect),
-    _ApprovalCheck(
-        "approve-body", ("R57", "A13", "W4"), "A 200 to an approval is empty or the document", _check_approval_body
-    ),
-    _ApprovalCheck("approve-again", ("R49", "W5"), "Approving again returns 200", _check_repeated_approval),
-    _ApprovalCheck("approve-case", ("R53",), "EventId is compared without regard to case", _check_id_case),
-    _ApprovalCheck("approve-several", ("R52",), "Several events may be approved in one POST", _check_several_events),
-    _ApprovalCheck(
-        "approve-versions", ("R23", "R48", "W6"), "Any api-version may approve", _check_approval_in_any_version
-    ),
-    _ApprovalCheck(
-        "approve-forms",
-        ("R6", "R7"),
-        "An approval is accepted in every form that clients send",
-        _check_approval_in_any_form,
-    ),
-    _ApprovalCheck(
-        "approve-started", ("R49", "R55"), "Approving a started event returns 200", _check_approval_after_start
-    ),
-)

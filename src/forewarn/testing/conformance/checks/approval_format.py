@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 from forewarn.clock import RealClock
 from forewarn.testing.conformance.approval_forms import Form, judge_harmless_approvals, plain_form
-from forewarn.testing.conformance.check import ConformanceCheck
+from forewarn.testing.conformance.check import CheckList
 from forewarn.testing.conformance.outcome import CheckOutcome, breaks, excerpt_body, holds, inconclusive, judge
 from forewarn.testing.conformance.probe import EndpointProbe
 from forewarn.testing.conformance.raw_reply import RawReply
@@ -15,6 +15,8 @@ from forewarn.testing.conformance.raw_request import UNKNOWN_ID, build_post, enc
 from forewarn.wire.document import decode_moment
 
 __all__ = ["CHECKS", "MALFORMED", "judge_success_body"]
+
+CHECKS = CheckList()
 
 MALFORMED = {
     "an empty body": b"",
@@ -36,16 +38,17 @@ MALFORMED = {
 _UNKNOWN_HABITS = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.OK)
 
 
+@CHECKS.add("approval-malformed", "R54", "A malformed approval returns 400")
 def _check_malformed_approvals(probe: EndpointProbe) -> CheckOutcome:
-    asked = {
-        name: probe.send_request(build_post(body, probe.newest_version)).status for name, body in MALFORMED.items()
-    }
-    wrong = [f"{name} returns {status}, not 400" for name, status in asked.items() if status != 400]  # noqa: PLR2004 - the status of R54
+    wrong = probe.list_wrong_statuses(
+        {name: build_post(body, probe.newest_version) for name, body in MALFORMED.items()}
+    )
     if not wrong:
         _ = probe.harmless_approval  # inconclusive if every POST returns 400
     return judge(wrong, f"{len(MALFORMED)} kinds of malformed bodies return 400")
 
 
+@CHECKS.add("approval-unknown", "R55 A11", "An unknown EventId is refused")
 def _check_unknown_id(probe: EndpointProbe) -> CheckOutcome:
     reply = probe.send_request(build_post(encode_approval([UNKNOWN_ID]), probe.newest_version))
     if reply.status in _UNKNOWN_HABITS:
@@ -54,6 +57,7 @@ def _check_unknown_id(probe: EndpointProbe) -> CheckOutcome:
     return breaks(f"a well-formed unknown id returns {reply.status}")
 
 
+@CHECKS.add("approval-empty", "R56", "An empty array of StartRequests returns 200")
 def _check_empty_list(probe: EndpointProbe) -> CheckOutcome:
     reply = probe.send_request(build_post(encode_approval([]), probe.newest_version))
     said = f"an empty array StartRequests returns {reply.status}"
@@ -63,6 +67,7 @@ def _check_empty_list(probe: EndpointProbe) -> CheckOutcome:
     return holds(f"{said}, nonsense does not")
 
 
+@CHECKS.add("approval-body", "R57 A13 W4", "A 200 to an approval is empty or the document")
 def _check_success_body(probe: EndpointProbe) -> CheckOutcome:
     reply = probe.send_request(build_post(encode_approval([]), probe.newest_version))
     if reply.status != HTTPStatus.OK:
@@ -83,11 +88,10 @@ def judge_success_body(reply: RawReply) -> CheckOutcome:
     return breaks(f"the body of the 200 is neither empty nor a document: {excerpt_body(reply.body)}")
 
 
+@CHECKS.add("approval-members", "R57", "Unknown members of an approval are ignored")
 def _check_unknown_members(probe: EndpointProbe) -> CheckOutcome:
     forms: dict[str, Form] = {
-        "with an unknown member at its end": lambda content: build_post(
-            json.dumps({**content, "Reason": "x"}).encode(), probe.newest_version
-        ),
+        "with an unknown member at its end": _append_members(probe.newest_version, Reason="x"),
         "with an unknown object at its beginning": plain_form(probe.newest_version, Reason={"a": [1]}),
     }
     return judge_harmless_approvals(
@@ -95,22 +99,25 @@ def _check_unknown_members(probe: EndpointProbe) -> CheckOutcome:
     )
 
 
+@CHECKS.add("approval-incarnation", "R48 W6", "DocumentIncarnation is accepted and not checked")
 def _check_incarnation_values(probe: EndpointProbe) -> CheckOutcome:
     forms: dict[str, Form] = {}
     for name in probe.supported_versions:
         now = probe.get_first_document(name).incarnation
         for value in (str(now), now, "999999"):
             forms[f"in {name} after DocumentIncarnation {value!r}"] = plain_form(name, DocumentIncarnation=value)
-            forms[f"in {name} before DocumentIncarnation {value!r}"] = _place_before_incarnation(name, value)
+            forms[f"in {name} before DocumentIncarnation {value!r}"] = _append_members(name, DocumentIncarnation=value)
     return judge_harmless_approvals(
         probe, forms, "DocumentIncarnation may be text, a number or outdated, before or after StartRequests"
     )
 
 
-def _place_before_incarnation(version: str, incarnation: object) -> Form:
-    return lambda content: build_post(json.dumps({**content, "DocumentIncarnation": incarnation}).encode(), version)
+def _append_members(version: str, **members: object) -> Form:
+    """Return the plain form with these members after those of the body."""
+    return lambda content: build_post(json.dumps({**content, **members}).encode(), version)
 
 
+@CHECKS.add("approval-none", "R10 R54", "A refused request approves nothing")
 def _check_nothing_started(probe: EndpointProbe) -> CheckOutcome:
     """Judge whether bodies that approve nothing start an event; send them again, so that the check also works alone."""
     first = probe.get_first_document().events_by_id()
@@ -137,23 +144,3 @@ def _check_nothing_started(probe: EndpointProbe) -> CheckOutcome:
     return judge(
         wrong, f"{kept} did not start after {len(bodies)} requests that approve nothing, {refused} of them refused"
     )
-
-
-CHECKS = (
-    ConformanceCheck("approval-malformed", ("R54",), "A malformed approval returns 400", _check_malformed_approvals),
-    ConformanceCheck("approval-unknown", ("R55", "A11"), "An unknown EventId is refused", _check_unknown_id),
-    ConformanceCheck("approval-empty", ("R56",), "An empty array of StartRequests returns 200", _check_empty_list),
-    ConformanceCheck(
-        "approval-body", ("R57", "A13", "W4"), "A 200 to an approval is empty or the document", _check_success_body
-    ),
-    ConformanceCheck(
-        "approval-members", ("R57",), "Unknown members of an approval are ignored", _check_unknown_members
-    ),
-    ConformanceCheck(
-        "approval-incarnation",
-        ("R48", "W6"),
-        "DocumentIncarnation is accepted and not checked",
-        _check_incarnation_values,
-    ),
-    ConformanceCheck("approval-none", ("R10", "R54"), "A refused request approves nothing", _check_nothing_started),
-)

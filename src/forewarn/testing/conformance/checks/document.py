@@ -6,12 +6,14 @@ import re
 from itertools import pairwise
 from typing import Any
 
-from forewarn.testing.conformance.check import CheckPhase, ConformanceCheck
+from forewarn.testing.conformance.check import CheckList, CheckPhase
 from forewarn.testing.conformance.outcome import CheckOutcome, breaks, holds, inconclusive, judge, note_difference
 from forewarn.testing.conformance.probe import EndpointProbe
 from forewarn.testing.conformance.raw_document import RawDocument
 
 __all__ = ["CHECKS"]
+
+CHECKS = CheckList()
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _WHITE = re.compile(rb"\s")
@@ -19,6 +21,7 @@ _AT_ONCE_S = 2.0
 _REPEATS = 3
 
 
+@CHECKS.add("document", "R25", "The document has two members and an array of events")
 def _check_document_members(probe: EndpointProbe) -> CheckOutcome:
     wrong = []
     for name in probe.supported_versions:
@@ -32,6 +35,7 @@ def _check_document_members(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, "the document has DocumentIncarnation, an array Events and nothing else")
 
 
+@CHECKS.add("document-compact", "R26 R112", "The document is compact JSON")
 def _check_compact_json(probe: EndpointProbe) -> CheckOutcome:
     bodies = {name: probe.get_first_document(name).reply.body for name in probe.supported_versions}
     wrong = [
@@ -45,6 +49,7 @@ def _check_compact_json(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, f"{len(bodies)} documents have no white space outside of strings")
 
 
+@CHECKS.add("document-repeated", "R28", "GET changes nothing", CheckPhase.AFTERWARDS)
 def _check_repeated_get(probe: EndpointProbe) -> CheckOutcome:
     bodies: dict[tuple[str, Any], bytes] = {}
     wrong = []
@@ -61,6 +66,7 @@ def _check_repeated_get(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, f"{compared} documents equal an earlier one of the same api-version and incarnation")
 
 
+@CHECKS.add("incarnation", "R41", "DocumentIncarnation is an integer")
 def _check_incarnation_type(probe: EndpointProbe) -> CheckOutcome:
     found = {name: probe.get_first_document(name).incarnation for name in probe.supported_versions}
     # Not isinstance, which would accept `true`.
@@ -68,6 +74,7 @@ def _check_incarnation_type(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, f"DocumentIncarnation is the integer {next(iter(found.values()))}")
 
 
+@CHECKS.add("incarnation-set", "W9", "DocumentIncarnation is not 0")
 def _check_incarnation_is_positive(probe: EndpointProbe) -> CheckOutcome:
     found = probe.get_first_document().incarnation
     if type(found) is not int:
@@ -75,6 +82,7 @@ def _check_incarnation_is_positive(probe: EndpointProbe) -> CheckOutcome:
     return breaks(f"DocumentIncarnation is {found}") if found < 1 else holds(f"DocumentIncarnation is {found}")
 
 
+@CHECKS.add("incarnation-growth", "R42", "The incarnation grows by 1 with each change", CheckPhase.AFTERWARDS)
 def _check_incarnation_growth(probe: EndpointProbe) -> CheckOutcome:
     found = [shown for shown in probe.list_documents() if type(shown.incarnation) is int]
     wrong = []
@@ -108,21 +116,3 @@ def _is_single_change(before: RawDocument, after: RawDocument) -> bool:
     if len(changed) != 1 or after.at_s - before.at_s >= _AT_ONCE_S or changed[0] not in old:
         return False
     return changed[0] in new or old[changed[0]].get("EventStatus") == "Started"
-
-
-CHECKS = (
-    ConformanceCheck(
-        "document", ("R25",), "The document has two members and an array of events", _check_document_members
-    ),
-    ConformanceCheck("document-compact", ("R26", "R112"), "The document is compact JSON", _check_compact_json),
-    ConformanceCheck("document-repeated", ("R28",), "GET changes nothing", _check_repeated_get, CheckPhase.AFTERWARDS),
-    ConformanceCheck("incarnation", ("R41",), "DocumentIncarnation is an integer", _check_incarnation_type),
-    ConformanceCheck("incarnation-set", ("W9",), "DocumentIncarnation is not 0", _check_incarnation_is_positive),
-    ConformanceCheck(
-        "incarnation-growth",
-        ("R42",),
-        "The incarnation grows by 1 with each change",
-        _check_incarnation_growth,
-        CheckPhase.AFTERWARDS,
-    ),
-)

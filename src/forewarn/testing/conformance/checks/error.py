@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from forewarn.testing.conformance.check import CheckPhase, ConformanceCheck
+from forewarn.testing.conformance.check import CheckList, CheckPhase
 from forewarn.testing.conformance.outcome import CheckOutcome, excerpt_body, inconclusive, judge
 from forewarn.testing.conformance.probe import EndpointProbe
 from forewarn.testing.conformance.raw_reply import RawReply
@@ -12,10 +12,13 @@ from forewarn.testing.conformance.raw_request import EVENTS, RawRequest, build_g
 
 __all__ = ["CHECKS"]
 
+CHECKS = CheckList()
+
 _POLLS = 5
 _FORWARDED = ("X-Forwarded-For", "192.0.2.1")
 
 
+@CHECKS.add("error-body", "R65", "Errors are JSON objects with a string 'error'")
 def _check_error_bodies(probe: EndpointProbe) -> CheckOutcome:
     asked = {
         "404": build_get(probe.newest_version, path=EVENTS + "x"),
@@ -41,6 +44,7 @@ def _is_json_error(reply: RawReply) -> bool:
     return isinstance(content, dict) and isinstance(content.get("error"), str) and bool(content["error"])
 
 
+@CHECKS.add("error-order", "R62", "Errors are detected in a fixed order")
 def _check_error_order(probe: EndpointProbe) -> CheckOutcome:
     """Send requests with everything wrong from some point on; each answer must be about the first error."""
     bare = build_get(None, method="PUT").without_header("Metadata").with_headers(_FORWARDED)
@@ -84,23 +88,10 @@ def _request_single_errors(probe: EndpointProbe) -> dict[str, bytes]:
     return {name: probe.send_request(request).body for name, request in requests.items()}
 
 
+@CHECKS.add("outages", "R66", "No 5xx, no empty document, no time-out", CheckPhase.AFTERWARDS, needs_document=False)
 def _check_outages(probe: EndpointProbe) -> CheckOutcome:
     for _ in range(_POLLS):
         probe.remember_document(probe.newest_version, probe.send_request(build_get(probe.newest_version)))
     refused = ", ".join(f"{status} ({count} times)" for status, count in probe.failures.retried_statuses.items())
     right = f"{probe.failures.answers} answers, none of them 5xx, unexpectedly empty or too late"
     return judge(probe.failures.unexcused, right + (f"; retried after {refused}" if refused else ""))
-
-
-CHECKS = (
-    ConformanceCheck("error-body", ("R65",), "Errors are JSON objects with a string 'error'", _check_error_bodies),
-    ConformanceCheck("error-order", ("R62",), "Errors are detected in a fixed order", _check_error_order),
-    ConformanceCheck(
-        "outages",
-        ("R66",),
-        "No 5xx, no empty document, no time-out",
-        _check_outages,
-        CheckPhase.AFTERWARDS,
-        needs_document=False,
-    ),
-)

@@ -7,18 +7,21 @@ from http import HTTPStatus
 from typing import Any
 
 from forewarn.errors import EndpointUnreachable
-from forewarn.testing.conformance.check import ConformanceCheck
+from forewarn.testing.conformance.check import CheckList
 from forewarn.testing.conformance.outcome import CheckOutcome, breaks, excerpt_body, holds, inconclusive, judge
 from forewarn.testing.conformance.probe import EndpointProbe
+from forewarn.testing.conformance.raw_reply import RawReply
 from forewarn.testing.conformance.raw_request import build_get
 from forewarn.testing.conformance.version_table import NEWEST
 
 __all__ = ["CHECKS"]
 
+CHECKS = CheckList()
+
 _INSTANCE = "/metadata/instance"
 _INSTANCE_VERSIONS = ("2021-02-01", "2017-04-02")
 _NO_VERSION = "2017-07-01"
-_AS_JSON = "&format=json"
+_NAME = _INSTANCE + "/compute/name"
 _TEXTS = (
     "name",
     "vmId",
@@ -39,8 +42,14 @@ _HELD_AT_LEAST_S = 0.9
 _HELD_AT_MOST_S = 3.0
 
 
+def _request_name(probe: EndpointProbe) -> RawReply:
+    """Return the answer to a GET of only the VM's name, as text."""
+    return probe.send_request(build_get(_INSTANCE_VERSIONS[0], path=_NAME, query="&format=text"))
+
+
+@CHECKS.add("names", "W7", "Names in Resources are spelled as in /metadata/instance")
 def _check_vm_name(probe: EndpointProbe) -> CheckOutcome:
-    reply = probe.send_request(build_get(_INSTANCE_VERSIONS[0], path=f"{_INSTANCE}/compute/name", query="&format=text"))
+    reply = _request_name(probe)
     name = reply.body.decode("utf-8", "replace")
     if reply.status != HTTPStatus.OK or not name:
         return inconclusive(f"/metadata/instance does not return the VM's name: {reply.status}")
@@ -53,6 +62,7 @@ def _check_vm_name(probe: EndpointProbe) -> CheckOutcome:
     return inconclusive(f"no event names {name}, the VM of this caller")
 
 
+@CHECKS.add("long-poll", "X1", "A GET is held until the document changes")
 def _check_long_poll(probe: EndpointProbe) -> CheckOutcome:
     incarnation = probe.fetch_document().incarnation
     request = build_get(probe.newest_version).with_headers(
@@ -72,6 +82,7 @@ def _check_long_poll(probe: EndpointProbe) -> CheckOutcome:
     return holds(f"a GET with Prefer: wait={_HELD_S} is held for {reply.elapsed_s:.1f} s and returns 304")
 
 
+@CHECKS.add("version-list", "X2", "/metadata/versions lists the api-versions")
 def _check_version_list(probe: EndpointProbe) -> CheckOutcome:
     reply = probe.send_request(build_get(None, path="/metadata/versions"))
     if reply.status != HTTPStatus.OK:
@@ -82,6 +93,7 @@ def _check_version_list(probe: EndpointProbe) -> CheckOutcome:
     return holds(f"/metadata/versions lists {len(versions)} api-versions")
 
 
+@CHECKS.add("instance", "X3", "/metadata/instance describes the calling VM")
 def _check_instance(probe: EndpointProbe) -> CheckOutcome:
     replies = {version: probe.send_request(build_get(version, path=_INSTANCE)) for version in _INSTANCE_VERSIONS}
     first = replies[_INSTANCE_VERSIONS[0]]
@@ -97,9 +109,7 @@ def _check_instance(probe: EndpointProbe) -> CheckOutcome:
     for path, expected in (("compute", compute), ("network", _get_section(first.content, "network"))):
         if probe.send_request(build_get(_INSTANCE_VERSIONS[0], path=f"{_INSTANCE}/{path}")).content != expected:
             wrong.append(f"/metadata/instance/{path} differs from that part of /metadata/instance")
-    text = probe.send_request(
-        build_get(_INSTANCE_VERSIONS[0], path=f"{_INSTANCE}/compute/name", query="&format=text")
-    ).body
+    text = _request_name(probe).body
     if text.decode("utf-8", "replace") != compute.get("name"):
         wrong.append(f"compute/name is {excerpt_body(text)}, in /metadata/instance {compute.get('name')!r}")
     return judge(wrong, f"/metadata/instance describes the calling VM: {compute.get('name')}")
@@ -110,23 +120,22 @@ def _get_section(content: Any, name: str) -> dict[str, Any]:  # noqa: ANN401 - a
     return part if isinstance(part, dict) else {}
 
 
+@CHECKS.add("instance-format", "R111", "A single value of the instance needs format=text")
 def _check_text_format(probe: EndpointProbe) -> CheckOutcome:
-    path = f"{_INSTANCE}/compute/name"
-    as_text = probe.send_request(build_get(_INSTANCE_VERSIONS[0], path=path, query="&format=text"))
+    as_text = _request_name(probe)
     if as_text.status != HTTPStatus.OK:
-        return inconclusive(f"not offered: {path} with format=text returns {as_text.status}")
-    plain = {
-        query: probe.send_request(build_get(_INSTANCE_VERSIONS[0], path=path, query=query)).status
-        for query in ("", _AS_JSON)
+        return inconclusive(f"not offered: {_NAME} with format=text returns {as_text.status}")
+    asked = {
+        f"{_NAME} without format=text": build_get(_INSTANCE_VERSIONS[0], path=_NAME),
+        f"{_NAME} with format=json": build_get(_INSTANCE_VERSIONS[0], path=_NAME, query="&format=json"),
     }
-    wrong = [
-        f"{path} {f'with {query[1:]}' if query else 'without format=text'} returns {status}, not 400"
-        for query, status in plain.items()
-        if status != HTTPStatus.BAD_REQUEST
-    ]
-    return judge(wrong, f"{path} returns 200 with format=text, and 400 without it and with format=json")
+    return judge(
+        probe.list_wrong_statuses(asked),
+        f"{_NAME} returns 200 with format=text, and 400 without it and with format=json",
+    )
 
 
+@CHECKS.add("instance-version", "R111", "/metadata/instance has its own api-versions")
 def _check_instance_versions(probe: EndpointProbe) -> CheckOutcome:
     known = probe.send_request(build_get(_INSTANCE_VERSIONS[0], path=_INSTANCE))
     if known.status != HTTPStatus.OK:
@@ -142,17 +151,3 @@ def _check_instance_versions(probe: EndpointProbe) -> CheckOutcome:
     if newest == NEWEST:
         return breaks(f"{said} with the versions of Scheduled Events, not of the instance metadata")
     return holds(f"{said}, with the newest versions {excerpt_body(json.dumps(newest).encode())}")
-
-
-CHECKS = (
-    ConformanceCheck("names", ("W7",), "Names in Resources are spelled as in /metadata/instance", _check_vm_name),
-    ConformanceCheck("long-poll", ("X1",), "A GET is held until the document changes", _check_long_poll),
-    ConformanceCheck("version-list", ("X2",), "/metadata/versions lists the api-versions", _check_version_list),
-    ConformanceCheck("instance", ("X3",), "/metadata/instance describes the calling VM", _check_instance),
-    ConformanceCheck(
-        "instance-format", ("R111",), "A single value of the instance needs format=text", _check_text_format
-    ),
-    ConformanceCheck(
-        "instance-version", ("R111",), "/metadata/instance has its own api-versions", _check_instance_versions
-    ),
-)

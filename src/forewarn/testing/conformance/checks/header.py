@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 
-from forewarn.testing.conformance.check import ConformanceCheck
+from forewarn.testing.conformance.check import CheckList
 from forewarn.testing.conformance.outcome import (
     CheckOutcome,
     CheckVerdict,
@@ -25,6 +25,8 @@ from forewarn.testing.conformance.version_table import METADATA_MISSING, PREVIEW
 
 __all__ = ["CHECKS"]
 
+CHECKS = CheckList()
+
 _GOOD_VALUES = (("metadata", "true"), ("METADATA", "True"), ("Metadata", "TRUE"), ("Metadata", "  true  "))
 _BAD_VALUES = ("", "false", "1", "yes", "truetrue")
 _TRIES = 3
@@ -42,35 +44,35 @@ def _get_enforcing_versions(probe: EndpointProbe) -> list[str]:
     return [name for name in probe.supported_versions if name != PREVIEW]
 
 
+@CHECKS.add("metadata-get", "R10", "GET without Metadata: true returns 400")
 def _check_get_without_metadata(probe: EndpointProbe) -> CheckOutcome:
-    asked = {
-        name: probe.send_request(build_get(name).without_header("Metadata")) for name in _get_enforcing_versions(probe)
-    }
-    return _judge_refusals(asked, "GET")
+    return _judge_refusals(probe, {name: build_get(name) for name in _get_enforcing_versions(probe)})
 
 
+@CHECKS.add("metadata-post", "R10", "POST without Metadata: true returns 400")
 def _check_post_without_metadata(probe: EndpointProbe) -> CheckOutcome:
-    asked = {
-        name: probe.send_request(build_post(probe.empty_approval, name).without_header("Metadata"))
-        for name in _get_enforcing_versions(probe)
-    }
-    found = _judge_refusals(asked, "POST")
+    asked = {name: build_post(probe.empty_approval, name) for name in _get_enforcing_versions(probe)}
+    found = _judge_refusals(probe, asked)
     if found.verdict is CheckVerdict.HOLDS:
         _ = probe.harmless_approval  # inconclusive if every POST is refused, with the header or without
     return found
 
 
-def _judge_refusals(asked: dict[str, RawReply], method: str) -> CheckOutcome:
+def _judge_refusals(probe: EndpointProbe, asked: dict[str, RawRequest]) -> CheckOutcome:
+    """Judge whether these requests, by api-version and all with the same method, are refused without the header."""
     if not asked:
         return inconclusive(f"only {PREVIEW} is supported, which does not enforce the header")
-    wrong = [
-        f"{method} in {name} without Metadata: true returns {reply.status}, not 400"
-        for name, reply in asked.items()
-        if reply.status != HTTPStatus.BAD_REQUEST
-    ]
+    method = next(iter(asked.values())).method
+    wrong = probe.list_wrong_statuses(
+        {
+            f"{method} in {name} without Metadata: true": request.without_header("Metadata")
+            for name, request in asked.items()
+        }
+    )
     return judge(wrong, f"{method} without Metadata: true returns 400 in {len(asked)} api-versions")
 
 
+@CHECKS.add("metadata-body", "R63", "The 400 without Metadata: true says that this header is missing")
 def _check_missing_metadata_body(probe: EndpointProbe) -> CheckOutcome:
     reply = probe.send_request(build_get(probe.newest_version).without_header("Metadata"))
     if reply.status == HTTPStatus.OK:
@@ -82,21 +84,17 @@ def _check_missing_metadata_body(probe: EndpointProbe) -> CheckOutcome:
     return breaks(f"expected {excerpt_body(METADATA_MISSING)}, got {excerpt_body(reply.body)}")
 
 
+@CHECKS.add("metadata-value", "R11", "Metadata: true is case-insensitive")
 def _check_metadata_values(probe: EndpointProbe) -> CheckOutcome:
     version = _get_enforcing_versions(probe)[0] if _get_enforcing_versions(probe) else probe.newest_version
     plain = build_get(version).without_header("Metadata")
-    wrong = []
-    for name, value in _GOOD_VALUES:
-        reply = probe.send_request(plain.with_headers((name, value)))
-        if reply.status != HTTPStatus.OK:
-            wrong.append(f"'{name}: {value}' returns {reply.status}, not 200")
-    for value in _BAD_VALUES:
-        reply = probe.send_request(plain.with_headers(("Metadata", value)))
-        if reply.status != HTTPStatus.BAD_REQUEST:
-            wrong.append(f"'Metadata: {value}' returns {reply.status}, not 400")
+    good = {f"'{name}: {value}'": plain.with_headers((name, value)) for name, value in _GOOD_VALUES}
+    bad = {f"'Metadata: {value}'": plain.with_headers(("Metadata", value)) for value in _BAD_VALUES}
+    wrong = probe.list_wrong_statuses(good, HTTPStatus.OK) + probe.list_wrong_statuses(bad)
     return judge(wrong, "name and value are case-insensitive, and no other value is accepted")
 
 
+@CHECKS.add("metadata-preview", "R12 A3", "2017-03-01 does not require Metadata: true")
 def _check_preview_metadata(probe: EndpointProbe) -> CheckOutcome:
     probe.get_first_document(PREVIEW)
     got = probe.send_request(build_get(PREVIEW).without_header("Metadata")).status == HTTPStatus.OK
@@ -107,16 +105,16 @@ def _check_preview_metadata(probe: EndpointProbe) -> CheckOutcome:
     return breaks("2017-03-01 requires Metadata: true for POST, but not for GET") if habit is None else holds(habit)
 
 
+@CHECKS.add("forwarded", "R13", "A request with X-Forwarded-For returns 400")
 def _check_forwarded_header(probe: EndpointProbe) -> CheckOutcome:
-    wrong = []
     # The newest and the oldest: the preview has its own rules for headers, and the others are alike.
     versions = list(dict.fromkeys([probe.supported_versions[0], probe.supported_versions[-1]]))
-    for version in versions:
-        requests = [build_get(version), build_post(probe.empty_approval, version)]
-        for request in requests:
-            reply = probe.send_request(request.with_headers(("X-Forwarded-For", "192.0.2.1")))
-            if reply.status != HTTPStatus.BAD_REQUEST:
-                wrong.append(f"{request.method} in {version} with X-Forwarded-For returns {reply.status}, not 400")
+    asked = {
+        f"{request.method} in {version} with X-Forwarded-For": request.with_headers(("X-Forwarded-For", "192.0.2.1"))
+        for version in versions
+        for request in (build_get(version), build_post(probe.empty_approval, version))
+    }
+    wrong = probe.list_wrong_statuses(asked)
     if not wrong:
         _ = probe.harmless_approval  # inconclusive if every POST is refused, with the header or without
     return judge(wrong, f"GET and POST with X-Forwarded-For return 400 in {' and '.join(versions)}")
@@ -125,6 +123,7 @@ def _check_forwarded_header(probe: EndpointProbe) -> CheckOutcome:
 # ETag
 
 
+@CHECKS.add("etag", "R14", "The ETag of the document is its DocumentIncarnation")
 def _check_etag(probe: EndpointProbe) -> CheckOutcome:
     shown = probe.fetch_document()
     etag = shown.reply.get_header("etag").strip()
@@ -149,6 +148,7 @@ def _request_conditionally(
     raise Inconclusive("the document changed during each attempt")
 
 
+@CHECKS.add("if-none-match", "R14", "A matching If-None-Match returns 304")
 def _check_if_none_match(probe: EndpointProbe) -> CheckOutcome:
     wrong = []
     for template in ("{}", '"{}"', 'W/"{}"', '"x", "{}"'):
@@ -165,30 +165,9 @@ def _check_if_none_match(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, "a matching If-None-Match returns 304 in each form, a different one 200")
 
 
+@CHECKS.add("if-none-match-post", "R14", "POST ignores If-None-Match")
 def _check_if_none_match_of_post(probe: EndpointProbe) -> CheckOutcome:
     _, reply = _request_conditionally(probe, '"{}"', build_post(probe.harmless_approval.body, probe.newest_version))
     if probe.harmless_approval.is_understood(reply):
         return holds(f"POST with If-None-Match returns {reply.status}, as without")
     return breaks(f"POST with If-None-Match returns {reply.status}, instead of {probe.harmless_approval.status}")
-
-
-CHECKS = (
-    ConformanceCheck("metadata-get", ("R10",), "GET without Metadata: true returns 400", _check_get_without_metadata),
-    ConformanceCheck(
-        "metadata-post", ("R10",), "POST without Metadata: true returns 400", _check_post_without_metadata
-    ),
-    ConformanceCheck(
-        "metadata-body",
-        ("R63",),
-        "The 400 without Metadata: true says that this header is missing",
-        _check_missing_metadata_body,
-    ),
-    ConformanceCheck("metadata-value", ("R11",), "Metadata: true is case-insensitive", _check_metadata_values),
-    ConformanceCheck(
-        "metadata-preview", ("R12", "A3"), "2017-03-01 does not require Metadata: true", _check_preview_metadata
-    ),
-    ConformanceCheck("forwarded", ("R13",), "A request with X-Forwarded-For returns 400", _check_forwarded_header),
-    ConformanceCheck("etag", ("R14",), "The ETag of the document is its DocumentIncarnation", _check_etag),
-    ConformanceCheck("if-none-match", ("R14",), "A matching If-None-Match returns 304", _check_if_none_match),
-    ConformanceCheck("if-none-match-post", ("R14",), "POST ignores If-None-Match", _check_if_none_match_of_post),
-)

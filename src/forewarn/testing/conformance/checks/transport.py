@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 from forewarn.errors import EndpointUnreachable
 from forewarn.testing.conformance.approval_forms import body_forms, header_form, judge_harmless_approvals
-from forewarn.testing.conformance.check import ConformanceCheck
+from forewarn.testing.conformance.check import CheckList
 from forewarn.testing.conformance.outcome import CheckOutcome, CheckVerdict, breaks, holds, inconclusive, judge
 from forewarn.testing.conformance.probe import NO_PATH, EndpointProbe
 from forewarn.testing.conformance.raw_reply import RawReply
@@ -23,6 +23,8 @@ from forewarn.testing.conformance.raw_request import (
 
 __all__ = ["CHECKS", "is_json_type", "is_rfc1123"]
 
+CHECKS = CheckList()
+
 _METHODS = ("HEAD", "PUT", "DELETE", "PATCH", "OPTIONS")
 _SPELLINGS = ("/metadata/scheduledEvents", "/METADATA/SCHEDULEDEVENTS", "/Metadata/ScheduledEvents")
 _OTHER_PATHS = (NO_PATH, EVENTS + "/x", "/metadata", "/")
@@ -33,6 +35,7 @@ _CLOSE_S = 1.0
 _BURST = 8
 
 
+@CHECKS.add("endpoint", "R1", "GET and POST work over plain HTTP, without authentication", needs_document=False)
 def _check_get_and_post(probe: EndpointProbe) -> CheckOutcome:
     first = next(iter(probe.versioned_documents.replies.values()))
     if not probe.versioned_documents.documents:
@@ -48,12 +51,14 @@ def _check_get_and_post(probe: EndpointProbe) -> CheckOutcome:
     return holds(f"GET returns {first.status} and POST {posted.status}, without authentication, {where}")
 
 
+@CHECKS.add("path-case", "R3", "The path is case-insensitive")
 def _check_path_case(probe: EndpointProbe) -> CheckOutcome:
     return _judge_same_document(
         probe, [build_get(probe.newest_version, path=path) for path in _SPELLINGS], "the path in any letter case"
     )
 
 
+@CHECKS.add("path-slash", "R3", "A trailing slash of the path is accepted")
 def _check_path_slash(probe: EndpointProbe) -> CheckOutcome:
     return _judge_same_document(
         probe, [build_get(probe.newest_version, path=EVENTS + "/")], "the path with a trailing slash"
@@ -72,12 +77,13 @@ def _judge_same_document(probe: EndpointProbe, requests: list[RawRequest], what:
     return judge(wrong, f"{what} returns the document")
 
 
+@CHECKS.add("path-unknown", "R3 R65", "Any other path returns 404")
 def _check_unknown_paths(probe: EndpointProbe) -> CheckOutcome:
-    asked = [(path, probe.send_request(build_get(probe.newest_version, path=path)).status) for path in _OTHER_PATHS]
-    wrong = [f"GET {path} returns {status}, not 404" for path, status in asked if status != HTTPStatus.NOT_FOUND]
-    return judge(wrong, f"{', '.join(_OTHER_PATHS)} return 404")
+    asked = {f"GET {path}": build_get(probe.newest_version, path=path) for path in _OTHER_PATHS}
+    return judge(probe.list_wrong_statuses(asked, HTTPStatus.NOT_FOUND), f"{', '.join(_OTHER_PATHS)} return 404")
 
 
+@CHECKS.add("methods", "R4", "Methods other than GET and POST return 405 with Allow")
 def _check_other_methods(probe: EndpointProbe) -> CheckOutcome:
     wrong = []
     for method in _METHODS:
@@ -90,6 +96,7 @@ def _check_other_methods(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, f"{', '.join(_METHODS)} return 405 with Allow: GET, POST")
 
 
+@CHECKS.add("parameter-repeated", "R5", "A query parameter given twice returns 400")
 def _check_repeated_parameter(probe: EndpointProbe) -> CheckOutcome:
     version = probe.newest_version
     # An endpoint might take the first value, the last, or only equal ones; the two queries find all three.
@@ -100,6 +107,7 @@ def _check_repeated_parameter(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, "api-version given twice returns 400")
 
 
+@CHECKS.add("parameter-unknown", "R5", "Unknown query parameters are ignored")
 def _check_unknown_parameter(probe: EndpointProbe) -> CheckOutcome:
     first = build_get(None, path=f"{EVENTS}?verbose=1&api-version={probe.newest_version}")
     found = _judge_same_document(
@@ -113,6 +121,7 @@ def _check_unknown_parameter(probe: EndpointProbe) -> CheckOutcome:
 # Connections
 
 
+@CHECKS.add("keep-alive", "R6 W8", "HTTP/1.1 connections are kept open, and new ones are accepted")
 def _check_keep_alive(probe: EndpointProbe) -> CheckOutcome:
     with probe.open_connection() as line:
         for number in range(_POLLS):
@@ -126,6 +135,7 @@ def _check_keep_alive(probe: EndpointProbe) -> CheckOutcome:
     return holds(f"{_POLLS} HTTP/1.1 GETs get answers on one connection, others on one each")
 
 
+@CHECKS.add("close", "R6 W3", "A connection is closed on request, and the answer has the header Connection: close")
 def _check_requested_close(probe: EndpointProbe) -> CheckOutcome:
     with probe.open_connection() as line:
         reply = line.send_request(build_get(probe.newest_version).with_headers(("Connection", "close")))
@@ -136,6 +146,7 @@ def _check_requested_close(probe: EndpointProbe) -> CheckOutcome:
     return holds("the answer to Connection: close repeats the header, and the connection ends")
 
 
+@CHECKS.add("close-said", "W3", "A connection stays open unless the answer has the header Connection: close")
 def _check_announced_close(probe: EndpointProbe) -> CheckOutcome:
     cases = {
         "a document": build_get(probe.newest_version),
@@ -160,20 +171,10 @@ def _check_announced_close(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, f"without Connection: close, connections can be reused: after {', '.join(used)}")
 
 
-def _check_rate_limit(probe: EndpointProbe) -> CheckOutcome:
-    # Without retries, which would hide a 429.
-    statuses = [probe.send_once(build_get(probe.newest_version)).status for _ in range(_BURST)]
-    odd = set(statuses) - {HTTPStatus.OK, HTTPStatus.TOO_MANY_REQUESTS}
-    if odd:
-        return breaks(f"one of {_BURST} identical GETs in a row returns {odd.pop()}")
-    if HTTPStatus.TOO_MANY_REQUESTS in statuses or HTTPStatus.TOO_MANY_REQUESTS in probe.failures.retried_statuses:
-        return holds("too many requests in one second return 429 (A17: limited)")
-    return holds(f"{_BURST} GETs in a row all return 200 (A17: no limit seen)")
-
-
 # Bodies
 
 
+@CHECKS.add("expect", "R6", "Expect: 100-continue is supported")
 def _check_expect_continue(probe: EndpointProbe) -> CheckOutcome:
     expecting = header_form(probe.newest_version, "Expect", "100-continue")
     reply = probe.send_request(expecting(probe.harmless_approval.content))
@@ -184,11 +185,13 @@ def _check_expect_continue(probe: EndpointProbe) -> CheckOutcome:
     return judge_harmless_approvals(probe, {"with Expect: 100-continue": expecting}, right)
 
 
+@CHECKS.add("body-forms", "R6", "Bodies may be chunked, have a byte order mark and span lines")
 def _check_body_forms(probe: EndpointProbe) -> CheckOutcome:
     forms = body_forms(probe.newest_version)
     return judge_harmless_approvals(probe, forms, f"an approval is distinguished from nonsense {', '.join(forms)}")
 
 
+@CHECKS.add("request-type", "R7", "The Content-Type of a request is not checked")
 def _check_request_content_type(probe: EndpointProbe) -> CheckOutcome:
     version = probe.newest_version
     forms = {
@@ -229,6 +232,7 @@ def _request_samples(probe: EndpointProbe) -> dict[str, RawReply]:
     return {name: probe.send_request(request) for name, request in requests.items()}
 
 
+@CHECKS.add("content-type", "R8", "JSON answers have a Content-Type with a charset", needs_document=False)
 def _check_content_type(probe: EndpointProbe) -> CheckOutcome:
     replies = {name: reply for name, reply in _request_samples(probe).items() if reply.body}
     wrong = [
@@ -247,6 +251,7 @@ def _describe_kinds(replies: dict[str, RawReply]) -> str:
     return f"{len(replies)} kinds of answers ({', '.join(map(str, statuses))})"
 
 
+@CHECKS.add("content-type-document", "W2", "The Content-Type of the document is application/json")
 def _check_document_content_type(probe: EndpointProbe) -> CheckOutcome:
     said = probe.get_first_document().reply.get_header("content-type")
     what = f"the document has {_format_header(probe.get_first_document().reply, 'Content-Type')}"
@@ -258,6 +263,7 @@ def _format_header(reply: RawReply, name: str) -> str:
     return f"{name}: {said}" if said else f"no {name}"
 
 
+@CHECKS.add("content-length", "R8", "Answers have a correct Content-Length", needs_document=False)
 def _check_content_length(probe: EndpointProbe) -> CheckOutcome:
     wrong = []
     replies = _request_samples(probe)
@@ -269,6 +275,7 @@ def _check_content_length(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, f"{_describe_kinds(replies)} have the right Content-Length")
 
 
+@CHECKS.add("date", "R8", "Answers have a Date", needs_document=False)
 def _check_date(probe: EndpointProbe) -> CheckOutcome:
     replies = _request_samples(probe)
     wrong = [
@@ -279,62 +286,16 @@ def _check_date(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, f"{_describe_kinds(replies)} have a Date")
 
 
-CHECKS = (
-    ConformanceCheck(
-        "endpoint",
-        ("R1",),
-        "GET and POST work over plain HTTP, without authentication",
-        _check_get_and_post,
-        needs_document=False,
-    ),
-    ConformanceCheck("path-case", ("R3",), "The path is case-insensitive", _check_path_case),
-    ConformanceCheck("path-slash", ("R3",), "A trailing slash of the path is accepted", _check_path_slash),
-    ConformanceCheck("path-unknown", ("R3", "R65"), "Any other path returns 404", _check_unknown_paths),
-    ConformanceCheck("methods", ("R4",), "Methods other than GET and POST return 405 with Allow", _check_other_methods),
-    ConformanceCheck(
-        "parameter-repeated", ("R5",), "A query parameter given twice returns 400", _check_repeated_parameter
-    ),
-    ConformanceCheck("parameter-unknown", ("R5",), "Unknown query parameters are ignored", _check_unknown_parameter),
-    ConformanceCheck(
-        "keep-alive", ("R6", "W8"), "HTTP/1.1 connections are kept open, and new ones are accepted", _check_keep_alive
-    ),
-    ConformanceCheck(
-        "close",
-        ("R6", "W3"),
-        "A connection is closed on request, and the answer has the header Connection: close",
-        _check_requested_close,
-    ),
-    ConformanceCheck(
-        "close-said",
-        ("W3",),
-        "A connection stays open unless the answer has the header Connection: close",
-        _check_announced_close,
-    ),
-    ConformanceCheck("expect", ("R6",), "Expect: 100-continue is supported", _check_expect_continue),
-    ConformanceCheck(
-        "body-forms", ("R6",), "Bodies may be chunked, have a byte order mark and span lines", _check_body_forms
-    ),
-    ConformanceCheck(
-        "request-type", ("R7",), "The Content-Type of a request is not checked", _check_request_content_type
-    ),
-    ConformanceCheck(
-        "content-type",
-        ("R8",),
-        "JSON answers have a Content-Type with a charset",
-        _check_content_type,
-        needs_document=False,
-    ),
-    ConformanceCheck(
-        "content-type-document",
-        ("W2",),
-        "The Content-Type of the document is application/json",
-        _check_document_content_type,
-    ),
-    ConformanceCheck(
-        "content-length", ("R8",), "Answers have a correct Content-Length", _check_content_length, needs_document=False
-    ),
-    ConformanceCheck("date", ("R8",), "Answers have a Date", _check_date, needs_document=False),
-    ConformanceCheck(
-        "rate", ("R9", "A17"), "Requests succeed at any rate, or return 429 above a limit", _check_rate_limit
-    ),
-)
+# Rate
+
+
+@CHECKS.add("rate", "R9 A17", "Requests succeed at any rate, or return 429 above a limit")
+def _check_rate_limit(probe: EndpointProbe) -> CheckOutcome:
+    # Without retries, which would hide a 429.
+    statuses = [probe.send_once(build_get(probe.newest_version)).status for _ in range(_BURST)]
+    odd = set(statuses) - {HTTPStatus.OK, HTTPStatus.TOO_MANY_REQUESTS}
+    if odd:
+        return breaks(f"one of {_BURST} identical GETs in a row returns {odd.pop()}")
+    if HTTPStatus.TOO_MANY_REQUESTS in statuses or HTTPStatus.TOO_MANY_REQUESTS in probe.failures.retried_statuses:
+        return holds("too many requests in one second return 429 (A17: limited)")
+    return holds(f"{_BURST} GETs in a row all return 200 (A17: no limit seen)")

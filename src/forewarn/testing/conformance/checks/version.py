@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from forewarn.testing.conformance.approval_forms import judge_harmless_approvals, plain_form
-from forewarn.testing.conformance.check import CheckPhase, ConformanceCheck
+from forewarn.testing.conformance.check import CheckList, CheckPhase
 from forewarn.testing.conformance.checks.transport import is_rfc1123
 from forewarn.testing.conformance.outcome import (
     CheckOutcome,
@@ -35,6 +34,8 @@ from forewarn.testing.conformance.version_table import (
 
 __all__ = ["CHECKS", "is_version_error"]
 
+CHECKS = CheckList()
+
 _UNSUPPORTED = ("2016-01-01", "2099-01-01", "2020-7-1", "x")
 _OF_THE_IMDS = ("2017-04-02", "2018-02-01", "2019-11-01", "2021-02-01")
 _LATEST = ("latest", "{latest}")
@@ -46,16 +47,12 @@ _ROLE_INSTANCE = re.compile(r".+_IN_\d+")
 _ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
+@CHECKS.add("version-missing", "R15", "A missing or unsupported api-version returns 400")
 def _check_missing_version(probe: EndpointProbe) -> CheckOutcome:
     asked = {"no api-version": build_get(None), "an empty api-version": build_get("")}
     asked |= {f"api-version={name}": build_get(name) for name in _UNSUPPORTED}
     asked["a POST without api-version"] = build_post(probe.empty_approval, None)
-    wrong = [
-        f"{name} returns {reply.status}, not 400"
-        for name, request in asked.items()
-        if (reply := probe.send_request(request)).status != HTTPStatus.BAD_REQUEST
-    ]
-    return judge(wrong, "a missing, empty or unsupported api-version returns 400")
+    return judge(probe.list_wrong_statuses(asked), "a missing, empty or unsupported api-version returns 400")
 
 
 def is_version_error(content: Any) -> bool:  # noqa: ANN401 - any JSON value
@@ -65,6 +62,7 @@ def is_version_error(content: Any) -> bool:  # noqa: ANN401 - any JSON value
     return content["error"] in VERSION_ERRORS and content["newest-versions"] == NEWEST
 
 
+@CHECKS.add("version-body", "R64", "The 400 for a missing api-version recommends the three newest ones")
 def _check_version_error_body(probe: EndpointProbe) -> CheckOutcome:
     replies = {
         "a missing": probe.send_request(build_get(None)),
@@ -78,6 +76,7 @@ def _check_version_error_body(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, f"the body has the documented text and recommends {', '.join(NEWEST)}")
 
 
+@CHECKS.add("versions", "R16 A2", "Every api-version is supported", needs_document=False)
 def _check_supported_versions(probe: EndpointProbe) -> CheckOutcome:
     replies, shown = probe.versioned_documents.replies, probe.versioned_documents.documents
     missing = [version.name for version in VERSIONS if version.name not in shown]
@@ -92,15 +91,15 @@ def _check_supported_versions(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, f"all {len(VERSIONS)} api-versions return 200")
 
 
+@CHECKS.add("versions-imds", "R24", "Api-versions of the instance metadata are not supported")
 def _check_imds_versions(probe: EndpointProbe) -> CheckOutcome:
-    asked = {name: probe.send_request(build_get(name)).status for name in _OF_THE_IMDS}
-    wrong = [f"{name} returns {status}, not 400" for name, status in asked.items() if status != 400]  # noqa: PLR2004 - the status of R15
+    wrong = probe.list_wrong_statuses({name: build_get(name) for name in _OF_THE_IMDS})
     return judge(wrong, f"{', '.join(_OF_THE_IMDS)} return 400")
 
 
+@CHECKS.add("version-latest", "R22 A4", "There is no api-version 'latest'")
 def _check_latest(probe: EndpointProbe) -> CheckOutcome:
-    asked = {name: probe.send_request(build_get(name)).status for name in _LATEST}
-    wrong = [f"api-version={name} returns {s}, not 400" for name, s in asked.items() if s != 400]  # noqa: PLR2004 - the status of R15
+    wrong = probe.list_wrong_statuses({f"api-version={name}": build_get(name) for name in _LATEST})
     legacy = probe.send_request(build_get(None, path=_LEGACY_PATH))
     if legacy.status not in {HTTPStatus.OK, HTTPStatus.NOT_FOUND}:
         wrong.append(f"{_LEGACY_PATH} returns {legacy.status}, neither 404 nor 200")
@@ -108,6 +107,7 @@ def _check_latest(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, f"api-version=latest returns 400, the old path {legacy.status} (A4: {habit})")
 
 
+@CHECKS.add("versions-mixed", "R23 W6", "Api-versions may be mixed")
 def _check_mixed_versions(probe: EndpointProbe) -> CheckOutcome:
     others = [name for name in probe.supported_versions if name != probe.newest_version]
     if not others:
@@ -120,7 +120,12 @@ def _check_mixed_versions(probe: EndpointProbe) -> CheckOutcome:
 # Content of each version
 
 
-def _check_members(probe: EndpointProbe, *, later: bool) -> CheckOutcome:
+@CHECKS.add("members", "R16", "An event has the members of its api-version")
+def _check_missing_members(probe: EndpointProbe) -> CheckOutcome:
+    return _judge_members(probe, later=False)
+
+
+def _judge_members(probe: EndpointProbe, *, later: bool) -> CheckOutcome:
     """Judge members that belong to a later version, or members that are missing."""
     wrong = []
     seen: list[str] = []
@@ -143,6 +148,7 @@ def _check_members(probe: EndpointProbe, *, later: bool) -> CheckOutcome:
     return judge(wrong, f"each of {len(seen)} api-versions shows {what}")
 
 
+@CHECKS.add("member-order", "R26 R112", "Members have the order seen in captures")
 def _check_member_order(probe: EndpointProbe) -> CheckOutcome:
     """Note the order of members: JSON objects have none, but captures of real endpoints show this one (R112)."""
     other: list[str] = []
@@ -166,6 +172,12 @@ def _check_member_order(probe: EndpointProbe) -> CheckOutcome:
     )
 
 
+@CHECKS.add("members-later", "R18 W1", "An event has no member of a later api-version")
+def _check_later_members(probe: EndpointProbe) -> CheckOutcome:
+    return _judge_members(probe, later=True)
+
+
+@CHECKS.add("types", "R19", "Older api-versions omit events of newer types")
 def _check_newer_types(probe: EndpointProbe) -> CheckOutcome:
     if not probe.versioned_documents.is_steady:
         return inconclusive("the document changed while api-versions were compared")
@@ -190,6 +202,7 @@ def _check_newer_types(probe: EndpointProbe) -> CheckOutcome:
     return inconclusive("no event has type Preempt or Terminate now")
 
 
+@CHECKS.add("incarnation-shared", "R19 R42", "All api-versions show the same incarnation")
 def _check_shared_incarnation(probe: EndpointProbe) -> CheckOutcome:
     if not probe.versioned_documents.is_steady:
         return inconclusive("the document changed while api-versions were compared")
@@ -220,6 +233,7 @@ def _pair_preview_events(probe: EndpointProbe) -> list[tuple[dict[str, Any], dic
     return pairs
 
 
+@CHECKS.add("names-preview", "R20", "In 2017-03-01 names of VMs begin with an underscore")
 def _check_preview_names(probe: EndpointProbe) -> CheckOutcome:
     wrong = []
     prefixed = plain = 0
@@ -241,6 +255,7 @@ def _check_preview_names(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, f"{prefixed} names begin with an underscore in 2017-03-01")
 
 
+@CHECKS.add("not-before-form", "R21", "NotBefore is in RFC 1123 from 2017-08-01", CheckPhase.AFTERWARDS)
 def _check_not_before_format(probe: EndpointProbe) -> CheckOutcome:
     seen = 0
     wrong = []
@@ -254,6 +269,7 @@ def _check_not_before_format(probe: EndpointProbe) -> CheckOutcome:
     return judge(wrong, "NotBefore is in RFC 1123, as GMT") if seen else inconclusive("no event has a NotBefore now")
 
 
+@CHECKS.add("not-before-preview", "R21 A1", "NotBefore in 2017-03-01 is the same time as in the other api-versions")
 def _check_preview_not_before(probe: EndpointProbe) -> CheckOutcome:
     wrong = []
     forms = set()
@@ -288,57 +304,3 @@ def _parse_moment(text: str) -> datetime:
         return datetime.fromisoformat(text)
     except ValueError:
         return datetime.min.replace(tzinfo=UTC)  # differs from the time of any event
-
-
-CHECKS = (
-    ConformanceCheck(
-        "version-missing", ("R15",), "A missing or unsupported api-version returns 400", _check_missing_version
-    ),
-    ConformanceCheck(
-        "version-body",
-        ("R64",),
-        "The 400 for a missing api-version recommends the three newest ones",
-        _check_version_error_body,
-    ),
-    ConformanceCheck(
-        "versions", ("R16", "A2"), "Every api-version is supported", _check_supported_versions, needs_document=False
-    ),
-    ConformanceCheck(
-        "versions-imds",
-        ("R24",),
-        "Api-versions of the instance metadata are not supported",
-        _check_imds_versions,
-    ),
-    ConformanceCheck("version-latest", ("R22", "A4"), "There is no api-version 'latest'", _check_latest),
-    ConformanceCheck("versions-mixed", ("R23", "W6"), "Api-versions may be mixed", _check_mixed_versions),
-    ConformanceCheck(
-        "members", ("R16",), "An event has the members of its api-version", partial(_check_members, later=False)
-    ),
-    ConformanceCheck("member-order", ("R26", "R112"), "Members have the order seen in captures", _check_member_order),
-    ConformanceCheck(
-        "members-later",
-        ("R18", "W1"),
-        "An event has no member of a later api-version",
-        partial(_check_members, later=True),
-    ),
-    ConformanceCheck("types", ("R19",), "Older api-versions omit events of newer types", _check_newer_types),
-    ConformanceCheck(
-        "incarnation-shared", ("R19", "R42"), "All api-versions show the same incarnation", _check_shared_incarnation
-    ),
-    ConformanceCheck(
-        "names-preview", ("R20",), "In 2017-03-01 names of VMs begin with an underscore", _check_preview_names
-    ),
-    ConformanceCheck(
-        "not-before-form",
-        ("R21",),
-        "NotBefore is in RFC 1123 from 2017-08-01",
-        _check_not_before_format,
-        CheckPhase.AFTERWARDS,
-    ),
-    ConformanceCheck(
-        "not-before-preview",
-        ("R21", "A1"),
-        "NotBefore in 2017-03-01 is the same time as in the other api-versions",
-        _check_preview_not_before,
-    ),
-)

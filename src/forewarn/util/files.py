@@ -1,0 +1,61 @@
+"""Replacement of files, atomic and durable."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+__all__ = ["replace_file"]
+
+_PRIVATE = 0o600
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = _PRIVATE, owner: tuple[int, int] | None = None) -> None:
+    """Replace a file, or create it, atomically and durably, even if the machine crashes.
+
+    Only one process at a time may call this for a file. A symbolic link is replaced, not followed.
+
+    Args:
+        path: Path of the file.
+        content: New content.
+        mode: Mode of the new file, whatever the umask; by default, only the owner can read it.
+        owner: User and group of the new file; None for those of this process.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    # Programs that read all files of a folder, such as nginx by an include pattern, ignore names with a leading dot.
+    new = path.with_name(f".{path.name}.forewarn")
+    # A crash during an earlier replacement may have left it.
+    new.unlink(missing_ok=True)
+    try:
+        # Private at first: until it has its owner and mode, no one else may open it.
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE), "wb") as file:
+            if sys.platform != "win32":
+                made = os.fstat(file.fileno())
+                # Only root may change the owner, and often need not.
+                if owner is not None and owner != (made.st_uid, made.st_gid):
+                    os.fchown(file.fileno(), *owner)
+                os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            # Before the rename, which could reach the disk first and leave an empty file after a power cut.
+            os.fsync(file.fileno())
+        new.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make renames in a folder durable; Windows does so automatically."""
+    if sys.platform != "win32":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
