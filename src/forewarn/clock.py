@@ -15,7 +15,16 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-__all__ = ["VIRTUAL_START", "Clock", "RealClock", "ScaledClock", "VirtualClock", "replace_uptime", "uptime_s", "wait_until_or_event"]
+__all__ = [
+    "VIRTUAL_START",
+    "Clock",
+    "RealClock",
+    "ScaledClock",
+    "VirtualClock",
+    "replace_uptime",
+    "uptime_s",
+    "wait_until_or_event",
+]
 
 VIRTUAL_START = datetime(2030, 1, 1, tzinfo=UTC)
 """Default start of a virtual clock."""

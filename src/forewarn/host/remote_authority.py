@@ -52,7 +52,11 @@ class RemoteAuthority:
     """
 
     def __init__(
-        self, control_plane: ControlPlaneClient, state: HostFeedState, clock: Clock, save: Callable[[bytes], None] | None = None
+        self,
+        control_plane: ControlPlaneClient,
+        state: HostFeedState,
+        clock: Clock,
+        save: Callable[[bytes], None] | None = None,
     ) -> None:
         self.feed = Feed(state.dialect)
         self.identity = Identity(self.feed)

@@ -124,9 +124,7 @@ class Service:
         self._control_address = parse_listen(settings.control_listen)
         _check_exposure(settings, self._control_address[0])
         inventory = _read_inventory(settings.inventory)
-        self.store: Store = store or SqlStore(
-            settings.database_url, size_bytes_max=settings.database_size_bytes_max
-        )
+        self.store: Store = store or SqlStore(settings.database_url, size_bytes_max=settings.database_size_bytes_max)
         try:
             self._build_parts(settings, actuator, clock, inventory)
         except BaseException:

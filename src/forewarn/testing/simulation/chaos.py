@@ -21,6 +21,7 @@ __all__ = ["KINDS", "Chaos"]
 
 _KINDS_MAX = 6
 _PAUSES_S = (2.0, 10.0, 30.0)
+_LOST_HINTS = 0.8
 
 
 class Chaos:
@@ -99,11 +100,11 @@ async def _kill_at_commit(world: World, rng: random.Random) -> None:
 
 
 async def _kill_endpoint(world: World, rng: random.Random) -> None:
-    await _kill(rng.choice(world.hosts), rng, is_power_loss=rng.random() < 0.5)
+    await _kill(rng.choice(world.hosts), rng, is_power_loss=rng.choice([False, True]))
 
 
 async def _kill_agent(world: World, rng: random.Random) -> None:
-    await _kill(rng.choice(world.vms), rng, is_power_loss=rng.random() < 0.5)
+    await _kill(rng.choice(world.vms), rng, is_power_loss=rng.choice([False, True]))
 
 
 async def _cut_database(world: World, rng: random.Random) -> None:
@@ -124,7 +125,7 @@ async def _trouble_database(world: World, rng: random.Random) -> None:
 
 
 async def _lose_hints(world: World, rng: random.Random) -> None:
-    world.database.hint_is_lost = lambda: rng.random() < 0.8
+    world.database.hint_is_lost = lambda: rng.random() < _LOST_HINTS
     await asyncio.sleep(60.0)
     world.database.hint_is_lost = lambda: False
 

@@ -179,7 +179,7 @@ class ReplicaStore:
         if link.dies_at_commit is not None:
             die, link.dies_at_commit = link.dies_at_commit, None
             die()
-        if link.is_cut or link.strikes(link.loses_answer):
+        if link.strikes(1.0 if self._link.is_cut else link.loses_answer):
             raise StoreUnavailable("the answer to the commit was lost")
 
     @contextmanager

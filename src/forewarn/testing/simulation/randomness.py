@@ -48,8 +48,8 @@ def virtual_time(read_s: Callable[[], float], start_s: float) -> Iterator[None]:
     """
     names = ("monotonic", "perf_counter", "time")
     before = {name: getattr(time, name) for name in names}
-    time.monotonic = time.perf_counter = read_s
-    time.time = lambda: start_s + read_s()
+    for name, function in zip(names, (read_s, read_s, lambda: start_s + read_s()), strict=True):
+        setattr(time, name, function)
     try:
         yield
     finally:

@@ -16,10 +16,14 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from inspect import isawaitable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from forewarn.testing.simulation.connection import SimulatedSocket, SimulatedTransport
 from forewarn.testing.simulation.machine_clock import MachineClock
-from forewarn.testing.simulation.network import Network, Node, SimulatedSocket, SimulatedTransport
+from forewarn.testing.simulation.network import Network, Node
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
 
 __all__ = ["LoopStuck", "SimulatedProcess", "VirtualLoop", "read_uptime_s"]
 
@@ -129,8 +133,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Return the virtual seconds since the loop was made."""
         return self._jumping.elapsed_s
 
-    def call_soon(  # type: ignore[override] # the types of typeshed are generic over the arguments
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    def call_soon(
+        self, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> asyncio.Handle:
         """Schedule a callback, unless its process is killed before it runs."""
         process = _PROCESS.get() if context is None else context.get(_PROCESS)
@@ -138,8 +142,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             return super().call_soon(callback, *args, context=context)
         return super().call_soon(process.run_callback, callback, *args, context=context)
 
-    def call_at(  # type: ignore[override] # as above
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """Schedule a callback for a time, unless its process is killed before."""
         process = _PROCESS.get() if context is None else context.get(_PROCESS)
@@ -168,9 +172,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 cast("Coroutine[Any, Any, Any]", task.get_coro()).close()
         self._tasks.clear()
 
-    def run_in_executor(  # type: ignore[override] # as above
-        self, executor: object, func: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
+    def run_in_executor(self, executor: object, func: Callable[..., Any], *args: object) -> asyncio.Future[Any]:
         """Run blocking work without a thread."""
         del executor
         return self.create_task(self._run_blocking(lambda: func(*args)))
@@ -181,7 +183,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     # Sockets
 
-    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:  # noqa: ANN401 - asyncio's
+    def add_reader(self, fd: int | HasFileno, callback: Callable[..., object], *args: object) -> None:
         """Call a function when a simulated listening socket has a connection to accept."""
         sock = fd if isinstance(fd, SimulatedSocket) else self._find_listening(fd)
         if sock is None:
@@ -202,7 +204,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if sock.waiting:
             wake()
 
-    def remove_reader(self, fd: Any) -> bool:  # noqa: ANN401 - asyncio's
+    def remove_reader(self, fd: int | HasFileno) -> bool:
         """End `add_reader`."""
         sock = fd if isinstance(fd, SimulatedSocket) else self._find_listening(fd)
         if sock is None:
@@ -210,12 +212,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         had, sock.on_readable = sock.on_readable is not None, None
         return had
 
-    def _find_listening(self, fd: int) -> SimulatedSocket | None:
-        network = getattr(self, "network", None)
-        return None if network is None else network.listening.get(fd)
+    def _find_listening(self, fd: int | HasFileno) -> SimulatedSocket | None:
+        network: Network | None = getattr(self, "network", None)
+        return None if network is None or not isinstance(fd, int) else network.listening.get(fd)
 
     async def connect_accepted_socket(  # type: ignore[override] # as above
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], sock: Any, **_options: object
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], sock: object, **_options: object
     ) -> tuple[SimulatedTransport, asyncio.BaseProtocol]:
         """Give an accepted connection its protocol."""
         transport = cast("SimulatedSocket", sock).transport

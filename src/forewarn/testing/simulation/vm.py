@@ -6,6 +6,7 @@ import asyncio
 import errno
 import random
 from contextlib import suppress
+from http import HTTPStatus
 
 from forewarn.agent.agent import Agent
 from forewarn.agent.codec import decode_json, encode_json
@@ -26,6 +27,8 @@ __all__ = ["SimulatedVm"]
 
 _SPANS_S = (0.0, 0.5, 2.0, 10.0, 45.0)
 _HANGS_S = 900.0
+_HANGING = 0.3
+"""Share of the failing steps that hang before they fail."""
 
 
 class SimulatedVm(Machine):
@@ -92,7 +95,7 @@ class _ObservedTransport:
     async def send(self, request: HttpRequest) -> HttpAnswer:
         """Send one request."""
         answer = await self._transport.send(request)
-        if "scheduledevents" not in request.path or answer.status != 200:
+        if "scheduledevents" not in request.path or answer.status != HTTPStatus.OK:
             return answer
         if request.method == "POST":
             for event_id in decode_approval(request.body, 1000):
@@ -140,7 +143,7 @@ class _Steps:
         how = "stopped"
         try:
             span_s, is_failing = self._rng.choice(_SPANS_S), self._rng.random() < self._vm.failures
-            if is_failing and self._rng.random() < 0.3:
+            if is_failing and self._rng.random() < _HANGING:
                 span_s = _HANGS_S
             await asyncio.sleep(span_s)
             how = "failed" if is_failing else "done"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,7 +19,7 @@ from forewarn.agent.configuration import Configuration
 from forewarn.agent.rule import Hook, Rule
 from forewarn.client import Pace
 from forewarn.clock import replace_uptime
-from forewarn.core.model import ACTIVE_STATES, AuditEntry, Event, Maintenance
+from forewarn.core.model import ACTIVE_STATES, Maintenance
 from forewarn.errors import ActuatorError
 from forewarn.testing.simulation.chaos import Chaos
 from forewarn.testing.simulation.database import Database, LinkState
@@ -25,6 +27,7 @@ from forewarn.testing.simulation.host import METADATA_ADDRESS, TLS, HostEndpoint
 from forewarn.testing.simulation.machine import Machine
 from forewarn.testing.simulation.machine_clock import START, MachineClock
 from forewarn.testing.simulation.network import Network, Node
+from forewarn.testing.simulation.outcome import Outcome
 from forewarn.testing.simulation.randomness import seeded_randomness, virtual_time
 from forewarn.testing.simulation.replica import CONTROL_PORT, Replica
 from forewarn.testing.simulation.trace import Trace
@@ -36,6 +39,7 @@ __all__ = ["Size", "World", "simulate"]
 
 _REST_S_MAX = 4 * 3600.0
 _LOOK_S = 20.0
+_ALL = 100_000
 _WEB = 2
 """Number of VMs in the availability set; the others are alone."""
 
@@ -105,9 +109,10 @@ class Hypervisor:
 class World:
     """Replicas, hosts, VMs, an operator, and what lies between them.
 
-    Attributes:
-        left: What had not come to its end when the run was over.
-        maintenances, events, entries: What the database holds at the end.
+    Args:
+        seed: Everything follows from it.
+        size: Size of the world.
+        state_dir: Folder with the operator's token.
     """
 
     def __init__(self, seed: int, size: Size, state_dir: Path) -> None:
@@ -116,10 +121,6 @@ class World:
         self.seed = seed
         self.size = size
         self.trace = Trace()
-        self.left: list[str] = []
-        self.maintenances: list[Maintenance] = []
-        self.events: dict[str, list[Event]] = {}
-        self.entries: list[AuditEntry] = []
         self._loop = loop
         self._rng = self._make_rng("world")
         self.network = loop.network = Network(self._make_rng("network"))
@@ -147,7 +148,7 @@ class World:
         node: Node = self.network.add_node(name, address)
         return kind(node, self.network, MachineClock(self._loop), self.trace)
 
-    async def run(self) -> None:
+    async def run(self) -> Outcome:
         """Run it to its end: set up, faults, healing, rest."""
         operator = SimulatedProcess("operator", self._operator, MachineClock(self._loop))
         await operator.start(self._set_up())
@@ -157,7 +158,7 @@ class World:
         await operator.start(self._operate())
         await cancel_tasks(trouble)
         chaos.heal()
-        await self._come_to_rest()
+        return await self._come_to_rest()
 
     # Set-up
 
@@ -202,9 +203,7 @@ class World:
 
     def _connect(self, number: int) -> httpx.AsyncClient:
         headers = {"authorization": f"Bearer {self._token}"}
-        return httpx.AsyncClient(
-            base_url=self.urls[number], headers=headers, trust_env=False, verify=TLS, timeout=10.0
-        )
+        return httpx.AsyncClient(base_url=self.urls[number], headers=headers, trust_env=False, verify=TLS, timeout=10.0)
 
     # Operators
 
@@ -221,8 +220,8 @@ class World:
         kind = rng.choice(["host", "host", "host", "vm", "restart", "cancel"])
         key = {"idempotency-key": f"{rng.getrandbits(64):x}"}
         if kind == "cancel":
-            items = (await client.get("/v1/maintenance?state=scheduled")).json()["items"]
-            if items:
+            answer = await client.get("/v1/maintenance?state=scheduled")
+            if answer.is_success and (items := answer.json()["items"]):
                 await client.post(f"/v1/maintenance/{rng.choice(items)['id']}/cancel", headers=key)
             return
         if kind == "restart":
@@ -235,21 +234,7 @@ class World:
 
     # The end
 
-    def scope_of(self, vm: str) -> set[str]:
-        """Return the names of the VMs whose events a VM may see."""
-        web = {each.name for each in self.vms[:_WEB]}
-        return web if vm in web else {vm}
-
-    def true_time(self, at_s: float) -> datetime:
-        """Return the true time of a fact."""
-        return START + timedelta(seconds=at_s)
-
-    def find_maintenance(self, event_id: str) -> Maintenance | None:
-        """Return the maintenance of an event."""
-        ids = {event.id: event.maintenance_id for each in self.events.values() for event in each}
-        return next((m for m in self.maintenances if m.id == ids.get(event_id)), None)
-
-    async def _come_to_rest(self) -> None:
+    async def _come_to_rest(self) -> Outcome:
         deadline_s = self._loop.time() + _REST_S_MAX
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -257,21 +242,31 @@ class World:
                 machine.start()
             for vm in self.vms:
                 vm.retry_failed_recoveries()
-            self._read_database()
-            self.left = [f"maintenance {m.id} is {m.state}" for m in self.maintenances if m.state in ACTIVE_STATES]
-            self.left += [f"{vm.name}: its agent is not at rest" for vm in self.vms if not vm.is_at_rest]
-            if not self.left or self._loop.time() > deadline_s:
-                return
+            outcome = self._read_outcome()
+            if not outcome.left or self._loop.time() > deadline_s:
+                return outcome
 
-    def _read_database(self) -> None:
+    def _read_outcome(self) -> Outcome:
         with self.database.read() as reader:
-            self.maintenances = reader.list_maintenances(limit=100_000).items
-            self.events = reader.find_events_of([m.id for m in self.maintenances])
-            self.entries = reader.list_entries(limit=100_000).items
+            maintenances = reader.list_maintenances(limit=_ALL).items
+            events = reader.find_events_of([m.id for m in maintenances])
+            entries = reader.list_entries(limit=_ALL).items
+        web = frozenset(vm.name for vm in self.vms[:_WEB])
+        return Outcome(
+            facts=self.trace.facts,
+            maintenances=maintenances,
+            events=events,
+            entries=entries,
+            left=[
+                *(f"maintenance {m.id} is {m.state}" for m in maintenances if m.state in ACTIVE_STATES),
+                *(f"{vm.name}: its agent is not at rest" for vm in self.vms if not vm.is_at_rest),
+            ],
+            visible={vm.name: web if vm.name in web else frozenset({vm.name}) for vm in self.vms},
+        )
 
 
-def simulate(seed: int, state_dir: Path, size: Size | None = None) -> World:
-    """Run a world from a seed.
+def simulate(seed: int, state_dir: Path, size: Size | None = None) -> tuple[Outcome, Trace]:
+    """Run a world from a seed; the same seed gives the same trace.
 
     Args:
         seed: Everything follows from it.
@@ -279,13 +274,12 @@ def simulate(seed: int, state_dir: Path, size: Size | None = None) -> World:
         size: Size of the world; None for the default.
     """
 
-    async def run() -> World:
+    async def run() -> tuple[Outcome, Trace]:
         world = World(seed, size or Size(), state_dir)
         try:
-            await world.run()
+            return await world.run(), world.trace
         finally:
             world.network.close()
-        return world
 
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
@@ -297,6 +291,17 @@ def simulate(seed: int, state_dir: Path, size: Size | None = None) -> World:
         ):
             return loop.run_until_complete(run())
     finally:
+        _dispose(loop)
+
+
+def _dispose(loop: VirtualLoop) -> None:
+    """Dispose of the loop with everything that killed processes have left in it."""
+    report, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
         loop.drop_tasks()
         loop.close()
         asyncio.set_event_loop(None)
+        # Now, while nothing is reported: coroutines that never end complain when they are collected.
+        gc.collect()
+    finally:
+        sys.unraisablehook = report
