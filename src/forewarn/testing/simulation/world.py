@@ -40,6 +40,10 @@ __all__ = ["Size", "World", "simulate"]
 _REST_S_MAX = 4 * 3600.0
 _LOOK_S = 20.0
 _ALL = 100_000
+_UNAPPROVING = 0.05
+"""Share of the agents that never approve. Each event of theirs takes fifteen minutes."""
+
+_OPERATIONS_MAX = 8
 _WEB = 2
 """Number of VMs in the availability set; the others are alone."""
 
@@ -194,9 +198,11 @@ class World:
             {"prepare": hook, "recover": hook},
             {"prepare": hook, "recover": hook, "on_failure": "approve"},
             {"approve": "at-once", "recover": hook},
-            {"approve": "never", "prepare": hook, "recover": hook},
         ]
-        return Configuration(rule=(Rule(name="all", **self._rng.choice(kinds)),), timezone="UTC")
+        kind = self._rng.choice(kinds)
+        if self._rng.random() < _UNAPPROVING:
+            kind = {"approve": "never", "prepare": hook, "recover": hook}
+        return Configuration(rule=(Rule(name="all", **kind),), timezone="UTC")
 
     def _draw_pace(self) -> Pace:
         return Pace(wait_s=self._rng.choice([0, 60, 120]), poll_interval_s=self._rng.choice([5, 10]))
@@ -209,11 +215,12 @@ class World:
 
     async def _operate(self) -> None:
         until_s = self._loop.time() + self.size.span_s
-        while self._loop.time() < until_s:
-            await asyncio.sleep(self._rng.expovariate(1 / 40))
+        for _ in range(_OPERATIONS_MAX):
+            await asyncio.sleep(self._rng.expovariate(_OPERATIONS_MAX / self.size.span_s))
             with suppress(httpx.HTTPError, ValueError):
                 async with self._connect(self._rng.randrange(len(self.replicas))) as client:
                     await self._act(client)
+        await asyncio.sleep(max(0.0, until_s - self._loop.time()))
 
     async def _act(self, client: httpx.AsyncClient) -> None:
         rng, host, vm = self._rng, self._rng.choice(self.hosts).name, self._rng.choice(self.vms).name
