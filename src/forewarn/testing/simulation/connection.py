@@ -310,7 +310,7 @@ class SimulatedTransport(asyncio.Transport):
         """Drop this side because its process is gone.
 
         Args:
-            is_silent: True if the whole machine is gone, so that the other side is not told.
+            is_silent: True if the whole machine is gone, so that the other side does not notice.
         """
         self._is_lost = self._is_closing = self._has_sent_end = True
         self._node.connections.pop(self, None)

@@ -55,7 +55,7 @@ class Machine:
             self.on_kill()
 
     def _end(self, error: BaseException) -> None:
-        """Note that the process has ended by itself; a supervisor would start it again."""
+        """Note that the process has failed; a supervisor would start it again."""
         self.note("failed", error=f"{type(error).__name__}: {error}"[:300])
         assert self._process is not None  # noqa: S101 - it has just ended
         self._process.kill(is_power_loss=False)

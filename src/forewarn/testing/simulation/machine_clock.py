@@ -14,7 +14,7 @@ _RECHECK_S = 1.0
 
 
 class MachineClock:
-    """A `Clock` that follows the running loop. It counts as real: it goes on by itself, and may be set.
+    """A `Clock` that follows the running loop. It counts as real: it never stops, and may be set.
 
     Args:
         loop: Loop whose time is the true time.

@@ -55,7 +55,7 @@ def documents_never_go_back(outcome: Outcome) -> Iterator[str]:
 
 
 def documents_show_the_own_scope_only(outcome: Outcome) -> Iterator[str]:
-    """A VM is shown events of its own scope only (invariant 8)."""
+    """A VM is shown events of its scope only (invariant 8)."""
     for fact in outcome.facts:
         if fact.kind == "document":
             for event_id, (_, resources) in fact.details["events"].items():

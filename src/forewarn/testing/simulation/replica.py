@@ -85,7 +85,7 @@ class _CurrentContext:
 @cache
 def _make_shared_app() -> ASGIApp:
     # FastAPI prepares each route at its first request, which would take half of the time of a simulation if each
-    # replica had an app of its own.
+    # replica had its own app.
     return make_control_app(cast("Context", _CurrentContext()))
 
 
