@@ -64,14 +64,6 @@ def _replace_body(answer: Response, body: bytes) -> Response:
     return Response(body, status_code=answer.status_code, headers=headers)
 
 
-def _empty_body(answer: Response) -> Response:
-    return _replace_body(answer, b"")
-
-
-def _truncate_body(answer: Response) -> Response:
-    return _replace_body(answer, bytes(answer.body[: len(answer.body) // 2]))
-
-
 def _relabel_as_text(answer: Response) -> Response:
     answer.headers["content-type"] = "text/plain; charset=utf-8"
     return answer
@@ -85,8 +77,9 @@ def _rewrite_document(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Cal
     return apply
 
 
-def _remove_events(document: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if name != "Events"}
+def _rewrite_events(**members: str) -> Callable[[Response], Response]:
+    """Return a distortion that sets these members of every event."""
+    return _rewrite_document(lambda document: document | {"Events": [each | members for each in document["Events"]]})
 
 
 def _add_unknown_members(document: dict[str, Any]) -> dict[str, Any]:
@@ -94,27 +87,15 @@ def _add_unknown_members(document: dict[str, Any]) -> dict[str, Any]:
     return {"Schema": "2035-01-01", **document, "Events": events, "Maintenance": None}
 
 
-def _set_unknown_types(document: dict[str, Any]) -> dict[str, Any]:
-    return document | {"Events": [event | {"EventType": "Transmogrify"} for event in document["Events"]]}
-
-
-def _lengthen_descriptions(document: dict[str, Any]) -> dict[str, Any]:
-    return document | {"Events": [event | {"Description": _LONG} for event in document["Events"]]}
-
-
-def _repeat_events(document: dict[str, Any]) -> dict[str, Any]:
-    return document | {"Events": document["Events"] * 2}
-
-
 _DISTORTIONS: dict[str, Callable[[Response], Response]] = {
-    "empty": _empty_body,
-    "truncated": _truncate_body,
+    "empty": lambda answer: _replace_body(answer, b""),
+    "truncated": lambda answer: _replace_body(answer, bytes(answer.body[: len(answer.body) // 2])),
     "text-plain": _relabel_as_text,
-    "no-events": _rewrite_document(_remove_events),
+    "no-events": _rewrite_document(lambda document: {k: v for k, v in document.items() if k != "Events"}),
     "unknown-members": _rewrite_document(_add_unknown_members),
-    "unknown-type": _rewrite_document(_set_unknown_types),
-    "large-document": _rewrite_document(_lengthen_descriptions),
-    "repeated-event": _rewrite_document(_repeat_events),
+    "unknown-type": _rewrite_events(EventType="Transmogrify"),
+    "large-document": _rewrite_events(Description=_LONG),
+    "repeated-event": _rewrite_document(lambda document: document | {"Events": document["Events"] * 2}),
 }
 
 

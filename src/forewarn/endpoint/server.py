@@ -25,8 +25,7 @@ _SEND_BUFFER_BYTES = 128 << 10
 class ListeningSockets:
     """Group of listening sockets and the connections that they accepted.
 
-    Args:
-        connections: Returns all open connections of the server.
+    `connections` returns all open connections of the server.
     """
 
     def __init__(self, connections: Callable[[], Sequence[VmConnection]]) -> None:
