@@ -156,10 +156,7 @@ async def act_on_rollout(
 
 
 async def schedule_maintenance(context: Context, wanted: MaintenanceIn, key: str, caller: Principal) -> list[str]:
-    """Schedule the maintenance of a form, once for each key: a form sent twice schedules it once.
-
-    Returns:
-        Ids of the maintenances.
+    """Schedule the maintenance of a form once for each key, also if the form is sent twice; return the ids.
 
     Raises:
         Forbidden: The caller may not press the button.

@@ -50,14 +50,7 @@ _STANDS_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BoardItem:
-    """A maintenance with its events and forecast.
-
-    Attributes:
-        maintenance: The maintenance.
-        events: Its events.
-        forecast: Its next step and its problems.
-        blocked_by: Known maintenances that have to be over first.
-    """
+    """A maintenance with its events, its forecast, and the known maintenances that have to be over first."""
 
     maintenance: Maintenance
     events: tuple[Event, ...]

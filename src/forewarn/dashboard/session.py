@@ -39,12 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSession:
-    """A session of a caller who has logged in.
-
-    Attributes:
-        caller: The caller, with their rights.
-        until: End of the session.
-    """
+    """A session of a caller who has logged in, and its end."""
 
     caller: Principal
     until: datetime

@@ -10,17 +10,18 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from forewarn.clock import Clock
 from forewarn.core.fault import FaultPoint, InjectedFault
 from forewarn.core.maintenance.approval import Approver
 from forewarn.endpoint import faulty_responses
 from forewarn.endpoint.authority import Authority
+from forewarn.endpoint.fastpath import VmConnection
 from forewarn.endpoint.quota import HeldBody, OverLimit, find_exceeded_limit
 from forewarn.endpoint.request_check import (
     RequestRefused,
@@ -35,17 +36,12 @@ from forewarn.endpoint.request_check import (
     encode_json_response,
     parse_query,
 )
+from forewarn.endpoint.traffic import Traffic
 from forewarn.errors import ForewarnError, LimitExceeded
 from forewarn.publishing.feed import Channel
 from forewarn.publishing.identity import Caller
 from forewarn.util.fair_share import FairGate, QueueLimits
 from forewarn.wire import imds, instance
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
-    from forewarn.endpoint.fastpath import VmConnection
-    from forewarn.endpoint.traffic import Traffic
 
 __all__ = ["MetadataApp"]
 

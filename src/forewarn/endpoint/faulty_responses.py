@@ -6,16 +6,14 @@ import asyncio
 import json
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.responses import Response
 
 from forewarn.core.fault import InjectedFault
+from forewarn.endpoint.fastpath import VmConnection
 from forewarn.endpoint.request_check import encode_json_response
 from forewarn.wire import imds
-
-if TYPE_CHECKING:
-    from forewarn.endpoint.fastpath import VmConnection
 
 __all__ = ["WHOLE", "build_status_response", "distort_document", "send_malformed"]
 
@@ -46,13 +44,7 @@ def build_status_response(fault: InjectedFault) -> Response:
 
 
 def distort_document(fault: InjectedFault, answer: Response, before: Response | None) -> Response:
-    """Return the response with its document distorted by a fault.
-
-    Args:
-        fault: Fault of the place `DOCUMENT`.
-        answer: Correct response.
-        before: Response with the previous document; None if there was none.
-    """
+    """Return the correct response distorted by a fault; `before` has the previous document, if there was one."""
     if fault.kind.name == "stale":
         # The first document of an audience cannot be outdated, so it is sent as it is.
         return before or answer
@@ -106,13 +98,9 @@ WHOLE = frozenset({"answered-twice", "slow-body", "slow-headers"})
 
 
 async def send_malformed(connection: VmConnection, fault: InjectedFault, answer: Response, stamp: bytes) -> None:
-    """Write a response with this fault, end the connection, and wait until it has ended.
+    """Write the correct response with this fault, end the connection, and wait until it has ended.
 
-    Args:
-        connection: Connection to which no part of a response has been written.
-        fault: Fault of the place `BYTES`.
-        answer: Correct response.
-        stamp: Header lines with the date and the server.
+    No part of a response has been written to the connection. `stamp` is the header lines with the date and the server.
     """
     # Written past uvicorn, which sends no malformed response; as its state no longer fits, the connection has to end.
     status, body = HTTPStatus(answer.status_code), bytes(answer.body)

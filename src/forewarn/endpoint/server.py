@@ -48,8 +48,6 @@ class MetadataServer:
 
     Args:
         app: App for the requests that the hot path does not answer.
-        traffic: State shared by the connections.
-        identity: Mapping of addresses to VMs.
         clock: Clock for the Date header and the times of last requests.
 
     Attributes:
