@@ -57,11 +57,7 @@ class RefusalCounter:
         return len(self._windows)
 
     def count_failure(self, address: str, now_s: float) -> float | None:
-        """Count a call without a valid token.
-
-        Returns:
-            Number of seconds for which such calls from this address get 429; None if the limit is not exceeded.
-        """
+        """Count a call without a valid token; return for how many seconds more of them get 429, None if they do not."""
         window = self._get_window(address, now_s)
         window.failures += 1
         return window.began_s + _WINDOW_S - now_s if window.failures > self._failures_max else None

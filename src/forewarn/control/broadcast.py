@@ -35,12 +35,7 @@ FindVm = Callable[[str], tuple[VirtualMachine, Scope | None] | None]
 
 @dataclass(slots=True)
 class SharedEntry:
-    """An audit log entry, the maintenance that decides who may see it, and its encoding for each kind of viewer.
-
-    Attributes:
-        entry: The entry.
-        maintenance: The maintenance that it belongs to; None if it belongs to none.
-    """
+    """An audit log entry, the maintenance to which it belongs, if any, and its encoding for each kind of viewer."""
 
     entry: AuditEntry
     maintenance: Maintenance | None
@@ -71,9 +66,6 @@ def encode_entry(caller: Principal, entry: AuditEntry) -> str:
 
 class EntryBroadcast:
     """Reads new audit log entries once for all streams and live pages.
-
-    Args:
-        engine: Reads the store, and knows the VMs that are declared now.
 
     Attributes:
         position: Sequence number up to which entries have been read; 0 before the first read.
@@ -106,11 +98,7 @@ class EntryBroadcast:
         return None if caller is None else (caller.vm, caller.scope)
 
     async def read_new_entries(self, changed: asyncio.Event) -> None:
-        """Read new entries, unless another caller has done so since that hint.
-
-        Args:
-            changed: The current hint (`Context.changed`).
-        """
+        """Read new entries, unless another caller has done so since that hint (`Context.changed`)."""
         async with self._lock:
             if changed is self._last_hint:
                 return

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
-from forewarn.control.context import Context, not_found_error
+from forewarn.control.context import Context, find_maintenance
 from forewarn.core.access import Ownership, Principal, is_requested_by_tenant
 from forewarn.core.maintenance.approval import Approver
 from forewarn.core.maintenance.tenancy import get_tenant_key, get_tenant_name
@@ -119,17 +119,12 @@ async def _check_requested_by_tenant(context: Context, caller: Principal, mainte
         Forbidden: The maintenance is the platform's, or affects VMs of others too.
     """
 
-    def read(reader: Reader) -> tuple[Maintenance | None, bool]:
-        found = reader.get_maintenance(maintenance_id, caller.ownership)
-        if found is None:
-            return None, False
+    def read(reader: Reader) -> bool:
+        found = find_maintenance(reader, maintenance_id, caller.ownership)
         first = reader.list_entries(selection=Selection(maintenance_id=maintenance_id), limit=1).items
-        return found, is_requested_by_tenant(first)
+        return is_requested_by_tenant(first) and caller.owns_maintenance(found)
 
-    found, is_asked_by_tenant = await context.engine.read(read)
-    if found is None:
-        raise not_found_error(maintenance_id, "maintenance")
-    if not (is_asked_by_tenant and caller.owns_maintenance(found)):
+    if not await context.engine.read(read):
         msg = f"maintenance {maintenance_id!r} was not requested by a tenant: only an operator may cancel it"
         raise Forbidden(msg, id=maintenance_id)
 
@@ -140,9 +135,7 @@ async def _list_own_keys(context: Context, owned: Ownership, maintenance_id: str
     Raises:
         NotFound: The maintenance affects none of them.
     """
-    found = await context.engine.read(lambda reader: reader.get_maintenance(maintenance_id, owned))
-    if found is None:
-        raise not_found_error(maintenance_id, "maintenance")
+    found = await context.engine.read(lambda reader: find_maintenance(reader, maintenance_id, owned))
     return sorted({get_tenant_key(claim.vm, claim.scope) for claim in owned.select_claims(found)})
 
 

@@ -21,7 +21,7 @@ from forewarn.control.admission import Admission
 from forewarn.control.broadcast import EntryBroadcast
 from forewarn.control.inventory_parser import InventoryParser
 from forewarn.control.refusal_log import RefusalLog
-from forewarn.core.access import FILE_OPERATOR, Principal, Role
+from forewarn.core.access import FILE_OPERATOR, Ownership, Principal, Role
 from forewarn.core.limit_log import LimitLog
 from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import Maintenance
@@ -50,6 +50,7 @@ __all__ = [
     "authorize_request",
     "check_caller",
     "describe_text",
+    "find_maintenance",
     "identify_caller",
     "is_still_valid",
     "make_maintenances_out",
@@ -285,6 +286,18 @@ def not_found_error(name: str, kind: str) -> NotFound:
     """Return the NotFound error for a name; the same message if the object exists but belongs to others."""
     msg = f"{kind} {name!r} does not exist: see 'forewarn {kind} list'"
     return NotFound(msg, **{"id" if kind == "maintenance" else kind: name})
+
+
+def find_maintenance(reader: Reader, maintenance_id: str, owned: Ownership | None = None) -> Maintenance:
+    """Return a maintenance; with `owned`, only if it affects that tenant.
+
+    Raises:
+        NotFound: There is none with that id.
+    """
+    found = reader.get_maintenance(maintenance_id, owned)
+    if found is None:
+        raise not_found_error(maintenance_id, "maintenance")
+    return found
 
 
 def make_maintenances_out(

@@ -16,8 +16,8 @@ from forewarn.control.context import (
     ContextOf,
     IdempotencyHeader,
     PageLimit,
+    find_maintenance,
     make_maintenances_out,
-    not_found_error,
     parse_after,
     read_maintenances_out,
 )
@@ -96,9 +96,7 @@ async def show_maintenance(context: ContextOf, caller: Caller, maintenance_id: s
     """Show one maintenance."""
 
     def read(reader: Reader) -> MaintenanceOut:
-        found = reader.get_maintenance(maintenance_id, caller.ownership)
-        if found is None:
-            raise not_found_error(maintenance_id, "maintenance")
+        found = find_maintenance(reader, maintenance_id, caller.ownership)
         return make_maintenances_out(context, reader, [found], caller)[0]
 
     return await context.engine.read(read)

@@ -25,10 +25,7 @@ class TraceHeaderFilter:
 
     If a request carries such a header, its token is looked up twice: here and at the route.
 
-    Args:
-        app: The control API.
-        context: Parts of the service.
-        names: Names of the trace headers, in lower case.
+    The names of these headers are in lower case.
     """
 
     def __init__(self, app: ASGIApp, context: Context, names: frozenset[str]) -> None:

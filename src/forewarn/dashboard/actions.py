@@ -156,23 +156,18 @@ async def act_on_rollout(
 
 
 async def schedule_maintenance(context: Context, wanted: MaintenanceIn, key: str, caller: Principal) -> list[str]:
-    """Schedule the maintenance of a form, once for each key: a form sent twice schedules it once.
-
-    Returns:
-        Ids of the maintenances.
+    """Schedule the maintenance of a form once for each key, also if the form is sent twice; return the ids.
 
     Raises:
         Forbidden: The caller may not press the button.
     """
     check_button_allowed(caller, "schedule")
     actor = caller.actor
-    content = f"{actor}\n{wanted.model_dump_json()}".encode()
-    # Prefixed to keep the keys of forms apart from the Idempotency-Keys that the same person sends to the API.
-    once = (
-        IdempotencyKey(key=f"{actor}/form/{key[:100]}", fingerprint=hashlib.sha256(content).hexdigest())
-        if key
-        else None
-    )
+    once = None
+    if key:
+        content = f"{actor}\n{wanted.model_dump_json()}".encode()
+        # Prefixed to keep the keys of forms apart from the Idempotency-Keys that the same person sends to the API.
+        once = IdempotencyKey(key=f"{actor}/form/{key[:100]}", fingerprint=hashlib.sha256(content).hexdigest())
     made = await context.engine.maintenances.schedule(wanted.to_request(), actor=actor, key=once)
     return [maintenance.id for maintenance in made]
 

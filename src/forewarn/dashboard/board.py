@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from itertools import count
 from operator import itemgetter
 
-from forewarn.clock import Clock, uptime_s
+from forewarn.clock import uptime_s
 from forewarn.control.context import Context
 from forewarn.core.access import Ownership, Principal
 from forewarn.core.maintenance import forecast as outlooks
@@ -51,29 +51,12 @@ _STANDS_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BoardItem:
-    """A maintenance with its events and forecast.
-
-    Attributes:
-        maintenance: The maintenance.
-        events: Its events.
-        forecast: Its next step and its problems.
-        blocked_by: Known maintenances that have to be over first.
-    """
+    """A maintenance with its events, its forecast, and the known maintenances that have to be over first."""
 
     maintenance: Maintenance
     events: tuple[Event, ...]
     forecast: Forecast
     blocked_by: tuple[Maintenance, ...] = ()
-
-    @property
-    def approved(self) -> int:
-        """Number of listed events that are approved."""
-        return sum(event.is_approved for event in self.events if event.is_listed)
-
-    @property
-    def votes(self) -> int:
-        """Number of listed events."""
-        return sum(event.is_listed for event in self.events)
 
     @property
     def worst_problem(self) -> MaintenanceProblem | None:
@@ -293,15 +276,10 @@ class _NeighbourIndex:
 
 
 class BoardCache:
-    """Holds the current board.
-
-    Args:
-        context: Parts of the service.
-    """
+    """Holds the current board."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._clock: Clock = context.clock
         self._numbers = count(1)
         self._lock = asyncio.Lock()
         self._board: Board | None = None
@@ -326,7 +304,7 @@ class BoardCache:
         return self._context.changed is self._last_hint
 
     def _make_board_reader(self, previous: Board | None) -> Callable[[Reader], Board]:
-        asked_at, now, number = self._context.engine.feed.last_polled_at, self._clock.now(), next(self._numbers)
+        asked_at, now, number = self._context.engine.feed.last_polled_at, self._context.clock.now(), next(self._numbers)
         if previous is None:
             alert_thresholds = self._context.engine.committer.rules.alert_thresholds
             return lambda reader: read_board(reader, asked_at, now, alert_thresholds, number)

@@ -25,9 +25,7 @@ __all__ = ["ButtonRoutes"]
 class ButtonRoutes:
     """Handlers of the buttons.
 
-    Args:
-        context: What the control API and the dashboard share.
-        make_common_values: Returns the values that every page shows, by request, title and caller.
+    `make_common_values` returns the values that every page shows, by request, title and caller.
     """
 
     def __init__(

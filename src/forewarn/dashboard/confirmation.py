@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forewarn.control.context import Context, not_found_error
+from forewarn.control.context import Context, find_maintenance
 
 __all__ = ["Confirmation", "confirm_maintenance_action", "confirm_rollout_action", "is_confirmed"]
 
@@ -49,9 +49,7 @@ async def confirm_maintenance_action(
     """
     if verb not in {"start", "complete"} or is_confirmed(form):
         return None
-    found = await context.engine.read(lambda reader: reader.get_maintenance(maintenance_id))
-    if found is None:
-        raise not_found_error(maintenance_id, "maintenance")
+    found = await context.engine.read(lambda reader: find_maintenance(reader, maintenance_id))
     whom = _list_vms(found.vms)
     if verb == "start":
         title, button = "Start it now?", "Start now"

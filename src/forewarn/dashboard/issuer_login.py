@@ -47,12 +47,7 @@ class IssuerLogin:
         self._client = WebApplicationClient(issuer.settings.client_id)
 
     async def redirect_to_issuer(self, request: Request, target: str, now: datetime) -> Response:
-        """Send the browser to the issuer.
-
-        Args:
-            request: The browser's request.
-            target: Path of the dashboard to show after the login.
-            now: Current time.
+        """Send the browser to the issuer; `target` is the path of the dashboard to show after the login.
 
         Raises:
             IssuerUnreachable: The issuer does not return its authorization endpoint.

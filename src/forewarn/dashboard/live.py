@@ -73,22 +73,12 @@ class LivePage:
 
 
 def next_page(due: list[LivePage], turns: dict[Viewer, int]) -> LivePage:
-    """Return the page to render next: the oldest one of the viewer who has waited longest.
-
-    Args:
-        due: Outdated pages; at least one.
-        turns: Number of the last turn of each viewer that has had one.
-    """
+    """Return the page to render next: the oldest due one of the viewer whose last turn is the longest ago."""
     return min(due, key=lambda page: (turns.get(page.viewer, 0), page.rendered_s or 0.0))
 
 
 class LivePages:
-    """Renders and streams all pages that are watched.
-
-    Args:
-        context: Parts of the service.
-        boards: Source of the current board.
-    """
+    """Renders and streams all pages that are watched."""
 
     def __init__(self, context: Context, boards: BoardCache) -> None:
         self._context = context
@@ -112,12 +102,8 @@ class LivePages:
     ) -> AsyncGenerator[bytes]:
         """Yield the live part of a page as server-sent events, each time it has changed.
 
-        Empty pieces are yielded regularly, so that the consumer can check whether the caller may still watch.
-
-        Args:
-            caller: Caller who watches.
-            address: Path and query of the page.
-            render: Renders the live part.
+        Empty pieces are yielded regularly, so that the consumer can check whether the caller may still watch. The
+        address is the path and query of the page.
         """
         # The live part of a page does not name the viewer, so all operators see the same, and so do all read-only
         # callers.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -19,6 +19,7 @@ from forewarn.core.access import Principal, Revocation, Role
 from forewarn.dashboard.forms import read_form
 from forewarn.dashboard.issuer_login import IssuerLogin
 from forewarn.dashboard.render import render_template
+from forewarn.dashboard.request_guard import Answer
 from forewarn.dashboard.session import Sessions, check_origin
 from forewarn.errors import Forbidden, Unauthorized
 
@@ -26,29 +27,24 @@ __all__ = ["LoginRoutes"]
 
 _SPENT = "this link was used or has expired: make a new one with 'forewarn dashboard'"
 
-Around = Callable[[Request, str], dict[str, object]]
-Answer = Callable[[Request], Awaitable[Response]]
-
 
 class LoginRoutes:
     """Routes that begin and end sessions.
 
-    Args:
-        context: Parts of the service.
-        sessions: Sessions of the dashboard.
-        make_common_values: Returns the template values common to all pages, given the page's title.
+    `make_common_values` returns the template values common to all pages, by request and title.
     """
 
-    def __init__(self, context: Context, sessions: Sessions, make_common_values: Around) -> None:
+    def __init__(
+        self, context: Context, sessions: Sessions, make_common_values: Callable[[Request, str], dict[str, object]]
+    ) -> None:
         self._context = context
         self._sessions = sessions
         self._make_common_values = make_common_values
         self._link_signer = TokenSigner(context.authenticator.operator_token, PURPOSE)
+        self._issuer: IssuerLogin | None = None
         issuer = context.authenticator.issuer
-        has_login = issuer is not None and issuer.settings.client_id
-        self._issuer = (
-            IssuerLogin(issuer, context.authenticator.operator_token) if issuer is not None and has_login else None
-        )
+        if issuer is not None and issuer.settings.client_id:
+            self._issuer = IssuerLogin(issuer, context.authenticator.operator_token)
 
     def make_routes(self, guard: Callable[[Answer], Answer]) -> list[Route]:
         """Return all routes, with their handlers wrapped by `guard`."""
@@ -131,7 +127,7 @@ class LoginRoutes:
     async def _return_from_issuer(self, issuer: IssuerLogin, request: Request) -> Response:
         try:
             caller, target = await issuer.finish_login(request, self._context.clock.now())
-            caller = _check_person(caller)
+            _check_person(caller)
         except (Unauthorized, Forbidden) as error:
             self._context.refusal_log.record_refusal(request, error)
             raise

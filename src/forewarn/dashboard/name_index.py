@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 
 from forewarn.core.model import VirtualMachine
 from forewarn.publishing.identity import Identity, InventoryDelta
@@ -15,10 +16,7 @@ __all__ = ["InventoryNameIndex", "NameIndex", "index_names"]
 class NameIndex:
     """Names that can be searched by substring, ignoring case.
 
-    The names are lines of one string, since `str.find` on one string is the fastest search.
-
-    Args:
-        names: Names; duplicates are dropped.
+    The names are lines of one string, since `str.find` on one string is the fastest search. Duplicates are dropped.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -26,11 +24,7 @@ class NameIndex:
         # Each name ends with a line break, which no name contains: a match cannot extend over two names.
         lines = [name.lower() + "\n" for name in self._names]
         self._text = "".join(lines)
-        self._ends = array("Q")
-        end = 0
-        for line in lines:
-            end += len(line)
-            self._ends.append(end)
+        self._ends = array("Q", accumulate(map(len, lines)))
 
     def find_containing(self, part: str, most: int) -> list[str]:
         """Return the first `most` names that contain `part`, in order."""
@@ -46,11 +40,7 @@ class NameIndex:
 
 
 class InventoryNameIndex:
-    """Names of all VMs, hosts and scopes that are declared now.
-
-    Args:
-        identity: Source of the inventory.
-    """
+    """Names of all VMs, hosts and scopes that are declared now."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity

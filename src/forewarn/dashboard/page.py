@@ -21,13 +21,9 @@ class PageView:
     """One view of a page by a caller.
 
     Attributes:
-        context: Parts of the service.
-        board: Current board.
-        visible_board: Part of the board that the caller may see.
+        visible_board: Part of the current board that the caller may see.
         name_index: Names of all declared VMs, hosts and scopes.
-        caller: Caller who views the page.
         path_params: Path parameters, by their names in the route.
-        query_params: Query parameters.
         address: Path and query, as the browser has them.
     """
 
@@ -57,14 +53,7 @@ class PageView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageModel:
-    """A template with its values.
-
-    Attributes:
-        template: Name of the template file.
-        title: Title of the window.
-        values: Values for the template.
-        is_live: True if the page is updated as things change.
-    """
+    """A template file with its values; a live page is updated as things change."""
 
     template: str
     title: str

@@ -95,12 +95,6 @@ def _make_environment() -> Environment:
 
 
 def render_template(template: str, values: Mapping[str, Any], *, is_whole: bool = True) -> bytes:
-    """Render a page, or only its live part.
-
-    Args:
-        template: Name of the template file.
-        values: Values for the template.
-        is_whole: True to include the layout around the live part.
-    """
+    """Render a page or, if not `is_whole`, only its live part, without the layout around it."""
     layout = "layout.html" if is_whole else "bare.html"
     return _make_environment().get_template(template).render(**values, layout=layout).encode()

@@ -51,13 +51,7 @@ PageAnswer: TypeAlias = Callable[[PageRequest], Awaitable[Response]]
 
 
 class RequestGuard:
-    """Wraps the handlers of the dashboard with checks.
-
-    Args:
-        context: What the control API and the dashboard share.
-        sessions: Sessions of the dashboard.
-        render_error: Returns the page for an error.
-    """
+    """Wraps the handlers of the dashboard with checks."""
 
     def __init__(
         self,

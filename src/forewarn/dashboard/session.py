@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from forewarn.auth.signed_tokens import TokenSigner, decode_caller, encode_caller, expiry_of
 from forewarn.clock import uptime_s
+from forewarn.control.gate import is_cross_origin
 from forewarn.core.access import Principal, Revocation, Token
 from forewarn.engine.tokens import TokenCommands
 from forewarn.errors import Forbidden
@@ -38,12 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSession:
-    """A session of a caller who has logged in.
-
-    Attributes:
-        caller: The caller, with their rights.
-        until: End of the session.
-    """
+    """A session of a caller who has logged in, and its end."""
 
     caller: Principal
     until: datetime
@@ -158,15 +154,10 @@ def check_origin(request: Request) -> None:
         Forbidden: The form was sent from another site, or the browser does not say from where.
     """
     site = request.headers.get("sec-fetch-site")
-    origin = request.headers.get("origin")
     # Browsers that do not send Sec-Fetch-Site send Origin with forms.
-    is_ours = site in (None, "same-origin") and (origin is None or _is_same_host(origin, request))
-    if not is_ours or (site is None and origin is None):
+    is_ours = site == "same-origin" or (site is None and "origin" in request.headers)
+    if not is_ours or is_cross_origin(request.headers):
         raise Forbidden("this form was not sent from a page of this service: send it from the dashboard")
-
-
-def _is_same_host(origin: str, request: Request) -> bool:
-    return urlsplit(origin).netloc == request.headers.get("host", "")
 
 
 def is_rebound(request: Request) -> bool:

@@ -66,28 +66,23 @@ def _make_bars(item: BoardItem, row: str, now: datetime) -> list[dict[str, Any]]
         "href": f"/maintenance/{m.id}",
         "tip": f"{wording.make_title(m)} ({m.state}). {wording.describe_next_step(item)}.",
     }
-    found = []
+    spans = []
     if m.not_before is not None:
         until = m.started_at or (m.ended_at if m.state is MaintenanceState.CANCELED else None) or m.not_before
-        kind = f"notice {m.state}"
-        found.append(_make_bar(f"{m.id}/{row}/n", m.created_at, until, kind, f"{m.type}", shared))
+        spans.append(("notice", m.created_at, until, f"{m.type}"))
     if m.started_at is not None:
         end = m.ended_at or max(now, item.forecast.at or now)
-        content = f"{wording.STATES[m.state]} {m.type}"
-        found.append(_make_bar(f"{m.id}/{row}/i", m.started_at, end, f"impact {m.state}", content, shared))
-    return found
-
-
-def _make_bar(  # noqa: PLR0913 - the parts of a bar
-    name: str, start: datetime, end: datetime, kind: str, content: str, shared: dict[str, Any]
-) -> dict[str, Any]:
-    # A bar without length would be invisible.
-    shown = max(end, start + _SHORTEST)
-    bar = {
-        "id": name,
-        "start": format_timestamp(start),
-        "end": format_timestamp(shown),
-        "className": kind,
-        "content": content,
-    }
-    return shared | bar | {"type": "range"}
+        spans.append(("impact", m.started_at, end, f"{wording.STATES[m.state]} {m.type}"))
+    return [
+        shared
+        | {
+            "id": f"{m.id}/{row}/{kind[0]}",
+            "start": format_timestamp(start),
+            # A bar without length would be invisible.
+            "end": format_timestamp(max(end, start + _SHORTEST)),
+            "className": f"{kind} {m.state}",
+            "content": content,
+            "type": "range",
+        }
+        for kind, start, end, content in spans
+    ]

@@ -10,17 +10,18 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from forewarn.clock import Clock
 from forewarn.core.fault import FaultPoint, InjectedFault
 from forewarn.core.maintenance.approval import Approver
 from forewarn.endpoint import faulty_responses
 from forewarn.endpoint.authority import Authority
+from forewarn.endpoint.fastpath import VmConnection
 from forewarn.endpoint.quota import HeldBody, OverLimit, find_exceeded_limit
 from forewarn.endpoint.request_check import (
     RequestRefused,
@@ -35,17 +36,12 @@ from forewarn.endpoint.request_check import (
     encode_json_response,
     parse_query,
 )
+from forewarn.endpoint.traffic import Traffic
 from forewarn.errors import ForewarnError, LimitExceeded
 from forewarn.publishing.feed import Channel
 from forewarn.publishing.identity import Caller
 from forewarn.util.fair_share import FairGate, QueueLimits
 from forewarn.wire import imds, instance
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
-    from forewarn.endpoint.fastpath import VmConnection
-    from forewarn.endpoint.traffic import Traffic
 
 __all__ = ["MetadataApp"]
 
@@ -124,16 +120,12 @@ class MetadataApp:
         label = version if version in self._versions else "other"
         self._traffic.outcomes[label, _label_method(request.method), response.status_code] += 1
         fault: InjectedFault | None = scope["state"].get("fault")
-        if fault is not None and fault.kind.place in {FaultPoint.TIME, FaultPoint.BYTES}:
-            response_or_none = await self._send_faulty_response(request, response, fault)
-        else:
-            response_or_none = response
+        is_over = fault is not None and await self._carry_out_fault(request, response, fault)
         # An ordinary response is recorded before it is sent: a client that has received it finds the request here.
-        if self._traffic.journal is not None:
-            # The journal must not claim an answer that the client could not receive.
-            is_whole = response_or_none is not None or (fault is not None and fault.kind.name in faulty_responses.WHOLE)
-            self._record_in_journal(request, response, began_s, fault, is_answered=is_whole)
-        if response_or_none is not None:
+        # The journal must not claim an answer that the client could not receive.
+        is_whole = not is_over or (fault is not None and fault.kind.name in faulty_responses.WHOLE)
+        self._record_in_journal(request, response, began_s, fault, is_answered=is_whole)
+        if not is_over:
             await response(scope, receive, send)
 
     def _build_failure_response(self, request: Request, error: ForewarnError) -> Response:
@@ -169,10 +161,11 @@ class MetadataApp:
     def _record_in_journal(
         self, request: Request, response: Response, began_s: float, fault: InjectedFault | None, *, is_answered: bool
     ) -> None:
-        """Record the request in the journal."""
+        """Record the request in the journal, if there is one."""
+        if self._traffic.journal is None:
+            return
         scope = request.scope
         connection: VmConnection = scope["state"]["connection"]
-        assert self._traffic.journal is not None  # noqa: S101 - checked by the caller
         self._traffic.journal.record_request(
             vm="" if connection.caller is None else connection.caller.vm.name,
             source_address=connection.peer,
@@ -197,9 +190,8 @@ class MetadataApp:
         fault = self._traffic.faults.take_matching_fault(caller.vm.name, request.method, *places)
         request.scope["state"]["fault"] = fault
         if fault is not None and fault.kind.name == "dropped":
-            if self._traffic.journal is not None:
-                now_s = asyncio.get_running_loop().time()
-                self._record_in_journal(request, Response(), now_s, fault, is_answered=False)
+            now_s = asyncio.get_running_loop().time()
+            self._record_in_journal(request, Response(), now_s, fault, is_answered=False)
             connection.reset()
             # Return only after the loss: uvicorn answers 500 for an app that returns early without a response.
             await connection.wait_until_lost()
@@ -207,7 +199,7 @@ class MetadataApp:
         if fault is not None and fault.kind.place is FaultPoint.STATUS:
             raise RequestRefused(faulty_responses.build_status_response(fault))
         if fault is not None and fault.kind.name == "late":
-            await self._delay_response(connection, fault.delay.total_seconds())
+            await self._hold_request(connection, fault.delay.total_seconds())
 
     def _distort_response(self, request: Request, response: Response, channel: Channel, index: int) -> Response:
         """Return the response, distorted if a fault strikes the document."""
@@ -220,30 +212,18 @@ class MetadataApp:
         )
         return faulty_responses.distort_document(fault, response, before)
 
-    async def _send_faulty_response(
-        self, request: Request, response: Response, fault: InjectedFault
-    ) -> Response | None:
-        """Send the response late or malformed; return what is left to send."""
+    async def _carry_out_fault(self, request: Request, response: Response, fault: InjectedFault) -> bool:
+        """Send the response malformed, or not at all, if the fault says so; return True if the connection has ended."""
         connection: VmConnection = request.scope["state"]["connection"]
         if fault.kind.place is FaultPoint.BYTES:
             await faulty_responses.send_malformed(connection, fault, response, self._traffic.common_header_lines)
-            return None
-        if fault.kind.name == "time-out":
-            await self._delay_response(connection, fault.delay.total_seconds())
+        elif fault.kind.name == "time-out":
+            await self._hold_request(connection, fault.delay.total_seconds())
             connection.close_when_written()
             await connection.wait_until_lost()
-            return None
-        return response
-
-    async def _delay_response(self, connection: VmConnection, span_s: float) -> None:
-        """Wait for `span_s` seconds, or until the client is gone."""
-        if span_s <= 0 or self._traffic.is_stopping or connection.is_lost:
-            return
-        waiter = connection.held = asyncio.get_running_loop().create_future()
-        try:
-            await self._wait_for(waiter, span_s)
-        finally:
-            connection.held = None
+        else:
+            return False
+        return True
 
     def _require_caller(self, connection: VmConnection) -> Caller:
         """Return the caller; call again after each wait, since the inventory may have changed meanwhile."""
@@ -289,7 +269,7 @@ class MetadataApp:
                 headers = {"preference-applied": "wait"}
             # The incarnation alone is not enough: it starts anew after disabling (R46), and audiences count separately.
             seen = (channel.key, channel.epoch, channel.incarnation)
-            await self._hold_request(connection, channel, wait_s)
+            await self._hold_request(connection, wait_s, channel)
             # During the wait the VM may have moved to another scope, or left the inventory.
             channel = await self._ensure_enabled(connection, self._require_caller(connection))
             if (channel.key, channel.epoch, channel.incarnation) == seen:
@@ -311,7 +291,7 @@ class MetadataApp:
         channel = caller.channel
         if not channel.is_enabled:
             await self._enable_audience(channel.key, caller.vm.scope)
-            await self._hold_request(connection, channel, self._first_answer_delay_s)
+            await self._hold_request(connection, self._first_answer_delay_s, channel)
         channel.last_polled_at = self._traffic.now
         return channel
 
@@ -347,7 +327,7 @@ class MetadataApp:
             response = _build_too_many_response()
         # The delay makes a client that retries at once cheap.
         # `count_approval` has ended by now, so a refusal that waits does not count as an approval at work.
-        await self._delay_response(connection, _REFUSAL_DELAY_S)
+        await self._hold_request(connection, _REFUSAL_DELAY_S)
         raise RequestRefused(response)
 
     async def _discard_body(self, request: Request, response: Response) -> None:
@@ -525,16 +505,18 @@ class MetadataApp:
         match = _WAIT.search(",".join(request.headers.getlist("prefer")))
         return min(float(match[1]), self._traffic.limits.wait_s_max) if match else 0.0
 
-    async def _hold_request(self, connection: VmConnection, channel: Channel, wait_s: float) -> None:
-        """Wait for a new incarnation, until the time is over or the client is gone."""
+    async def _hold_request(self, connection: VmConnection, wait_s: float, channel: Channel | None = None) -> None:
+        """Wait until the time is over, the client is gone or, with a channel, there is a new incarnation."""
         if wait_s <= 0 or self._traffic.is_stopping or connection.is_lost:
             return
-        waiter = connection.held = channel.add_waiter()
+        waiter = asyncio.get_running_loop().create_future() if channel is None else channel.add_waiter()
+        connection.held = waiter
         try:
             await self._wait_for(waiter, wait_s)
         finally:
             connection.held = None
-            channel.remove_waiter(waiter)
+            if channel is not None:
+                channel.remove_waiter(waiter)
 
     async def _wait_for(self, waiter: asyncio.Future[None], timeout_s: float) -> None:
         """Wait until `waiter` is done or the timeout passes, in real or virtual seconds, whichever is sooner."""

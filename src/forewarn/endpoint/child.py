@@ -56,14 +56,6 @@ class PipeAuthority:
     """Authority at the other end of the pipe.
 
     Pending calls are limited in number, per VM, and in bytes: a call over a limit is refused, and the VM gets 503.
-
-    Args:
-        pipe: Pipe to the service.
-        settings: Settings.
-
-    Attributes:
-        feed: Current documents.
-        identity: Mapping of addresses to VMs.
     """
 
     def __init__(self, pipe: Pipe, settings: EndpointSettings) -> None:
@@ -160,13 +152,7 @@ def _decode_failure(failure: messages.CallFailure) -> ForewarnError:
 
 
 class ChildEndpoint:
-    """Metadata endpoint controlled by the service.
-
-    Args:
-        pipe: Pipe to the service.
-        settings: Settings.
-        sockets: Sockets to listen on, already bound.
-    """
+    """Metadata endpoint controlled by the service, on sockets that are already bound."""
 
     def __init__(self, pipe: Pipe, settings: EndpointSettings, sockets: Sequence[socket.socket]) -> None:
         self._pipe = pipe
@@ -188,11 +174,7 @@ class ChildEndpoint:
         self._feed.listeners.append(self._track_announced)
 
     async def run(self, frames: Sequence[bytes]) -> None:
-        """Answer VMs until the service stops this process, or is gone.
-
-        Args:
-            frames: Messages that have already arrived from the service.
-        """
+        """Answer VMs until the service stops this process, or is gone; `frames` have arrived from it already."""
         tasks = {asyncio.create_task(self._apply_messages(frames)), asyncio.create_task(self._report_last_requests())}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -16,18 +16,16 @@ import asyncio
 import socket
 import struct
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from forewarn.core.fault import FaultPoint
+from forewarn.endpoint.traffic import Traffic
 from forewarn.net.guarded_protocol import GuardedProtocol, RefusalReason
+from forewarn.publishing.identity import Caller, Identity
 from forewarn.wire.imds import CONTENT_TYPE, encode_error
-
-if TYPE_CHECKING:
-    from forewarn.endpoint.traffic import Traffic
-    from forewarn.publishing.identity import Caller, Identity
 
 __all__ = ["HttpProtocol", "VmConnection"]
 

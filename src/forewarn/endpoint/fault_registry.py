@@ -100,10 +100,7 @@ class FaultRegistry:
         return fault
 
     def clear(self, fault_id: int | None = None) -> int:
-        """End one fault; all if `fault_id` is None.
-
-        Returns:
-            Number of faults ended.
+        """End one fault, or all if `fault_id` is None; return the number of faults ended.
 
         Raises:
             NotFound: No fault with that number is in force.

@@ -6,16 +6,14 @@ import asyncio
 import json
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.responses import Response
 
 from forewarn.core.fault import InjectedFault
+from forewarn.endpoint.fastpath import VmConnection
 from forewarn.endpoint.request_check import encode_json_response
 from forewarn.wire import imds
-
-if TYPE_CHECKING:
-    from forewarn.endpoint.fastpath import VmConnection
 
 __all__ = ["WHOLE", "build_status_response", "distort_document", "send_malformed"]
 
@@ -46,13 +44,7 @@ def build_status_response(fault: InjectedFault) -> Response:
 
 
 def distort_document(fault: InjectedFault, answer: Response, before: Response | None) -> Response:
-    """Return the response with its document distorted by a fault.
-
-    Args:
-        fault: Fault of the place `DOCUMENT`.
-        answer: Correct response.
-        before: Response with the previous document; None if there was none.
-    """
+    """Return the correct response distorted by a fault; `before` has the previous document, if there was one."""
     if fault.kind.name == "stale":
         # The first document of an audience cannot be outdated, so it is sent as it is.
         return before or answer
@@ -62,14 +54,6 @@ def distort_document(fault: InjectedFault, answer: Response, before: Response | 
 def _replace_body(answer: Response, body: bytes) -> Response:
     headers = {name: value for name, value in answer.headers.items() if name != "content-length"}
     return Response(body, status_code=answer.status_code, headers=headers)
-
-
-def _empty_body(answer: Response) -> Response:
-    return _replace_body(answer, b"")
-
-
-def _truncate_body(answer: Response) -> Response:
-    return _replace_body(answer, bytes(answer.body[: len(answer.body) // 2]))
 
 
 def _relabel_as_text(answer: Response) -> Response:
@@ -85,8 +69,9 @@ def _rewrite_document(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Cal
     return apply
 
 
-def _remove_events(document: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if name != "Events"}
+def _rewrite_events(**members: str) -> Callable[[Response], Response]:
+    """Return a distortion that sets these members of every event."""
+    return _rewrite_document(lambda document: document | {"Events": [each | members for each in document["Events"]]})
 
 
 def _add_unknown_members(document: dict[str, Any]) -> dict[str, Any]:
@@ -94,27 +79,15 @@ def _add_unknown_members(document: dict[str, Any]) -> dict[str, Any]:
     return {"Schema": "2035-01-01", **document, "Events": events, "Maintenance": None}
 
 
-def _set_unknown_types(document: dict[str, Any]) -> dict[str, Any]:
-    return document | {"Events": [event | {"EventType": "Transmogrify"} for event in document["Events"]]}
-
-
-def _lengthen_descriptions(document: dict[str, Any]) -> dict[str, Any]:
-    return document | {"Events": [event | {"Description": _LONG} for event in document["Events"]]}
-
-
-def _repeat_events(document: dict[str, Any]) -> dict[str, Any]:
-    return document | {"Events": document["Events"] * 2}
-
-
 _DISTORTIONS: dict[str, Callable[[Response], Response]] = {
-    "empty": _empty_body,
-    "truncated": _truncate_body,
+    "empty": lambda answer: _replace_body(answer, b""),
+    "truncated": lambda answer: _replace_body(answer, bytes(answer.body[: len(answer.body) // 2])),
     "text-plain": _relabel_as_text,
-    "no-events": _rewrite_document(_remove_events),
+    "no-events": _rewrite_document(lambda document: {k: v for k, v in document.items() if k != "Events"}),
     "unknown-members": _rewrite_document(_add_unknown_members),
-    "unknown-type": _rewrite_document(_set_unknown_types),
-    "large-document": _rewrite_document(_lengthen_descriptions),
-    "repeated-event": _rewrite_document(_repeat_events),
+    "unknown-type": _rewrite_events(EventType="Transmogrify"),
+    "large-document": _rewrite_events(Description=_LONG),
+    "repeated-event": _rewrite_document(lambda document: document | {"Events": document["Events"] * 2}),
 }
 
 
@@ -125,13 +98,9 @@ WHOLE = frozenset({"answered-twice", "slow-body", "slow-headers"})
 
 
 async def send_malformed(connection: VmConnection, fault: InjectedFault, answer: Response, stamp: bytes) -> None:
-    """Write a response with this fault, end the connection, and wait until it has ended.
+    """Write the correct response with this fault, end the connection, and wait until it has ended.
 
-    Args:
-        connection: Connection to which no part of a response has been written.
-        fault: Fault of the place `BYTES`.
-        answer: Correct response.
-        stamp: Header lines with the date and the server.
+    No part of a response has been written to the connection. `stamp` is the header lines with the date and the server.
     """
     # Written past uvicorn, which sends no malformed response; as its state no longer fits, the connection has to end.
     status, body = HTTPStatus(answer.status_code), bytes(answer.body)

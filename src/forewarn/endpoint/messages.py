@@ -84,11 +84,7 @@ class ProcessSettings:
 class EndpointSettings(_Message):
     """Settings, sent once before any other message.
 
-    Attributes:
-        process: Settings of the process.
-        limits: Limits of the listener.
-        dialect: Switches of the metadata protocol.
-        requests_before: Number of the last request recorded before this process began.
+    `requests_before` is the number of the last request recorded before this process began.
     """
 
     process: ProcessSettings
@@ -131,13 +127,7 @@ class CallFailure(msgspec.Struct, array_like=True, frozen=True):
 
 
 class CallResult(_Message):
-    """Result of a call.
-
-    Attributes:
-        number: Number of the call.
-        approval: Decision on an approval; None for other calls and failures.
-        failure: Error of a failed call; None if it succeeded.
-    """
+    """Result of the call with that number: the decision on an approval, an error, or neither for other calls."""
 
     number: int
     approval: ApprovalResult | None = None

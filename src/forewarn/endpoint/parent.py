@@ -489,11 +489,7 @@ class MetadataProcess:
             question.set_result(True)
 
     async def sync(self) -> bool:
-        """Wait until everything published has reached the process, for a second at most.
-
-        Returns:
-            True if it has.
-        """
+        """Wait for a second at most until everything published has reached the process; return True if it has."""
         if self._is_behind and len(self._questions) >= _QUESTIONS_MAX:
             return False
         return await self._wait_for_reply(messages.SyncRequest)

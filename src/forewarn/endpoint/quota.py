@@ -65,15 +65,7 @@ class _PendingWork:
 
 
 class HeldBody:
-    """Bytes of one body, counted as they arrive.
-
-    Args:
-        budgets: Budgets that count them.
-        vm: VM that sends them.
-
-    Attributes:
-        size_bytes: Number of bytes received.
-    """
+    """Bytes of one body, counted as they arrive; `size_bytes` is the number received."""
 
     def __init__(self, budgets: VmQuotas, vm: str) -> None:
         self._budgets = budgets

@@ -131,14 +131,13 @@ class RequestJournal:
         self._entries.extend(each for each in entries if each.number > newest)
 
     def list_exchanges(
-        self, *, after: int = 0, vm: str = "", limit: int | None = None, is_visible: Callable[[str], bool] | None = None
+        self, *, after: int = 0, vm: str = "", is_visible: Callable[[str], bool] | None = None
     ) -> list[Exchange]:
         """Return the requests kept, oldest first; safe on any thread.
 
         Args:
             after: Number after which requests are returned.
             vm: Name of the VM whose requests are returned; empty for all.
-            limit: Maximum number of requests, the newest ones; None for all.
             is_visible: Filter by VM name, called once per VM; None for all. Excluded requests are not parsed.
         """
         entries = list(self._entries)  # one atomic copy, since another thread may be recording
@@ -148,11 +147,4 @@ class RequestJournal:
             for each in entries
             if each.number > after and (not vm or each.vm == vm) and (shown is None or each.vm in shown)
         ]
-        # Cut before parsing, which costs far more than the selection.
-        if limit is not None:
-            wanted = wanted[max(len(wanted) - limit, 0) :]
         return [each.to_exchange() if isinstance(each, _FastPathEntry) else each for each in wanted]
-
-    def clear(self) -> None:
-        """Remove all requests; the numbers continue."""
-        self._entries.clear()

@@ -25,8 +25,7 @@ _SEND_BUFFER_BYTES = 128 << 10
 class ListeningSockets:
     """Group of listening sockets and the connections that they accepted.
 
-    Args:
-        connections: Returns all open connections of the server.
+    `connections` returns all open connections of the server.
     """
 
     def __init__(self, connections: Callable[[], Sequence[VmConnection]]) -> None:
@@ -49,8 +48,6 @@ class MetadataServer:
 
     Args:
         app: App for the requests that the hot path does not answer.
-        traffic: State shared by the connections.
-        identity: Mapping of addresses to VMs.
         clock: Clock for the Date header and the times of last requests.
 
     Attributes:

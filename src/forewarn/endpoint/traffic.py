@@ -61,9 +61,7 @@ class Traffic:
     """State shared by all connections.
 
     Args:
-        limits: Limits of the endpoint.
         versions: Number of api-versions.
-        faults: Injected faults.
         journal: Journal of requests; None if none are recorded.
 
     Attributes:

@@ -116,12 +116,7 @@ class _NoAllowedAddress(Exception):
 
 
 class OutboundClient:
-    """Client that posts to one receiver and keeps its connections open.
-
-    Args:
-        options: Options for the requests.
-        resolve: Function that resolves names; None for the system's resolver.
-    """
+    """Client that posts to one receiver and keeps its connections open; `resolve` replaces the system's resolver."""
 
     def __init__(self, options: OutboundOptions, resolve: Resolve | None = None) -> None:
         self._options = options
@@ -131,11 +126,8 @@ class OutboundClient:
     async def post(self, url: str, body: bytes, headers: Mapping[str, str], now: datetime) -> PostOutcome:
         """Post once. Never raises for a fault of the receiver.
 
-        Args:
-            url: URL that has passed `check_receiver_url`.
-            body: Complete body.
-            headers: Headers in addition to the default ones.
-            now: Current time, to interpret a date in ``Retry-After``.
+        The URL has passed `check_receiver_url`; the headers are added to the default ones. `now` is needed for a date
+        in ``Retry-After``.
         """
         began_s = uptime_s()
         try:

@@ -11,15 +11,9 @@ _EVERY_S = 60.0
 _NAMES_MAX = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TallyLine:
-    """Content of one line.
-
-    Attributes:
-        count: Number of occurrences since the previous line.
-        worst: Name with the most occurrences.
-        worst_count: Number of occurrences for that name.
-    """
+    """Number of occurrences since the previous line, the name with the most, and the number for that name."""
 
     count: int
     worst: str
@@ -45,8 +39,7 @@ class Tally:
         """Return the next line and reset the counts; None if there were no occurrences, or it is too early."""
         if not self._count or now_s - self._last_line_s < _EVERY_S:
             return None
-        worst, worst_count = self._names.most_common(1)[0]
-        line = TallyLine(count=self._count, worst=worst, worst_count=worst_count)
+        line = TallyLine(self._count, *self._names.most_common(1)[0])
         self._last_line_s, self._count = now_s, 0
         self._names.clear()
         return line

@@ -80,10 +80,8 @@ class Metrics(Collector):
     """All metrics of a service.
 
     Args:
-        traffic: Counters of the endpoint.
-        feed: Current documents.
-        connections: Returns the number of open connections.
-        sources: Sources of the metrics about replicas, hosts and notifications.
+        connections: Returns the number of open connections of VMs.
+        sources: Sources of the other metrics; None for the defaults.
     """
 
     def __init__(

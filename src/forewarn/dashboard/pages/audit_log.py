@@ -34,13 +34,10 @@ def make_audit_log_page(reader: Reader, view: PageView) -> PageModel:
     except InvalidRequest as error:
         wrong = error.message
     before = _parse_sequence(view.query_params.get("before", ""))
-    page = (
-        None
-        if wrong
-        else reader.list_entries(
-            limit=_ROWS, newest=True, before=before, selection=selection, owned=view.caller.ownership
-        )
-    )
+    owned = view.caller.ownership
+    page = None
+    if not wrong:
+        page = reader.list_entries(limit=_ROWS, newest=True, before=before, selection=selection, owned=owned)
     values = {
         "entries": [] if page is None else [view.caller.redact_entry(entry) for entry in page.items[::-1]],
         "fields": [name for name in FIELDS if view.has_hosts or name not in HIDDEN],

@@ -36,7 +36,6 @@ FIELDS = (
 )
 OPT_IN = frozenset(name for name, cause in CAUSES.items() if cause.profile is not None)
 """Causes that create events only if the scope has opted in."""
-_MOMENTS = ("not_before", "latest_start")
 
 
 def make_schedule_page(_reader: Reader, view: PageView) -> PageModel:
@@ -80,16 +79,17 @@ def read_request(form: Mapping[str, str], names_max: int) -> MaintenanceIn:
     if len(hosts) + len(vms) > names_max:
         msg = f"{len(hosts) + len(vms)} hosts and VMs are named: the limit is {names_max} (request_vms_max)"
         raise LimitExceeded(msg)
-    content: dict[str, object] = {"hosts": hosts, "vms": vms, "force": form.get("force", "") == "on"}
-    content["now"] = form.get("now", "") == "on"
+    content: dict[str, object] = {"hosts": hosts, "vms": vms}
+    content |= {name: form.get(name, "") == "on" for name in ("force", "now")}
     content |= {name: form[name] for name in ("type", "source", "description", "reason") if form.get(name, "").strip()}
-    for name in _MOMENTS:
+    for name in ("not_before", "latest_start"):
         text = form.get(name, "").strip()
         if text:
             # Browsers send no time zone with `datetime-local`; the label of the field says UTC.
             content[name] = text if text[-1:] in "Zz" or "+" in text else f"{text}Z"
-    content |= {key: value for key, value in (("notice_s", _parse_duration(form, "notice")),) if value is not None}
-    duration = _parse_duration(form, "duration")
+    notice, duration = _parse_duration(form, "notice"), _parse_duration(form, "duration")
+    if notice is not None:
+        content["notice_s"] = notice
     if duration is not None:
         content["duration_s"] = round(duration)
     try:

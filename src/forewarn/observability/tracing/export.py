@@ -40,12 +40,7 @@ def build_traces_url(endpoint: str) -> str:
 
 
 class ExportPipeline:
-    """Export pipeline from the SDK to the collector.
-
-    Args:
-        provider: Provider of the spans.
-        endpoint: URL of the collector, with or without a path.
-    """
+    """Export pipeline from the SDK to the collector, whose URL may have a path."""
 
     def __init__(self, provider: TracerProvider, endpoint: str) -> None:
         self._provider = provider

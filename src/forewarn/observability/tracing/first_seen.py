@@ -34,8 +34,6 @@ class FirstSeenDetector:
     """Detector of the first request that is shown each event.
 
     Args:
-        tracing: Tracing to which the spans `seen` are exported.
-        clock: Service clock.
         last_polled_at: Returns the time of an audience's last request in this process; None if there was none.
         waiting_max: Maximum number of events to wait for; further events get no span `seen`.
 
