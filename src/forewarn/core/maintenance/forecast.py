@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
 from forewarn.core.fast_replace import replace
@@ -160,9 +160,7 @@ def _forecast_scheduled(  # noqa: PLR0913 - as forecast_maintenance
 def _forecast_started(maintenance: Maintenance, now: datetime, alert_thresholds: AlertThresholds) -> Forecast:
     # The announced duration is that of the impact, which may begin long after the start.
     begun = maintenance.impacted_at or maintenance.started_at
-    expected = None
-    if maintenance.duration_s >= 0 and begun is not None:
-        expected = begun + timedelta(seconds=maintenance.duration_s)
+    expected = None if begun is None or maintenance.duration_s < 0 else begun + maintenance.known_duration
     problems = {
         MaintenanceProblem.FAILING: bool(maintenance.attempts),
         MaintenanceProblem.OVERRUN: is_late(maintenance, now, alert_thresholds),
