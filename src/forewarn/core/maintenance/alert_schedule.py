@@ -49,11 +49,7 @@ class AlertThresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertCheck:
-    """One check of a maintenance.
-
-    Attributes:
-        at: Time of the check.
-    """
+    """One check of a maintenance."""
 
     maintenance_id: str
     at: datetime

@@ -62,9 +62,7 @@ class MissingVote:
     """An event whose approval is missing.
 
     Attributes:
-        event_id: Id of the event.
-        audience: Audience that would approve it.
-        reason: Reason: the audience should have asked since the announcement, but has not, or has not approved.
+        reason: The audience should have asked since the announcement, but has not, or has not approved.
     """
 
     event_id: str
@@ -77,7 +75,6 @@ class Forecast:
     """Conditions that hold a maintenance up, and its next step.
 
     Attributes:
-        next_step: Next step.
         at: Latest time of the next step; None if unknown.
         votes: Missing approvals; with all of them it starts at once.
         blocked_by: Ids of the maintenances that must end first.

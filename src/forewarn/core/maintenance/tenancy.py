@@ -115,7 +115,6 @@ class AllowedStart:
     """A moment outside of all quiet hours, and the quiet hours before it.
 
     Attributes:
-        at: The moment.
         moved_from: Requested moment, if quiet hours moved it; None if it is the same.
         moved_by: Names of the scopes and standalone VMs whose quiet hours are between the two, at most 100.
     """
