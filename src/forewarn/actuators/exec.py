@@ -190,10 +190,9 @@ class Exec:
         """Decide about a run that no process on this machine has seen end."""
         if self._observe_command:
             return await self._run_observe_command(maintenance, now)
-        # No process has claimed it, so it cannot have been begun on another machine either.
-        if state is CommandRunState.UNKNOWN and maintenance.begun_at is None:
-            return None
-        if self._may_repeat:
+        # If no process has claimed it, it cannot have been begun on another machine either.
+        is_unclaimed = state is CommandRunState.UNKNOWN and maintenance.begun_at is None
+        if is_unclaimed or self._may_repeat:
             return None
         raise ActuatorError(self._describe_lost_run(maintenance))
 

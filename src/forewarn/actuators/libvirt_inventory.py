@@ -18,7 +18,7 @@ from xml.etree import ElementTree as ET
 
 from pydantic import BaseModel, ValidationError
 
-from forewarn.actuators.libvirt_connection import Domain, load_libvirt, open_connection
+from forewarn.actuators.libvirt_connection import load_libvirt, open_connection
 from forewarn.actuators.payload import make_printable
 from forewarn.core.inventory import Inventory
 from forewarn.errors import ActuatorError, InvalidRequest
@@ -58,7 +58,8 @@ def read_host(uri: str, host_name: str = "") -> tuple[str, HostDeclarationIn]:
         name = host_name or connect.getHostname()
         running = library.VIR_DOMAIN_RUNNING  # one that is arriving is active too, but paused
         described = sorted(
-            (d.name(), d.XMLDesc(_choose_xml_flags(library, d)), d.state()[0] == running)
+            # The persistent definition, if there is one: a running VM may have been edited since.
+            (d.name(), d.XMLDesc(library.VIR_DOMAIN_XML_INACTIVE if d.isPersistent() else 0), d.state()[0] == running)
             for d in connect.listAllDomains()
         )
     except library.libvirtError as error:
@@ -72,11 +73,6 @@ def read_host(uri: str, host_name: str = "") -> tuple[str, HostDeclarationIn]:
     return name, HostDeclarationIn(
         scopes=list(scopes.values()), vms=vms, idle=[vm for vm, _, is_running in described if not is_running]
     )
-
-
-def _choose_xml_flags(library: Any, domain: Domain) -> int:  # noqa: ANN401 - libvirt's module
-    """Return the flags to read the persistent definition, if there is one: a running VM may have been edited since."""
-    return int(library.VIR_DOMAIN_XML_INACTIVE) if domain.isPersistent() else 0
 
 
 def _declare_vm(vm: str, xml: str, host: str, scopes: dict[str, ScopeIn]) -> VmIn:

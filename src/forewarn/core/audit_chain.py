@@ -241,46 +241,44 @@ class ChainVerifier:
 
     def verify_page(self, page: ChainPage) -> None:
         """Verify the next page; after the last page, also check where the chains end."""
-        for each in page.links:
-            self._verify_link(each, page)
+        for link in page.links:
+            self._verify_link(link, page)
         if page.next is None:
             for chain in Chain:
                 self._verify_end(chain, page.heads.get(chain, ChainHead()))
 
-    def _verify_link(self, chain_link: ChainLink, page: ChainPage) -> None:
+    def _verify_link(self, link: ChainLink, page: ChainPage) -> None:
         # Both chains share one sequence of numbers, so no number may appear twice.
-        if self._last is not None and chain_link.sequence <= self._last:
-            self._add_finding(chain_link.chain, chain_link.sequence, ChainFault.BROKEN, "duplicate sequence number")
-        self._last = chain_link.sequence
-        report = self.chains[chain_link.chain]
-        if chain_link.entry is None:
+        if self._last is not None and link.sequence <= self._last:
+            self._add_finding(link.chain, link.sequence, ChainFault.BROKEN, "duplicate sequence number")
+        self._last = link.sequence
+        report = self.chains[link.chain]
+        if link.entry is None:
             # A gap has no content to verify. Its stored hash is what the next entry must follow from.
             report.gaps += 1
             # Retention prunes this chain from its start only, so a gap after the oldest entry is damage.
-            if chain_link.chain is Chain.AUDIT and chain_link.sequence > page.oldest.get(
-                Chain.AUDIT, chain_link.sequence
-            ):
+            if link.chain is Chain.AUDIT and link.sequence > page.oldest.get(Chain.AUDIT, link.sequence):
                 message = "entries up to this one are missing although older ones remain"
-                self._add_finding(chain_link.chain, chain_link.sequence, ChainFault.GAP, message)
+                self._add_finding(link.chain, link.sequence, ChainFault.GAP, message)
         else:
             report.entries += 1
-            if chain_link.hash != hash_entry(report.head.hash, chain_link.chain, chain_link.sequence, chain_link.entry):
+            if link.hash != hash_entry(report.head.hash, link.chain, link.sequence, link.entry):
                 message = "hash does not match: this entry was changed, inserted or moved, or an earlier one removed"
-                self._add_finding(chain_link.chain, chain_link.sequence, ChainFault.BROKEN, message)
-        self._compare_noted_heads(chain_link.chain, chain_link)
-        report.head = ChainHead(sequence=chain_link.sequence, hash=chain_link.hash)
+                self._add_finding(link.chain, link.sequence, ChainFault.BROKEN, message)
+        self._compare_noted_heads(link)
+        report.head = ChainHead(sequence=link.sequence, hash=link.hash)
 
-    def _compare_noted_heads(self, chain: Chain, chain_link: ChainLink) -> None:
+    def _compare_noted_heads(self, link: ChainLink) -> None:
         """Check the noted heads up to this link; heads whose entry retention has deleted cannot be compared."""
-        noted = self._noted[chain]
-        for sequence in [number for number in noted if number <= chain_link.sequence]:
+        noted = self._noted[link.chain]
+        for sequence in [number for number in noted if number <= link.sequence]:
             head = noted.pop(sequence)
-            if sequence == chain_link.sequence and head.hash != chain_link.hash:
-                self._add_finding(chain, sequence, ChainFault.HEAD, "hash differs from the noted head")
+            if sequence == link.sequence and head.hash != link.hash:
+                self._add_finding(link.chain, sequence, ChainFault.HEAD, "hash differs from the noted head")
             # A noted entry inside a gap may have been pruned; before an entry without a gap it must exist. Head 0 is an
             # empty chain.
-            elif sequence != chain_link.sequence and chain_link.entry is not None and sequence:
-                self._add_finding(chain, sequence, ChainFault.HEAD, "the entry noted as the head is missing")
+            elif sequence != link.sequence and link.entry is not None and sequence:
+                self._add_finding(link.chain, sequence, ChainFault.HEAD, "the entry noted as the head is missing")
 
     def _verify_end(self, chain: Chain, head: ChainHead) -> None:
         report = self.chains[chain]

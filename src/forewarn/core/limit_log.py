@@ -34,7 +34,6 @@ class CallerLimitHits:
     """Counts of the limits that one caller met.
 
     Attributes:
-        guest: The kind of caller.
         name: The VM's name, or the address.
         limited: Refusals, by setting.
         limited_at: Time of the last one.

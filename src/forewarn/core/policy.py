@@ -50,10 +50,7 @@ class QuietHours:
         """Return the begin and end of the quiet hours that begin on the day of that local midnight.
 
         When clocks are set back, an hour comes twice; when they are set forward, one never comes. A bound in such an
-        hour is chosen so that the quiet hours are longer.
-
-        Args:
-            midnight: Naive local time.
+        hour is chosen so that the quiet hours are longer. `midnight` is a naive local time.
         """
         end_day = midnight if self.end > self.begin else midnight + timedelta(days=1)
         return min(self._list_candidates(midnight, self.begin)), max(self._list_candidates(end_day, self.end))

@@ -72,36 +72,29 @@ def build_history_item(
 ) -> VmHistoryItem:
     """Return the history of a VM that the maintenance claims. The audit log entries begin with the oldest."""
     event = next((event for event in events if name in event.resources), None)
-    of = {kind: [entry for entry in entries if entry.kind is kind] for kind in {entry.kind for entry in entries}}
-    announced_at = _find_announcement_time(of)
-    started = of.get(EntryKind.STARTED, [])
+    of: dict[EntryKind, list[AuditEntry]] = {kind: [] for kind in EntryKind}
+    for entry in entries:
+        of[entry.kind].append(entry)
+    scheduled, started = of[EntryKind.SCHEDULED], of[EntryKind.STARTED]
+    # Maintenance without notice is announced by its start (R73).
+    announced = scheduled or started
     ended = [entry for entry in entries if entry.kind in _ENDS]
+    not_before = maintenance.not_before
     return VmHistoryItem(
         maintenance=maintenance,
         claim=next(claim for claim in maintenance.claims if claim.vm == name),
         event=event,
         requested_by=entries[0].actor if entries else None,
-        announced_at=announced_at,
-        notice=_measure_notice(maintenance, of),
-        approved=_find_approval(event, of.get(EntryKind.APPROVED, [])),
+        announced_at=announced[0].at if announced else None,
+        notice=not_before - scheduled[0].at if scheduled and not_before is not None else None,
+        approved=_find_approval(event, of[EntryKind.APPROVED]),
         others_pending=sum(not other.is_approved for other in events if other is not event),
         # Without a Scheduled entry it started at once, and the reason belongs to the request.
-        start_reason=started[0].reason if started and EntryKind.SCHEDULED in of else None,
-        impact_s=_parse_measured_impact(of.get(EntryKind.IMPACT_MEASURED, [])),
-        further_impacts=max(len(of.get(EntryKind.IMPACTED, [])) - 1, 0),
+        start_reason=started[0].reason if started and scheduled else None,
+        impact_s=_parse_measured_impact(of[EntryKind.IMPACT_MEASURED]),
+        further_impacts=max(len(of[EntryKind.IMPACTED]) - 1, 0),
         outcome_reason=ended[-1].reason if ended else None,
     )
-
-
-def _find_announcement_time(entries_by_kind: dict[EntryKind, list[AuditEntry]]) -> datetime | None:
-    """Return the time of the announcement; maintenance without notice is announced by its start (R73)."""
-    first = entries_by_kind.get(EntryKind.SCHEDULED) or entries_by_kind.get(EntryKind.STARTED)
-    return first[0].at if first else None
-
-
-def _measure_notice(maintenance: Maintenance, entries_by_kind: dict[EntryKind, list[AuditEntry]]) -> timedelta | None:
-    scheduled = entries_by_kind.get(EntryKind.SCHEDULED)
-    return maintenance.not_before - scheduled[0].at if scheduled and maintenance.not_before is not None else None
 
 
 def _find_approval(event: Event | None, entries: list[AuditEntry]) -> RecordedApproval | None:

@@ -207,12 +207,7 @@ class FairGate:
         await turn
 
     def _admit_next(self) -> None:
-        while self._waiting:
-            # Entries of cancelled callers stay in the queue until their turn, and are skipped here.
-            turn = self._waiting.pop()
-            if not turn.done():
-                turn.set_result(None)
-                break
+        _wake_next(self._waiting)
         self._is_turning = bool(self._waiting)
         if self._is_turning:
             asyncio.get_running_loop().call_soon(self._admit_next)
@@ -255,9 +250,16 @@ class FairSemaphore:
             raise
 
     def _release_slot(self) -> None:
-        while self._waiting:
-            slot = self._waiting.pop()
-            if not slot.done():
-                slot.set_result(None)
-                return
-        self._free += 1
+        if not _wake_next(self._waiting):
+            self._free += 1
+
+
+def _wake_next(waiting: FairQueue[asyncio.Future[None]]) -> bool:
+    """Wake the next waiting task; return False if there is none."""
+    while waiting:
+        # Entries of cancelled callers stay in the queue until their turn, and are skipped here.
+        turn = waiting.pop()
+        if not turn.done():
+            turn.set_result(None)
+            return True
+    return False

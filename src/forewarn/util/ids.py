@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import secrets
 import uuid
 
 __all__ = ["SeededIds", "make_random_id"]
@@ -15,9 +14,7 @@ _LENGTH = 10
 
 def make_random_id(kind: str) -> str:
     """Return an id that cannot be guessed: an upper-case GUID for an event (R30), a short id for anything else."""
-    if kind == "event":
-        return str(uuid.uuid4()).upper()
-    return "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH))
+    return _make_id(kind, random.SystemRandom())
 
 
 class SeededIds:
@@ -32,6 +29,10 @@ class SeededIds:
 
     def __call__(self, kind: str) -> str:
         """Return an id in the format of `make_random_id`."""
-        if kind == "event":
-            return str(uuid.UUID(int=self._random.getrandbits(128), version=4)).upper()
-        return "".join(self._random.choice(_ALPHABET) for _ in range(_LENGTH))
+        return _make_id(kind, self._random)
+
+
+def _make_id(kind: str, source: random.Random) -> str:
+    if kind == "event":
+        return str(uuid.UUID(int=source.getrandbits(128), version=4)).upper()
+    return "".join(source.choice(_ALPHABET) for _ in range(_LENGTH))

@@ -29,6 +29,8 @@ __all__ = [
     "ReasonIn",
 ]
 
+_PositiveSeconds = Annotated[float, Field(gt=0, le=SPAN_MAX_S, allow_inf_nan=False)]
+
 
 class _ForceableIn(RequestModel):
     force: bool = Field(
@@ -151,7 +153,7 @@ class DeferralIn(RequestModel):
     """A later NotBefore."""
 
     not_before: Moment | None = Field(None, description="New NotBefore. Cannot be combined with `by_s`.")
-    by_s: Annotated[float, Field(gt=0, le=SPAN_MAX_S, allow_inf_nan=False)] | None = Field(
+    by_s: _PositiveSeconds | None = Field(
         None, description="Seconds by which to postpone NotBefore. Cannot be combined with `not_before`."
     )
     reason: Reason | None = None
@@ -171,7 +173,7 @@ class DeferralIn(RequestModel):
 class ExtendIn(RequestModel):
     """More time to prepare."""
 
-    by_s: Annotated[float, Field(gt=0, le=SPAN_MAX_S, allow_inf_nan=False)]
+    by_s: _PositiveSeconds
     scope: Name | None = Field(
         None,
         description="Scope or standalone VM that needs the time. Optional if the maintenance affects only one. If a "
@@ -211,9 +213,7 @@ class FaultIn(RequestModel):
     rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = Field(
         1.0, description="Fraction of the requests to affect."
     )
-    lasts_s: Annotated[float, Field(gt=0, le=SPAN_MAX_S, allow_inf_nan=False)] | None = Field(
-        None, description="Seconds until the fault ends."
-    )
+    lasts_s: _PositiveSeconds | None = Field(None, description="Seconds until the fault ends.")
     delay_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] | None = Field(
         None, description="Delay in seconds, for kinds that delay."
     )

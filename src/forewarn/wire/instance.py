@@ -61,7 +61,6 @@ def build_document(vm: VirtualMachine, scope: Scope | None) -> dict[str, Any]:
     Numbers such as fault and update domain are strings, as on the real endpoint; these two are empty for a VM without a
     scope.
     """
-    is_scale_set = scope is not None and scope.kind is ScopeKind.SCALE_SET
     compute = {
         "location": vm.location,
         "name": vm.name,
@@ -74,7 +73,7 @@ def build_document(vm: VirtualMachine, scope: Scope | None) -> dict[str, Any]:
         "tags": ";".join(f"{key}:{value}" for key, value in vm.tags),
         "tagsList": [{"name": key, "value": value} for key, value in vm.tags],
         "vmId": vm.vm_id,
-        "vmScaleSetName": scope.name if scope is not None and is_scale_set else "",
+        "vmScaleSetName": scope.name if scope is not None and scope.kind is ScopeKind.SCALE_SET else "",
         "vmSize": vm.size,
         "zone": vm.zone,
     }

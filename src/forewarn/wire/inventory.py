@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
 
 from forewarn.core.causes import OS_IMAGE_NOTICE, OS_IMAGE_SERIES_EXCLUDED, TERMINATE_NOTICE_MAX, TERMINATE_NOTICE_MIN
@@ -22,8 +20,9 @@ from forewarn.core.inventory_difference import InventoryDifference, KindDifferen
 from forewarn.core.model import Host, NotificationProfile, Scope, ScopeKind, VirtualMachine
 from forewarn.core.policy import ALL_APPROVERS
 from forewarn.errors import Conflict, InvalidRequest
+from forewarn.wire.inventory_text import load_text
 from forewarn.wire.policy import PolicyIn, to_policy, to_policy_in
-from forewarn.wire.yaml_line import SafeLoader, find_line
+from forewarn.wire.yaml_line import find_line
 
 __all__ = [
     "HostDeclarationIn",
@@ -42,38 +41,8 @@ __all__ = [
     "to_inventory_in",
 ]
 
-_TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _BROADCAST = ipaddress.IPv4Address("255.255.255.255")
 _ISO_MINUTES = re.compile(r"PT(\d{1,3})M")
-
-
-class _Loader(SafeLoader):
-    """YAML without dates, which are names here, and without duplicate keys, of which one would be lost."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - as PyYAML declares it
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
-        for first, resolvers in SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
-class _RepeatedKey(ValueError):
-    """A duplicate key in one object of JSON."""
-
-
-def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _RepeatedKey(f"duplicate key {next(n for n in names if names.count(n) > 1)!r}")
-    return content
 
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
@@ -249,7 +218,7 @@ def parse_inventory(text: bytes) -> Inventory:
         InvalidRequest: It is malformed, or contradicts itself. The message gives the place; ``details["line"]`` counts
             from 1, ``details["path"]`` has the keys and indexes that lead there.
     """
-    content = _load_text(text)
+    content = load_text(text)
     if not isinstance(content, dict):
         raise InvalidRequest("inventory: expected a mapping with hosts, scopes and vms")
     try:
@@ -268,34 +237,6 @@ def _validate_inventory(content: dict[Any, Any]) -> InventoryIn:
         raise InvalidRequest(_describe_first_fault(error, content), path=path) from error
     _check_approvers(declared)
     return declared
-
-
-def _load_text(text: bytes) -> Any:  # noqa: ANN401 - whatever YAML or JSON holds
-    try:
-        # JSON is YAML as well, but its own parser is many times faster on a large inventory.
-        if text.lstrip()[:1] != b"{":
-            return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
-        return _load_json(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        words = error.problem or "not YAML"
-        if mark is None:
-            raise InvalidRequest(f"inventory: {words}") from error
-        msg = f"inventory: line {mark.line + 1}, column {mark.column + 1}: {words}"
-        raise InvalidRequest(msg, line=mark.line + 1, column=mark.column + 1) from error
-    except json.JSONDecodeError as error:
-        msg = f"inventory: line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
-        raise InvalidRequest(msg, line=error.lineno, column=error.colno) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"inventory: neither YAML nor JSON in UTF-8: {' '.join(str(error).split())}") from error
-
-
-def _load_json(text: bytes) -> Any:  # noqa: ANN401 - whatever JSON holds
-    try:
-        return json.loads(text, object_pairs_hook=_refuse_repeated_keys)
-    except _RepeatedKey:
-        yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader; it refuses the same, and knows the line
-        raise
 
 
 def _add_line(error: InvalidRequest, line: int | None) -> InvalidRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, PlainSerializer
@@ -63,8 +64,13 @@ class ResponseModel(BaseModel):
     @classmethod
     def copy_from(cls, value: object, **rest: Any) -> Self:  # noqa: ANN401 - checked by the model
         """Build from `rest`, and from the attributes of `value` that are named like the other required fields."""
-        names = [name for name, field in cls.model_fields.items() if field.is_required() and name not in rest]
-        return cls.model_validate({name: getattr(value, name) for name in names} | rest)
+        names = _list_required_fields(cls)
+        return cls.model_validate({name: getattr(value, name) for name in names if name not in rest} | rest)
+
+
+@cache
+def _list_required_fields(model: type[BaseModel]) -> list[str]:
+    return [name for name, field in model.model_fields.items() if field.is_required()]
 
 
 def to_timedelta(seconds: float | None) -> timedelta | None:

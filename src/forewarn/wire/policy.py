@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, time, timedelta, tzinfo
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -47,10 +47,7 @@ def _parse_time_of_day(value: object) -> time:
 
 
 def _load_zone(name: str) -> tzinfo:
-    """Return the rules of a time zone. UTC needs neither the system's files nor the package.
-
-    Args:
-        name: IANA name, such as ``Europe/Berlin``.
+    """Return the rules of a time zone, such as ``Europe/Berlin``. UTC needs neither the system's files nor the package.
 
     Raises:
         ValueError: No time zone has that name.
@@ -184,21 +181,19 @@ def to_policy(declared: PolicyIn | None) -> Policy:
 
 def to_policy_in(policy: Policy) -> PolicyIn | None:
     """Convert to the form of the file, without fields that are not declared; None: nothing is declared."""
-    said: dict[str, Any] = {}
-    if policy.approves_user_operations:
-        said["approve_user_operations"] = True
-    if policy.quiet_hours:
-        said["quiet_hours"] = [
+    if policy == NO_POLICY:
+        return None
+    extension = policy.extension
+    fields = {
+        "approve_user_operations": policy.approves_user_operations,
+        "approve_freezes_up_to": policy.approves_freezes_up_to,
+        "quiet_hours": [
             {"days": [DAYS[day] for day in q.days], "from": q.begin, "to": q.end, "timezone": q.zone.name}
             for q in policy.quiet_hours
-        ]
-    if policy.approvers != ALL_APPROVERS:
-        said["approvers"] = list(policy.approvers)
-    if policy.extension is not None:
-        said["extension"] = {"max": policy.extension.max, "times": policy.extension.times}
-    plain = {
-        "approve_freezes_up_to": policy.approves_freezes_up_to,
+        ],
         "user_operations_max": policy.user_operations_max,
+        "approvers": list(policy.approvers),
+        "extension": None if extension is None else {"max": extension.max, "times": extension.times},
     }
-    said |= {name: value for name, value in plain.items() if value is not None}
-    return PolicyIn.model_validate(said) if said else None
+    said = {name: value for name, value in fields.items() if value != PolicyIn.model_fields[name].default}
+    return PolicyIn.model_validate(said)

@@ -33,9 +33,6 @@ class YamlSource:
         size_bytes_max: Maximum size of the file.
         kind: Kind of the file, for errors: ``scenario``.
         error_class: The error to raise. ``details["line"]`` is the line, from 1.
-
-    Attributes:
-        name: Name of the file in errors.
     """
 
     def __init__(self, name: str, *, size_bytes_max: int, kind: str, error_class: type[ForewarnError]) -> None:

@@ -6,9 +6,8 @@ from datetime import timedelta
 import pytest
 
 from forewarn.core.maintenance.decision import DecisionRules
-from forewarn.core.maintenance.enablement import get_disable_time
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
-from forewarn.core.model import Audience, EntryKind, EventStatus, MaintenanceState
+from forewarn.core.model import EntryKind, EventStatus, MaintenanceState
 from forewarn.core.policy import Policy
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import availability_set, vm
@@ -85,13 +84,7 @@ def test_a_policy_that_approves_agrees_to_what_it_is_shown_late() -> None:
 
 def test_silence_disables_after_a_day() -> None:
     """R69."""
-    audience = Audience(key="vm:a", enabled_at=NOW, active_until=NOW + minutes(7))
-    assert get_disable_time(audience, DecisionRules().disable_after) == NOW + minutes(7) + timedelta(hours=24)
-
-
-def test_what_is_disabled_is_not_disabled_again() -> None:
-    """R69."""
-    assert get_disable_time(Audience(key="vm:a"), timedelta(hours=24)) is None
+    assert DecisionRules().disable_after == timedelta(hours=24)
 
 
 def test_disabling_drops_the_events_and_the_operation_still_runs_at_its_not_before() -> None:

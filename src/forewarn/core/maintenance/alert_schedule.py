@@ -49,11 +49,7 @@ class AlertThresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertCheck:
-    """One check of a maintenance.
-
-    Attributes:
-        at: Time of the check.
-    """
+    """One check of a maintenance."""
 
     maintenance_id: str
     at: datetime
@@ -69,9 +65,7 @@ def get_next_check(maintenance: Maintenance, now: datetime, alert_thresholds: Al
     """Return the first check after now; None if there is none left."""
     moments = (_get_unseen_time(maintenance, alert_thresholds), _get_late_time(maintenance, alert_thresholds))
     at = min((moment for moment in moments if moment is not None and moment > now), default=None)
-    if at is None:
-        return None
-    return AlertCheck(maintenance_id=maintenance.id, at=at)
+    return None if at is None else AlertCheck(maintenance_id=maintenance.id, at=at)
 
 
 def find_unseen_events(

@@ -64,11 +64,9 @@ def find_duplicate(maintenance: Maintenance, active: Iterable[Maintenance]) -> M
     # A second routine maintenance queues instead of being refused.
     if is_routine(maintenance):
         return None
-    for other in active:
-        same = other.cause == maintenance.cause and other.source is maintenance.source
-        if other.id != maintenance.id and same and _shares_vm(maintenance, other):
-            return other
-    return None
+    cause, source = maintenance.cause, maintenance.source
+    others = (other for other in active if other.id != maintenance.id and _shares_vm(maintenance, other))
+    return next((other for other in others if other.cause == cause and other.source is source), None)
 
 
 def find_coupled_deletes(

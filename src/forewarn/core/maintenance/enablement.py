@@ -5,14 +5,12 @@ Spec: R45, R46, R67 to R70
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-
 from forewarn.core.fast_replace import replace
 from forewarn.core.maintenance.announcement import announce_to_new_audience
 from forewarn.core.maintenance.decision import Draft
 from forewarn.core.model import Audience, EntryKind, Event
 
-__all__ = ["disable_audience", "enable_audience", "get_disable_time", "restart_incarnation", "withdraw_event"]
+__all__ = ["disable_audience", "enable_audience", "restart_incarnation", "withdraw_event"]
 
 
 def enable_audience(draft: Draft, audience: Audience) -> Audience:
@@ -41,11 +39,6 @@ def restart_incarnation(draft: Draft, audience: Audience) -> Audience:
     renumbered = replace(audience, epoch=audience.epoch + 1, incarnation=draft.rules.initial_incarnation)
     draft.put(renumbered)
     return renumbered
-
-
-def get_disable_time(audience: Audience, disable_after: timedelta) -> datetime | None:
-    """Return the time at which silence disables the audience, without further requests; None while disabled (R69)."""
-    return None if audience.active_until is None else audience.active_until + disable_after
 
 
 def withdraw_event(draft: Draft, event: Event) -> None:

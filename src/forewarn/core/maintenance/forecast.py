@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
 from forewarn.core.fast_replace import replace
@@ -62,9 +62,7 @@ class MissingVote:
     """An event whose approval is missing.
 
     Attributes:
-        event_id: Id of the event.
-        audience: Audience that would approve it.
-        reason: Reason: the audience should have asked since the announcement, but has not, or has not approved.
+        reason: The audience should have asked since the announcement, but has not, or has not approved.
     """
 
     event_id: str
@@ -77,7 +75,6 @@ class Forecast:
     """Conditions that hold a maintenance up, and its next step.
 
     Attributes:
-        next_step: Next step.
         at: Latest time of the next step; None if unknown.
         votes: Missing approvals; with all of them it starts at once.
         blocked_by: Ids of the maintenances that must end first.
@@ -160,9 +157,7 @@ def _forecast_scheduled(  # noqa: PLR0913 - as forecast_maintenance
 def _forecast_started(maintenance: Maintenance, now: datetime, alert_thresholds: AlertThresholds) -> Forecast:
     # The announced duration is that of the impact, which may begin long after the start.
     begun = maintenance.impacted_at or maintenance.started_at
-    expected = None
-    if maintenance.duration_s >= 0 and begun is not None:
-        expected = begun + timedelta(seconds=maintenance.duration_s)
+    expected = None if begun is None or maintenance.duration_s < 0 else begun + maintenance.known_duration
     problems = {
         MaintenanceProblem.FAILING: bool(maintenance.attempts),
         MaintenanceProblem.OVERRUN: is_late(maintenance, now, alert_thresholds),

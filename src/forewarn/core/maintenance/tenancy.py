@@ -85,7 +85,7 @@ def policy_approves(policy: Policy, maintenance: Maintenance) -> bool:
     if longest is None or maintenance.type is not EventType.FREEZE or maintenance.source is not EventSource.PLATFORM:
         return False
     # An unknown duration is -1, and never short enough.
-    return maintenance.duration_s >= 0 and timedelta(seconds=maintenance.duration_s) <= longest
+    return maintenance.duration_s >= 0 and maintenance.known_duration <= longest
 
 
 def respects_quiet_hours(maintenance: Maintenance) -> bool:
@@ -115,7 +115,6 @@ class AllowedStart:
     """A moment outside of all quiet hours, and the quiet hours before it.
 
     Attributes:
-        at: The moment.
         moved_from: Requested moment, if quiet hours moved it; None if it is the same.
         moved_by: Names of the scopes and standalone VMs whose quiet hours are between the two, at most 100.
     """

@@ -103,10 +103,9 @@ class RolloutSpec:
     """Specification of a rollout.
 
     Attributes:
-        name: Name of the rollout.
         cause: Name of a row of `CAUSES`.
         type: Event type; None for that of the cause.
-        description: Description; None for that of the cause.
+        description: None for that of the cause.
         duration_s: Expected seconds of impact; 0 for no interruption, -1 if unknown, None for the value of the cause.
         notice: Time from the announcement for a host to its NotBefore; None for the minimum of the type.
         hosts: Names of hosts; None for every host in the inventory when the rollout is planned.

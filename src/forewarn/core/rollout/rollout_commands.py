@@ -82,13 +82,11 @@ def abort_rollout(rollout: Rollout, now: datetime, *, reason: str | None = None)
     # The hosts come first, because a rollout may only be aborted when every host is over. Other states raise below.
     if (rollout.state, RolloutTrigger.ABORT) in TRANSITIONS:
         host_reason = "the rollout was aborted" if reason is None else f"the rollout was aborted: {reason}"
-        rollout = replace(rollout, hosts=tuple(_skip_pending_host(host, now, host_reason) for host in rollout.hosts))
+        hosts = (
+            apply_host_trigger(host, HostTrigger.SKIP, now, reason=host_reason)
+            if host.state is RolloutHostState.PENDING
+            else host
+            for host in rollout.hosts
+        )
+        rollout = replace(rollout, hosts=tuple(hosts))
     return apply_rollout_trigger(rollout, RolloutTrigger.ABORT, now, reason=reason)
-
-
-def _skip_pending_host(host: RolloutHost, now: datetime, reason: str) -> RolloutHost:
-    return (
-        apply_host_trigger(host, HostTrigger.SKIP, now, reason=reason)
-        if host.state is RolloutHostState.PENDING
-        else host
-    )

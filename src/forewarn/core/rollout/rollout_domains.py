@@ -59,13 +59,9 @@ class HostFootprint:
 
 
 class InventorySurvey:
-    """Inventory data about some hosts and VMs, collected in one pass; footprints are made on demand.
+    """Inventory data about the named hosts and VMs, collected in one pass; footprints are made on demand.
 
-    Args:
-        inventory: All hosts and VMs.
-        spec: Specification that selects the kinds of domains.
-        hosts: Names of the hosts needed.
-        vms: Names of the VMs needed.
+    The specification selects the kinds of domains.
     """
 
     def __init__(

@@ -115,7 +115,7 @@ def plan_rollout(
     names = _select_hosts(spec, inventory)
     survey = InventorySurvey(inventory, spec, names)
     _refuse_split_hosts(spec, survey, names)
-    _, is_at_least = _estimate_host_time(spec)
+    is_at_least = _get_duration_s(spec) < 0 or (CAUSES[spec.cause].is_routine and not spec.one_fault_domain)
     calendar = _Calendar(spec, inventory, survey, rules.notice_max)
     batches: list[RolloutBatch] = []
     begins_at = ends_at = now
@@ -174,7 +174,7 @@ def check_spec(spec: RolloutSpec) -> None:
     if spec.hosts_at_once > spec.batch_size:
         msg = f"hosts_at_once of {spec.hosts_at_once} exceeds batch_size of {spec.batch_size}"
         raise InvalidRequest(msg, at=["hosts_at_once"])
-    takes, _ = _estimate_host_time(spec)
+    takes = _get_notice(spec) + _get_duration(spec)
     # Equal is too short as well, because the host would reach its deadline in the moment in which it ends.
     if spec.deadline is not None and spec.deadline <= takes:
         given, needed = format_duration(spec.deadline), format_duration(takes)
@@ -223,15 +223,14 @@ def _check_hosts(hosts: tuple[str, ...], canary: tuple[str, ...]) -> None:
             raise InvalidRequest(msg, at=["canary", "hosts", number], host=name)
 
 
-def _estimate_host_time(spec: RolloutSpec) -> tuple[timedelta, bool]:
-    """Return the time that a host is in flight, and True if it may take longer."""
+def _get_notice(spec: RolloutSpec) -> timedelta:
     cause = CAUSES[spec.cause]
-    event_type = spec.type or cause.type
-    least = MINIMUM_NOTICE[event_type]
-    notice = spec.notice if spec.notice is not None else max(least, cause.notice or least)
-    duration_s = _get_duration_s(spec)
-    is_at_least = duration_s < 0 or (cause.is_routine and not spec.one_fault_domain)
-    return notice + timedelta(seconds=max(duration_s, 0)), is_at_least
+    least = MINIMUM_NOTICE[spec.type or cause.type]
+    return max(least, cause.notice or least) if spec.notice is None else spec.notice
+
+
+def _get_duration(spec: RolloutSpec) -> timedelta:
+    return timedelta(seconds=max(_get_duration_s(spec), 0))
 
 
 def _get_duration_s(spec: RolloutSpec) -> int:
@@ -337,9 +336,8 @@ class _Calendar:
     """Estimated end of hosts that are announced at a given time, at most `notice_max` ahead."""
 
     def __init__(self, spec: RolloutSpec, inventory: Inventory, survey: InventorySurvey, notice_max: timedelta) -> None:
-        takes, _ = _estimate_host_time(spec)
-        self._duration = timedelta(seconds=max(_get_duration_s(spec), 0))
-        self._notice = takes - self._duration
+        self._duration = _get_duration(spec)
+        self._notice = _get_notice(spec)
         self._notice_max = notice_max
         self._ignores_quiet_hours = CAUSES[spec.cause].is_fixed
         self._scopes = {scope.name: scope for scope in inventory.scopes}
