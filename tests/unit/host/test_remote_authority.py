@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from forewarn.errors import ConfigError
 from forewarn.host import remote_authority
 from forewarn.host.control_plane_client import ControlPlaneClient
 from forewarn.host.remote_authority import RemoteAuthority, build_empty_state, read_state
+from forewarn.util.files import replace_file
 from forewarn.wire.hostfeed import HostFeedState, encode_document_line, encode_state_line
 from forewarn.wire.imds import Dialect
 from tests.support.spans import GUARD_S
@@ -48,11 +50,15 @@ def state(*documents: AudienceDocument, position: int = 0) -> HostFeedState:
 
 
 @asynccontextmanager
-async def remote(file: Path | None = None) -> AsyncIterator[RemoteAuthority]:
+async def remote(
+    file: Path | None = None, save: Callable[[bytes], None] | None = None
+) -> AsyncIterator[RemoteAuthority]:
     """One that saves as it is told."""
     link = ControlPlaneClient("host-1", ["http://127.0.0.1:1"], "token")
     known = None if file is None else read_state(file, "host-1")
-    made = RemoteAuthority(link, known or build_empty_state("host-1"), RealClock(), file)
+    if file is not None:
+        save = partial(replace_file, file)
+    made = RemoteAuthority(link, known or build_empty_state("host-1"), RealClock(), save)
     saving = asyncio.create_task(made.save_updates())
     yield made
     saving.cancel()
@@ -125,12 +131,15 @@ async def test_a_file_that_is_damaged_is_left_out_of_account_and_that_of_another
         read_state(file, "host-1")
 
 
-async def test_the_stream_is_not_read_on_while_a_disk_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_stream_is_not_read_on_while_a_disk_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for the disk has a limit."""
     monkeypatch.setattr(remote_authority, "_PENDING_MAX", 3)
     may_write = threading.Event()
-    monkeypatch.setattr(remote_authority, "replace_file", lambda _file, _content: may_write.wait(GUARD_S))
-    async with remote(tmp_path / "state.json") as made:
+
+    def save(_state: bytes) -> None:
+        may_write.wait(GUARD_S)
+
+    async with remote(save=save) as made:
         made._receive_line(encode_state_line(state(document(1))))
         await asyncio.sleep(0)  # the first is being written
         for incarnation in (2, 3, 4):

@@ -74,7 +74,7 @@ class SimulatedProcess:
         return self._context.copy().run(function, *args)
 
     def kill(self, *, is_power_loss: bool = False) -> None:
-        """End it. Its connections are reset, unless the whole machine lost power: then their other sides do not notice."""
+        """End it. Its connections are reset, unless the whole machine lost power: then no one notices."""
         self.is_alive = False
         for listening in list(self.node.listening.values()):
             listening.close()
