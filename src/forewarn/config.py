@@ -287,13 +287,13 @@ class Settings(BaseSettings):
         le=1,
         allow_inf_nan=False,
         description="Maximum share of the hosts, scopes or VMs that an inventory may remove without confirmation. The "
-        "resulting number is rounded up. inventory_removals_max applies as well. If the share is below 1, "
-        "removing all hosts, all scopes or all VMs needs confirmation.",
+        "resulting number is rounded up. inventory_removals_max applies as well. Removing all hosts, all scopes or all "
+        "VMs always needs confirmation, unless the share is 1.",
     )
     hosts_may_join_scopes: bool = Field(
         default=True,
-        description="Let a host's token add VMs to a declared scope of which the host runs no VM yet. All VMs of a "
-        "scope can see and approve its events.",
+        description="Let a host's token add VMs to a declared scope even if the host runs none of its VMs yet. All VMs "
+        "of a scope can see and approve its events.",
     )
     metadata_listen: str = Field("127.0.0.1:8169", description="Addresses of the metadata endpoint, comma-separated.")
     metadata_host_names: str = Field(
@@ -487,7 +487,8 @@ class Settings(BaseSettings):
         None,
         min_length=1,
         max_length=128,
-        description="Service name in traces. none: the value of OTEL_SERVICE_NAME; if it is not set, forewarn.",
+        description="Service name in traces. If not set: the value of OTEL_SERVICE_NAME, or 'forewarn' if that variable "
+        "is not set either.",
     )
     tracing_moments_max: int = Field(
         1000,

@@ -69,11 +69,12 @@ class TogetherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             not. ``all-prepared``: the first VM in `Resources` approves when all VMs have reported that they are
             prepared.
         secondary_after: With mode ``secondary``: how long this VM, once prepared, waits for its primary to approve.
-        secondary_sources: ``secondary``: sources of the events that this VM approves.
-        deadline: With mode ``all-prepared``: maximum time to wait for the reports of all VMs, counted from the moment when
-            this VM first sees the event. Then the event is approved even if reports are missing, unless a VM
+        secondary_sources: With mode ``secondary``: sources of the events that this VM approves.
+        deadline: With mode ``all-prepared``: maximum time to wait for the reports of all VMs, counted from the moment
+            when this VM first sees the event. Then the event is approved even if reports are missing, unless a VM
             reports that its preparation failed or that a person has to approve.
-        stagger: With mode ``all-prepared``: if a VM does not approve, the next VM in `Resources` approves after this delay.
+        stagger: With mode ``all-prepared``: if a VM does not approve, the next VM in `Resources` approves after this
+            delay.
         listen: Address on which this agent answers the agents of the other VMs.
         peers: Table with the name and the URL of each other VM.
         secret_file: Path of the file with the secret that this VM shares with its `peers`.

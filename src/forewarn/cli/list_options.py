@@ -86,7 +86,7 @@ class HistoryFilter(OptionGroup):
         str | None,
         _make_option(
             "In audit-log: only entries of this actor, such as operator:ann or vm:db. In event list and maintenance "
-            "list: only maintenances that have such an entry, and their events.",
+            "list: only maintenances with an entry of this actor in the audit log, and their events.",
             "ACTOR",
         ),
     ] = None

@@ -79,7 +79,7 @@ class ScheduleOptions(OptionGroup):
         _kind_option(
             case_sensitive=False,
             metavar="Freeze",
-            help="Announce a Reboot, but only freeze the VMs when the maintenance starts. The value must be Freeze.",
+            help="Announce a Reboot, but freeze the VMs instead of rebooting them. The value must be Freeze.",
         ),
     ] = None
     notice: Annotated[
