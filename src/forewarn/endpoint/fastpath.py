@@ -102,7 +102,6 @@ class VmConnection(asyncio.Protocol):
         "held",
         "is_lost",
         "listening",
-        "local",
         "peer",
         "receiving_request",
         "receiving_s",
@@ -129,7 +128,6 @@ class VmConnection(asyncio.Protocol):
         self._candidate: bytes | None = None
         self.caller: Caller | None = None
         self.peer = ""
-        self.local = ""
         self.is_lost = False
         self.listening: object = None
         self.held: asyncio.Future[None] | None = None
@@ -376,12 +374,11 @@ class VmConnection(asyncio.Protocol):
             self.held.set_result(None)
 
     def _find_caller(self) -> None:
-        sockname: Any = self._transport.get_extra_info("sockname")
-        self.local = sockname[0] if sockname else ""
         if self._vm:
             self.caller = self._identity.find_caller(self._vm)
         else:
-            self.caller = self._identity.resolve_caller(self.peer, self.local)
+            sockname: Any = self._transport.get_extra_info("sockname")
+            self.caller = self._identity.resolve_caller(self.peer, sockname[0] if sockname else "")
 
     def _find_limit_reached(self, open_count: int) -> str:
         """Return the setting that forbids another connection of this caller; empty if there is room."""
