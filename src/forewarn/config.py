@@ -487,8 +487,8 @@ class Settings(BaseSettings):
         None,
         min_length=1,
         max_length=128,
-        description="Service name in traces. If not set: the value of OTEL_SERVICE_NAME, or 'forewarn' if that variable "
-        "is not set either.",
+        description="Service name in traces. If not set: the value of OTEL_SERVICE_NAME, or 'forewarn' if that "
+        "variable is not set either.",
     )
     tracing_moments_max: int = Field(
         1000,
