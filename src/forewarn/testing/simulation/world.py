@@ -37,7 +37,7 @@ from forewarn.util.tasks import cancel_tasks
 
 __all__ = ["Size", "World", "simulate"]
 
-_REST_S_MAX = 4 * 3600.0
+_REST_S_MAX = 3600.0
 _LOOK_S = 20.0
 _ALL = 100_000
 _UNAPPROVING = 0.05
@@ -280,9 +280,18 @@ def simulate(seed: int, state_dir: Path, size: Size | None = None) -> tuple[Outc
         state_dir: Folder with the operator's token.
         size: Size of the world; None for the default.
     """
+    report, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        return _simulate(seed, state_dir, size or Size())
+    finally:
+        # Now, while nothing is reported: what killed processes have left behind complains when it is collected.
+        gc.collect()
+        sys.unraisablehook = report
 
+
+def _simulate(seed: int, state_dir: Path, size: Size) -> tuple[Outcome, Trace]:
     async def run() -> tuple[Outcome, Trace]:
-        world = World(seed, size or Size(), state_dir)
+        world = World(seed, size, state_dir)
         try:
             return await world.run(), world.trace
         finally:
@@ -298,17 +307,6 @@ def simulate(seed: int, state_dir: Path, size: Size | None = None) -> tuple[Outc
         ):
             return loop.run_until_complete(run())
     finally:
-        _dispose(loop)
-
-
-def _dispose(loop: VirtualLoop) -> None:
-    """Dispose of the loop with everything that killed processes have left in it."""
-    report, sys.unraisablehook = sys.unraisablehook, lambda _: None
-    try:
         loop.drop_tasks()
         loop.close()
         asyncio.set_event_loop(None)
-        # Now, while nothing is reported: coroutines that never end complain when they are collected.
-        gc.collect()
-    finally:
-        sys.unraisablehook = report
