@@ -37,7 +37,7 @@ from forewarn.util.tasks import cancel_tasks
 
 __all__ = ["Size", "World", "simulate"]
 
-_REST_S_MAX = 3600.0
+_REST_S_MAX = 4 * 3600.0
 _LOOK_S = 20.0
 _ALL = 100_000
 _UNAPPROVING = 0.05
