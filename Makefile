@@ -18,7 +18,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help libraries demo test test-slow test-guests test-browser simulate lint bench reference docs man zipapp release deb screenshots constraints clean
+.PHONY: help libraries demo test test-slow test-guests test-browser simulate simulate-bugs lint bench reference docs man zipapp release deb screenshots constraints clean
 
 help: ## Show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r target does; do \
@@ -45,6 +45,9 @@ test-browser: .venv/.dev ## Run the tests of the dashboard in Debian's Chromium
 
 simulate: .venv/.dev ## Simulate whole clusters with faults; ARGS="--seeds 100 --from 1", or "--seed 17" to replay one
 	@$(BIN)/python -m forewarn.testing.simulation $(ARGS)
+
+simulate-bugs: .venv/.dev ## Plant bugs, and count the seeds until the simulation finds each
+	@$(BIN)/python -m tests.simulation.bugs $(ARGS)
 
 lint: .venv/.dev ## Check style, types, layers, spelling, wording and workflows
 	@failed=; \

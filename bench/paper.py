@@ -112,10 +112,11 @@ def _parameters(parts: dict[str, Any], costs: Costs) -> str:
         "the replica that starts maintenance when it is due."
     )
     check = (
-        f"{watches['watches']:,} hosts with one VM each connected to one replica at the same time, and all had their "
-        f"state after {watches['storm_s']:.1f} s. The simulation predicts {foreseen_s:.1f} s. The prediction uses the "
-        f"CPU time to send a host with one VM its state: {watches['join_cpu_ms']:.2f} ms, measured separately with "
-        f"{_WINDOW} hosts at a time. The {_ms(costs.join_s)} in the table are for a host with {_VMS_PER_HOST} VMs."
+        f"In a test, {watches['watches']:,} hosts, each with one VM, connected to one replica at the same time. All "
+        f"had their state after {watches['storm_s']:.1f} s. The simulation predicts {foreseen_s:.1f} s. For the "
+        f"prediction, we measured separately, with {_WINDOW} hosts at a time, how much CPU time a replica needs to "
+        f"send a host with one VM the host's state: {watches['join_cpu_ms']:.2f} ms. The {_ms(costs.join_s)} in the "
+        f"table are for a host with {_VMS_PER_HOST} VMs."
     )
     return f"{_table(('measured', 'value'), rows)}\n\n{words}\n\n{check}"
 
@@ -217,7 +218,7 @@ def _choice(parts: dict[str, Any], costs: Costs) -> str:
         "memory per replica",
         "CPU time per idle replica",
         "connections to PostgreSQL, total",
-        "idle transactions, total",
+        "transactions of idle replicas, total",
         "one is killed: all hosts back",
     )
     return _table(head, rows)

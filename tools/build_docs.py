@@ -72,7 +72,7 @@ NOTIFIED: dict[str, type[BaseModel]] = {
 }
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
-NOTE = "<!-- Made by `make reference`; changes belong into the code it is made from. -->\n\n"
+NOTE = "<!-- Made by `make reference`; changes belong in the code it is made from. -->\n\n"
 
 
 def settings() -> str:
@@ -291,6 +291,7 @@ def agent_hooks() -> str:
             "- A command succeeds with exit status 0, a webhook with any 2xx status.\n"
             "- `timeout` limits one attempt of a hook. Regardless of `timeout`, the agent stops the steps `prepare` and `before-approval` 5 s\n  (`margin`) before `NotBefore`.\n"
             "- A hook can run more than once for the same event: when a failed hook is retried, and when a crash or restart of the agent has\n  interrupted a step. Write hooks so that a second run does no harm.\n"
+            "- If the agent cannot write its state file, for example because the disk is full, it still runs the steps, but does not approve\n  an event that it has prepared for: after a reboot, it would not know what to undo. The event starts at `NotBefore`, unless the\n  file can be written earlier, or a person runs `forewarn agent approve`.\n"
             "- When a step succeeds, the log shows the output of its commands. When a command fails, the log shows only the last line of its output.\n  In both cases, `forewarn agent status --json` shows the last 4,096 characters of the output.\n"
         )
     )
@@ -301,8 +302,8 @@ def _webhook_bodies() -> str:
     text = (
         "\n## Bodies of webhooks by template\n\nA webhook's `template` names the service that gets the message. The webhook's `body` replaces the built-in message with "
         "your own\nJSON. In the strings of the JSON, a placeholder such as `$event_type` or `${event_type}` is replaced by its value,\nand "
-        "`$$` by a dollar sign.\nValues are escaped, so the JSON stays valid. For Slack, Teams and Discord, each value also becomes plain text: one line of "
-        "at most 300\ncharacters, or `-` if the value is empty. [How to use templates](../how-to/agent-webhooks.md).\n\n"
+        "`$$` by a dollar sign.\nPlaceholders are replaced after the JSON is parsed, so no value can make it invalid. For Slack, Teams and Discord, each value "
+        "is also escaped and becomes plain text: one line of at most 300\ncharacters, or `-` if the value is empty. [How to use templates](../how-to/agent-webhooks.md).\n\n"
     )
     text += _table("placeholder", "what it becomes")
     for name, what in PLACEHOLDERS.items():
@@ -379,7 +380,7 @@ def scenarios() -> str:
     text = (
         "# Scenarios\n\nA handler is a program in a VM that reacts to announced maintenance (events). A scenario is a timeline of "
         "events and faults that tests handlers. Forewarn ships the scenarios on this page. `forewarn try --scenario NAME` runs "
-        "a handler in one of them.\n\nThe list below each scenario shows its steps, with virtual times since the beginning of "
+        "a handler in one of them; those marked *(play only)* run with `forewarn scenario play` alone.\n\nThe list below each scenario shows its steps, with virtual times since the beginning of "
         "the scenario: `10:00` is ten minutes, `1:16:00` is one hour and 16 minutes. `●` marks an action, "
         "`!` the beginning or end of faults, `?` a check.\n"
     )
@@ -389,10 +390,9 @@ def scenarios() -> str:
             f"{format_scenario_time(each.at):>12}  {_MARKS.get(each.verb, '●')} {each.text}"
             for each in asyncio.run(_played(scenario))
         ]
+        mark = " (play only)" if scenario.only == "play" else ""
         drawn = "\n".join(line if len(line) <= _DRAWN_MAX else line[: _DRAWN_MAX - 3] + "..." for line in lines)
-        text += (
-            f"\n## {name}\n\n**{scenario.title}.** {' '.join(scenario.description.split())}\n\n```text\n{drawn}\n```\n"
-        )
+        text += f"\n## {name}\n\n**{scenario.title}{mark}.** {' '.join(scenario.description.split())}\n\n```text\n{drawn}\n```\n"
     return text
 
 

@@ -106,7 +106,7 @@ def _head(name: str, section: int, summary: str) -> str:
     summary = summary.removesuffix(".")
     summary = summary[:1].lower() + summary[1:] if summary[1:2].islower() else summary
     return (
-        ".\\\" Made by 'make man'; changes belong into the code it is made from.\n"
+        ".\\\" Made by 'make man'; changes belong in the code it is made from.\n"
         f'.TH {roff(name.upper())} {section} {date} "Forewarn {__version__}" "Forewarn Manual"\n'
         f".SH NAME\n{roff(name)} \\-\n{roff(summary)}\n"
     )

@@ -51,7 +51,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "The agent": ("agent-configuration", "agent-hooks", "agent-metrics"),
         "For tests, and from code": ("python", "scenarios", "faults", "planted-faults", "conformance"),
     },
-    "explanation": {"": ("protocol",)},
+    "explanation": {"": ("protocol", "testing")},
     "adr": {"": ()},
 }
 """Folders of docs/, with their groups, and the pages of each group in order."""

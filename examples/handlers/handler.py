@@ -21,7 +21,7 @@ MARKER = Path(sys.argv[1] if len(sys.argv) > 1 else "drained")
 
 
 def ask(url: str, body: bytes | None = None, timeout_s: float = 10) -> bytes:
-    """Send a GET, or a POST with a body. The time-out limits each read, so the handler never waits forever."""
+    """Send a GET, or a POST with a body. The time-out limits each read, so no silent server holds the handler up."""
     request = urllib.request.Request(url, data=body, headers={"Metadata": "true"})
     with OPENER.open(request, timeout=timeout_s) as answer:
         return answer.read()

@@ -273,7 +273,10 @@ class Settings(BaseSettings):
         ge=timedelta(seconds=1),
         description="Interval between checks of a SQLite file for damaged pages; the first check runs at startup.",
     )
-    state_dir: Path = Field(default_factory=default_state_dir, description="Directory for the operator token.")
+    state_dir: Path = Field(
+        default_factory=default_state_dir,
+        description="Folder for the operator's token, and for the records of the exec actuator.",
+    )
     inventory: Path | None = Field(None, description="Inventory file (YAML or JSON) to apply at startup.")
     inventory_removals_max: int = Field(
         10,
@@ -292,8 +295,8 @@ class Settings(BaseSettings):
     )
     hosts_may_join_scopes: bool = Field(
         default=True,
-        description="Let a host's token add VMs to a declared scope even if the host runs none of its VMs yet. All VMs "
-        "of a scope can see and approve its events.",
+        description="Allow a host's token to add VMs to a declared scope of which the host runs no VM yet. Caution: a "
+        "VM that is added can see and approve all events of the scope.",
     )
     metadata_listen: str = Field("127.0.0.1:8169", description="Addresses of the metadata endpoint, comma-separated.")
     metadata_host_names: str = Field(
@@ -349,9 +352,10 @@ class Settings(BaseSettings):
     unknown_requests_per_address_minute_max: int = Field(
         600,
         ge=1,
-        description="Rate limit of the control API for unknown callers (no valid token or session seen yet): requests "
-        "per minute from one address. The burst limit is a sixth of this number, by default 100. Requests over the "
-        "limit get 429, and their tokens are not checked. Addresses in control_proxies are exempt.",
+        description="Maximum number of requests per minute from one address to the control API that have no token or "
+        "session, or one that the service has not yet found valid. The burst limit is a sixth of this number, by "
+        "default 100. Requests over the limit get 429, and their tokens are not checked. Addresses in control_proxies "
+        "are exempt.",
     )
     unknown_requests_per_minute_max: int = Field(
         3000,
@@ -501,8 +505,8 @@ class Settings(BaseSettings):
         10_000,
         ge=0,
         le=10_000_000,
-        description="Maximum number of events that tracing watches at the same time until a VM has seen them; "
-        "further events get no span `seen`.",
+        description="To add the span `seen` to a trace, tracing waits until a VM has seen the event. This is the "
+        "maximum number of events for which it waits at the same time; further events get no such span.",
     )
 
     # Limits of the control address
@@ -564,7 +568,10 @@ class Settings(BaseSettings):
     )
     start_requests_max: int = Field(1000, ge=1, le=100_000, description="Maximum number of StartRequests in one POST.")
     request_timeout: Span = Field(
-        timedelta(seconds=10), ge=timedelta(milliseconds=100), description="Time limit for receiving a whole request."
+        timedelta(seconds=10),
+        ge=timedelta(milliseconds=100),
+        description="Time limit for receiving a whole request. At the control address, a body has a second more for "
+        "each 16 KiB.",
     )
     idle_timeout: Span = Field(
         timedelta(minutes=5),
@@ -575,8 +582,8 @@ class Settings(BaseSettings):
     connections_per_vm_max: int = Field(
         256,
         ge=1,
-        description="Maximum number of connections of one VM; also of all unknown callers together. When free "
-        "connections become scarce, the limit falls to 1/32 of their number, but not below 16.",
+        description="Maximum number of connections of one VM. All unknown callers together count as one VM. If 1/32 of "
+        "the free connections is less than this maximum, 1/32 is the limit, but at least 16.",
     )
     connections_per_unknown_address_max: int = Field(
         16, ge=1, description="Maximum number of connections from one unknown address (one that belongs to no VM)."
@@ -659,8 +666,9 @@ class Settings(BaseSettings):
     )
     libvirt_destination: str = Field(
         "",
-        description="Migration destinations, separated by spaces: HOST=URI for the VMs of one host, or a URI alone for "
-        "the VMs of all other hosts.",
+        description="Destinations for migrated and redeployed VMs, separated by spaces: HOST=URI for the VMs of one "
+        "host, or a URI alone for the VMs of all hosts without their own entry. `|ADDRESS` after a URI: address to "
+        "which memory is copied.",
     )
     libvirt_freeze: Span = Field(
         timedelta(seconds=5),

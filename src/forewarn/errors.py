@@ -250,7 +250,7 @@ class ControlUnreachable(OtherSideError):
 
 
 class ControlRefused(ControlUnreachable):
-    """The control plane does not accept the token, the host or a VM of a host endpoint."""
+    """The control plane refuses a host endpoint: its token is invalid, or it may not serve this host or this VM."""
 
     code = "control_refused"
 

@@ -12,14 +12,14 @@ __all__ = ["PAGE", "planted_faults_page"]
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "planted-faults.md"
 
 _HEAD = """\
-<!-- Made by `python -m tests.handlers`; changes belong into `tests/handlers/*/fault.toml`. -->
+<!-- Made by `python -m tests.handlers`; changes belong in `tests/handlers/*/fault.toml`. -->
 
 # Planted faults
 
 Does `forewarn try` find what is wrong with a handler? Each row is a fault that was planted in the correct handlers of
 [`examples/handlers`](../../examples/handlers), in the languages that the row names. `make test-slow` runs every faulty
 handler, and fails if `forewarn try` does not report the finding or the failed step that the row names. `make test-slow`
-also runs each correct handler ({names}) in every scenario: each must pass.
+also runs each correct handler ({names}) in every scenario that `forewarn try` can run: each must pass.
 
 These handlers create the file `drained` when they prepare the VM, and delete it when they recover. So the trials run
 with `--prepared 'test -e drained'` and `--recovered 'test ! -e drained'`. Without these options, `forewarn try` cannot

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
-from tests.support.service import Running, Vm
-from tests.support.wire import get
+from tests.support.service import Running, Vm, eventually
+from tests.support.wire import LATEST, get
 
 
 class _HeldJournal:
@@ -55,3 +55,20 @@ def test_while_requests_are_listed_others_are_answered_and_a_second_listing_wait
             service.do(lambda: setattr(context, "journal", held._journal))
     assert [answer.status_code for answer in answers] == [httpx.codes.OK] * 2
     assert held.listings == 2
+
+
+def test_a_request_whose_client_has_left_is_marked(service: Running, vm: Vm) -> None:
+    """A long poll that its client gives up: the status is the one of the answer that it did not get."""
+    with service.operator() as operator:
+
+        def list_exchanges() -> list[tuple[int, bool]]:
+            items = operator.get("/v1/requests", params={"vm": vm.name}).json()["items"]
+            return [(exchange["status"], exchange["is_client_gone"]) for exchange in items]
+
+        with service.wire(vm) as wire:
+            assert wire.ask(get()).status == 200
+        with service.wire(vm) as wire:
+            wire.send(get(LATEST, 'If-None-Match: "1"', "Prefer: wait=300"))
+        assert eventually(lambda: (304, True) in list_exchanges())
+        assert (200, False) in list_exchanges()
+        assert (200, True) not in list_exchanges()

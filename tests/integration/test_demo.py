@@ -147,7 +147,9 @@ def test_a_demo_whose_service_dies_says_so_and_fails(tmp_path: Path) -> None:
             process.kill()
         _, complaints = demo.communicate(timeout=LONGEST_S)
         assert demo.returncode == 1
-    assert complaints == "forewarn demo: the service ended unexpectedly with status -9\n"
+    # The last line of the service's log follows, if there is one: a VM may just have been approving.
+    assert complaints.startswith("forewarn demo: the service ended unexpectedly with status -9")
+    assert complaints.count("\n") == 1
     # The process that answers VMs follows its killed service, and nobody waits for it.
     assert wait_for(lambda: not _is_left(tmp_path))
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,7 @@ def endpoint(
     token_file: Path | None = None,
     urls: tuple[str, ...] = (),
     more: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Endpoint]:
     log = folder / f"{host}.log"
     words = ["--host", host, "--token-file", str(token_file or token(service, folder, host))]
@@ -98,9 +100,9 @@ def endpoint(
         *more,
     ]
     with log.open("a") as err:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "forewarn", "endpoint", *words], stdout=subprocess.PIPE, stderr=err, text=True
-        )
+        command = [sys.executable, "-m", "forewarn", "endpoint", *words]
+        environment = os.environ | dict(environment or {})
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True, env=environment)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -278,7 +280,7 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path, change: dict[str, str], 
 def test_the_state_of_another_host_is_refused(service: Served, tmp_path: Path) -> None:
     with endpoint(service, tmp_path) as host:
         wait_for((tmp_path / "host-1.json").exists)
-        assert host.ask(WEB_0).status == 200
+        wait_for(lambda: host.ask(WEB_0).status == 200)  # the file is written before the state is served
     state = json.loads((tmp_path / "host-1.json").read_text())
     (tmp_path / "host-2.json").write_text(json.dumps(state))
     with pytest.raises(AssertionError, match="belongs to host 'host-1'"), endpoint(service, tmp_path, "host-2"):

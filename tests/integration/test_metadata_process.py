@@ -316,6 +316,34 @@ def test_when_the_service_is_killed_its_metadata_process_ends_and_the_port_is_fr
         assert again.approve(event) == 200
 
 
+def test_what_waits_for_a_service_that_is_killed_leaves_no_trace_in_the_log(
+    tmp_path: Path, inventory: list[str]
+) -> None:
+    with served(tmp_path, *inventory) as service, operator(service, tmp_path) as http:
+        vm = Vm(service, ONE)
+        assert vm.events == []
+        schedule(http, "one")
+        event, child = vm.events[0]["EventId"], child_of(service)
+        service.process.send_signal(signal.SIGSTOP)
+        ends: list[type[Exception]] = []
+
+        def approve() -> None:
+            try:
+                vm.approve(event)
+            except httpx.HTTPError as error:
+                ends.append(type(error))
+
+        waiting = threading.Thread(target=approve)
+        waiting.start()
+        wait_for(lambda: len(psutil.Process(child.pid).net_connections("tcp")) > 1)
+        service.process.kill()
+        service.process.wait()
+        wait_for(lambda: not child.is_running())
+        waiting.join(GUARD_S)
+        assert ends, "it was answered"
+    assert "Traceback" not in (tmp_path / "serve.log").read_text()
+
+
 def _stopped_by(stop: Callable[[Served], None], tmp_path: Path, arguments: list[str]) -> None:
     """A request that is held is answered, the exit status is 0, and no process is left."""
     with (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from forewarn.core.inventory import Inventory
 from forewarn.errors import StoreUnavailable
 from forewarn.host.remote_authority import read_state
 from forewarn.store import SqlStore
-from forewarn.util.files import replace_file
-from forewarn.util.secrets import make_private_folder, open_private, restrict_to_owner
+from forewarn.util.files import replace_file, sync_folder
+from forewarn.util.secrets import load_or_create_token, make_private_folder, open_private, restrict_to_owner
 
 
 @pytest.fixture(autouse=True, params=[0o000, 0o022, 0o277], ids=oct)
@@ -160,3 +161,43 @@ def test_a_store_that_was_refused_takes_no_lock_of_the_first_one_away(folder: Pa
     with store.write() as tx:
         tx.replace_inventory(Inventory(), "one")
     store.close()
+
+
+def failing(number: int) -> Callable[..., None]:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_a_token_is_created_where_there_are_no_hard_links(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", failing(errno.EPERM))
+    path = folder / "new" / "operator.token"
+    token = load_or_create_token(path)
+    assert load_or_create_token(path) == token
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_of_two_processes_that_create_a_token_both_get_that_of_the_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "operator.token"
+    link, first = os.link, "0123456789abcdef" * 4
+
+    def link_late(*arguments: Path) -> None:
+        path.write_text(first)
+        path.chmod(0o600)
+        link(*arguments)
+
+    monkeypatch.setattr(os, "link", link_late)
+    assert load_or_create_token(path) == first
+
+
+def test_a_file_system_that_cannot_synchronise_folders_can_be_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", failing(errno.EINVAL))
+    sync_folder(folder)
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    with pytest.raises(OSError, match="Input/output"):
+        sync_folder(folder)

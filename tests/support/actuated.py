@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
-
 from forewarn.actuators import Actuator, Progress, Simulate
 from forewarn.actuators.exec import CommandLimits, Exec
 from forewarn.actuators.libvirt import Libvirt, LibvirtTimings
@@ -28,7 +26,6 @@ __all__ = ["ACTUATORS", "Subject", "carried_out", "started", "subject", "until"]
 
 SECRET = "shared"
 _FREEZE = timedelta(milliseconds=60)
-_ATTEMPTS = 500
 _PAUSE_S = 0.01
 
 ACTUATORS = ("simulate", "exec", "webhook", "libvirt")
@@ -65,29 +62,27 @@ class Subject:
     is_aware: bool = True
 
 
-async def until(condition: Callable[[], bool], attempts: int = _ATTEMPTS) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that happens in another process or thread."""
-    for _ in range(attempts):
-        if condition():
-            return
-        await asyncio.sleep(_PAUSE_S)
-    pytest.fail("it did not come to pass in time")
+    async with asyncio.timeout(GUARD_S):
+        while not condition():  # noqa: ASYNC110 - nothing wakes a test
+            await asyncio.sleep(_PAUSE_S)
 
 
 async def carried_out(it: Subject, actuator: Actuator | None = None) -> Progress:
     """What the scheduler does until a maintenance is complete: observe, execute where nothing was begun."""
     actuator = actuator or it.actuator
-    for _ in range(_ATTEMPTS):
-        now = it.clock.now()
-        progress = await actuator.observe(it.maintenance, now) or await actuator.execute(it.maintenance, now)
-        if progress.is_complete:
-            return progress
-        it.finish()
-        assert progress.check_at is not None
-        await asyncio.sleep(min(max((progress.check_at - now).total_seconds(), 0), 0.05))
-        if progress.is_impacted:
-            it.maintenance = replace(it.maintenance, impacted_at=now)
-    pytest.fail("it was not carried out in time")
+    async with asyncio.timeout(GUARD_S):
+        while True:
+            now = it.clock.now()
+            progress = await actuator.observe(it.maintenance, now) or await actuator.execute(it.maintenance, now)
+            if progress.is_complete:
+                return progress
+            it.finish()
+            assert progress.check_at is not None
+            await asyncio.sleep(min(max((progress.check_at - now).total_seconds(), 0), 0.05))
+            if progress.is_impacted:
+                it.maintenance = replace(it.maintenance, impacted_at=now)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -109,11 +109,14 @@ class AgentProcess:
 
 
 @contextmanager
-def agent_process(folder: Path, url: str, rules: str = "") -> Iterator[AgentProcess]:
+def agent_process(
+    folder: Path, url: str, rules: str = "", environment: Mapping[str, str] | None = None
+) -> Iterator[AgentProcess]:
     """The agent, watching the endpoint at that URL for vm-1; ended by SIGTERM at the end of the block."""
     agent = AgentProcess(folder, url, rules)
     with (folder / "agent.log").open("ab") as log:
-        process = subprocess.Popen([sys.executable, "-m", "forewarn.agent", "--config", str(agent.config)], stderr=log)
+        command = [sys.executable, "-m", "forewarn.agent", "--config", str(agent.config)]
+        process = subprocess.Popen(command, stderr=log, env=os.environ | dict(environment or {}))
     agent.pid = process.pid
     try:
         wait_for(lambda: process.poll() is not None or agent.status() is not None)

@@ -73,8 +73,10 @@ def served(
     prefix: Sequence[str] = (),
     metadata_listen: str = "127.0.0.1:0",
     settings: Mapping[str, str] | None = None,
+    log: Path | None = None,
 ) -> Iterator[Served]:
-    """`forewarn serve` with its files in `folder`, stopped by SIGTERM at the end."""
+    """`forewarn serve` with its files in `folder`, stopped by SIGTERM at the end; its log is there too, or in `log`."""
+    log_file = log or folder / "serve.log"
     if not (folder / "forewarn.db").exists():
         SqlStore(f"sqlite:///{folder}/forewarn.db").close()  # its schema is copied, which takes no time
     environment = os.environ | {"FOREWARN_STATE_DIR": str(folder), "NO_COLOR": "1"} | dict(settings or {})
@@ -90,10 +92,10 @@ def served(
         "127.0.0.1:0",
         *arguments,
     ]
-    with (folder / "serve.log").open("a") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+    with log_file.open("a") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
     try:
-        line = _ready_line(process, folder)
+        line = _ready_line(process, log_file)
         urls = re.findall(r"https?://[^\s,]+", line)
         environment["FOREWARN_CONTROL_URL"] = urls[-1]
         yield Served(process, urls[0], urls[-1], tuple(prefix), environment)
@@ -109,7 +111,7 @@ def served(
             process.stdout.close()
 
 
-def _ready_line(process: subprocess.Popen[str], folder: Path) -> str:
+def _ready_line(process: subprocess.Popen[str], log_file: Path) -> str:
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -117,7 +119,7 @@ def _ready_line(process: subprocess.Popen[str], folder: Path) -> str:
             line = process.stdout.readline()
             if line:
                 return line
-    raise AssertionError("serve did not get ready: " + (folder / "serve.log").read_text())
+    raise AssertionError("serve did not get ready: " + log_file.read_text())
 
 
 def wait_for(condition: Any, timeout_s: float = GUARD_S, pause_s: float = 0.05) -> Any:  # noqa: ANN401 - what it answers

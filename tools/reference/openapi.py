@@ -24,7 +24,8 @@ Every error is `{"error": {"code", "message", "details"}}`; [errors](errors.md) 
 get the next page, pass `next` as `after`. On the last page, `next` is null.
 
 `*` marks members that a request must have, or that a response always has. A number such as R91 or X6 stands for a
-requirement; [conformance](conformance.md) explains the letter. In limits, 316224000 seconds are ten years.
+requirement; [conformance](conformance.md) explains the letter. Some members have the limit `At most 316224000`: that is
+ten years in seconds.
 
 """
 _LIMITS = {
@@ -86,8 +87,13 @@ def _bodies(operation: dict[str, Any]) -> str:
     lines = []
     body = operation.get("requestBody")
     if body:
-        taken = " or ".join(_type(kind.get("schema", {})) for kind in body["content"].values())
-        lines.append(f"Takes {taken}" + ("" if body.get("required") else ", or no body"))
+        types = dict.fromkeys(_type(kind.get("schema", {})) for kind in body["content"].values())
+        media = " or ".join(f"`{name}`" for name in body["content"]) if len(body["content"]) > 1 else ""
+        lines.append(
+            f"Takes {' or '.join(types)}"
+            + (f", as {media}" if media else "")
+            + ("" if body.get("required") else ", or no body")
+        )
     for status, response in sorted(operation["responses"].items()):
         if status.startswith("2"):
             kinds = [_type(kind.get("schema", {})) for kind in response.get("content", {}).values()]

@@ -85,8 +85,8 @@ _ENTRIES = {
     "because one of these VMs requested events",
     EntryKind.DISABLED: "scheduled events were disabled for an audience, because the audience's VMs sent no requests "
     "for a day (`disable_after`)",
-    EntryKind.ANNOUNCED: "an audience's document got an event of a maintenance that was already announced, because "
-    "scheduled events were enabled for the audience only later",
+    EntryKind.ANNOUNCED: "scheduled events were enabled for an audience after a maintenance had been scheduled, so the "
+    "event was added to the audience's document only then",
     EntryKind.WITHDRAWN: "an event left the documents before its maintenance ended, because scheduled events were "
     "disabled for its audience, or because all VMs that the event affects are gone",
     EntryKind.VM_CHANGED: "the state, the host or the model of a VM has changed",

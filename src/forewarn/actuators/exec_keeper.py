@@ -152,13 +152,18 @@ class Keeper:
 
 
 def write_atomically(folder: str, name: str, text: str) -> None:
-    """Write a file atomically: it has all of its text, or does not exist."""
+    """Write a file atomically and durably: it has all of its text, or does not exist, also after a power cut."""
     path = os.path.join(folder, name)  # noqa: PTH118 - pathlib costs a start
     with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(f"{path}.new", path)  # noqa: PTH105 - as above
+    names = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(names)
+    finally:
+        os.close(names)
 
 
 def main(folder: str, deadline_s: str, output_size_bytes_max: str, begin_before_s: str, *command: str) -> None:

@@ -29,6 +29,7 @@ from typing import Any
 from forewarn.actuators import exec_keeper
 from forewarn.actuators.payload import make_printable
 from forewarn.errors import ActuatorError
+from forewarn.util.files import sync_folder
 
 __all__ = ["CommandOutcome", "CommandRun", "CommandRunState", "prune_runs"]
 
@@ -138,6 +139,8 @@ class CommandRun:
             # The lock is taken before the rename, so no one ever sees the folder unlocked before the keeper has it.
             fcntl.flock(lock, fcntl.LOCK_EX)
             made.rename(self.folder)
+            # Before the command runs: after a power cut, the run must count as lost, and not as never begun.
+            sync_folder(self.folder.parent)
         except OSError as error:
             os.close(lock)
             shutil.rmtree(made, ignore_errors=True)

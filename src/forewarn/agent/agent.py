@@ -40,6 +40,7 @@ from forewarn.agent.steps import StepExecutor
 from forewarn.client import AsyncClient, Document, EndpointError, Event, PollAnswered, PollFailed
 from forewarn.clock import Clock
 from forewarn.errors import ConfigError, NotFound
+from forewarn.util.failpoint import FailPoint, reach_failpoint
 from forewarn.wire.document import event_key
 
 __all__ = ["Agent", "PeerReports"]
@@ -415,18 +416,23 @@ class Agent:
     def _judge_all(self) -> datetime | None:
         """Judge every event, save the decisions, carry them out, and return when to judge again."""
         effects: list[Callable[[], object]] = []
+        # A failed save is retried first, because approvals wait for it.
+        if self._registry.is_save_failing:
+            self._save_records()
         looks = [
             self._judge_until_idle(record.event.id, effects)
             for record in self.records
             # Before the first answer, the endpoint's time is uncertain; what is gone does not depend on it.
             if self._last_answer_s is not None or record.gone_at is not None
         ]
-        # Save before acting, so that a crash loses nothing that was begun.
-        if self._registry.is_dirty:
+        # Save before acting, so that a crash loses nothing that was begun. A retry that has just failed is enough.
+        if self._registry.is_dirty and not self._registry.is_save_failing:
             self._save_records()
         if self._registry.is_dirty:
             looks.append(self.now() + timedelta(seconds=_LOOK_AGAIN_MAX_S))  # retry the save
-        # Carried out even if the save failed: a full disk must not leave this VM unprepared.
+        if effects:
+            reach_failpoint(FailPoint.STEP_RECORDED)
+        # Steps are carried out even if the save failed: a full disk must not leave this VM unprepared.
         for effect in effects:
             effect()
         return min((look for look in looks if look is not None), default=None)
@@ -452,6 +458,10 @@ class Agent:
         return self.now() + timedelta(seconds=_LOOK_AGAIN_MAX_S)
 
     def _check_agreement(self, record: EventRecord, cutoff: datetime | None) -> ApprovalVerdict:
+        if self._is_unsaved(record):
+            return ApprovalVerdict(
+                may_approve=False, reason="held: the state file cannot be written; it starts at NotBefore"
+            )
         reports = self._reports.get_reports(record.event.key) if self._reports is not None else {}
         return may_approve(record, self.vm, self.configuration.together, reports, self.now(), cutoff)
 
@@ -476,7 +486,7 @@ class Agent:
                 _log.debug(
                     "event %s: sending the approval", event_id, extra=build_log_fields(record) | {"action": "approve"}
                 )
-                effect = partial(self._executor.start_approval, event_id)
+                effect = partial(self._start_approval, event_id)
             case ReportUnprepared():
                 # Without this mark the judgement would ask for the report again, and so would an agent that restarts.
                 self._registry.update_record(event_id, is_reported_unprepared=True)
@@ -488,6 +498,21 @@ class Agent:
                 self.metrics.ended_events[record.event.type, finished.outcome] += 1
                 _log.info("event %s is finished: %s", event_id, finished.outcome, extra=build_log_fields(record))
         return effect
+
+    def _is_unsaved(self, record: EventRecord) -> bool:
+        """Return True if the record must be on disk before its approval is sent, and may not be.
+
+        The impact may restart this VM. Without the record, the agent would not undo the preparation, and would repeat
+        it while an approval that it no longer knows lets the impact happen. An operator's approval does not wait.
+        """
+        return self._registry.is_save_failing and record.has_begun_to_prepare and record.by_hand_at is None
+
+    def _start_approval(self, event_id: str) -> None:
+        """Start sending the approval; if the save before it has failed, judge the event again later."""
+        if self._is_unsaved(self._registry[event_id]):
+            self._registry.update_record(event_id, approval=ApprovalState.NONE)
+        else:
+            self._executor.start_approval(event_id)
 
     def _save_records(self) -> None:
         """Save everything; a failure, such as a full disk, does not stop the agent, which would be worse."""

@@ -64,15 +64,16 @@ class TogetherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Agreement between the VMs of one event.
 
     Attributes:
-        mode: Which VM approves. ``each``: every VM approves as soon as it is ready. ``leader``: the first VM in
-            `Resources` approves. ``primary``: this VM approves. ``secondary``: this VM approves if its primary does
-            not. ``all-prepared``: the first VM in `Resources` approves when all VMs have reported that they are
-            prepared.
+        mode: Which VM approves. ``each``: each VM may approve as soon as it is ready, so the first one that is ready
+            approves. ``leader``: the first VM in `Resources` approves. ``primary``: this VM approves. ``secondary``:
+            this VM approves if its primary does not. ``all-prepared``: the first VM in `Resources` approves when all
+            VMs have reported that they are prepared.
         secondary_after: With mode ``secondary``: how long this VM, once prepared, waits for its primary to approve.
         secondary_sources: With mode ``secondary``: sources of the events that this VM approves.
         deadline: With mode ``all-prepared``: maximum time to wait for the reports of all VMs, counted from the moment
             when this VM first sees the event. Then the event is approved even if reports are missing, unless a VM
-            reports that its preparation failed or that a person has to approve.
+            reports that it holds the event, because its preparation failed or its rules do not allow automatic
+            approval.
         stagger: With mode ``all-prepared``: if a VM does not approve, the next VM in `Resources` approves after this
             delay.
         listen: Address on which this agent answers the agents of the other VMs.

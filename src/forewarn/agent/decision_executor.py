@@ -16,6 +16,7 @@ from forewarn.agent.rule import EventStep
 from forewarn.agent.steps import StepExecutor
 from forewarn.client import AsyncClient, EndpointError
 from forewarn.errors import HookFailed
+from forewarn.util.failpoint import FailPoint, reach_failpoint
 from forewarn.wire.document import event_key
 
 __all__ = ["DecisionExecutor"]
@@ -127,6 +128,7 @@ class DecisionExecutor:
         except Exception as error:  # noqa: BLE001 - one broken handler must not end the agent
             _log.exception("event %s: step %s failed unexpectedly", event_id, step)
             state, reason = StepRunState.FAILED, f"{type(error).__name__}: {error}"
+        reach_failpoint(FailPoint.STEP_ENDED)
         has_succeeded = state is StepRunState.DONE
         self._metrics.steps[step.value, "done" if has_succeeded else "failed"].add(loop.time() - began_s)
         self._registry.update_run(
@@ -186,6 +188,7 @@ class DecisionExecutor:
             if not self._is_dry_run:
                 # One attempt: the judgement decides about the next, since the event may be gone or held by then.
                 await self._client.approve_once([event_id])
+                reach_failpoint(FailPoint.APPROVAL_SENT)
         except EndpointError as error:
             failure = error.message
         if failure:

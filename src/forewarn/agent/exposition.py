@@ -124,7 +124,7 @@ class _Collector(Collector):
         yield reloads
         yield GaugeMetricFamily(
             "forewarn_agent_config_current",
-            "1 if the latest configuration is in effect, 0 if it was rejected.",
+            "1 if the latest reload of the configuration was accepted, or there was none; 0 if it was rejected.",
             value=float(metrics.is_config_current),
         )
 

@@ -35,6 +35,7 @@ class EventRegistry:
         vm: This VM's name; empty until it is known.
         finished: The latest events on which no work is left, oldest first.
         is_dirty: True if something has changed since the last save.
+        is_save_failing: True if the latest save failed; then the registry is dirty.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class EventRegistry:
         self.vm = ""
         self.finished: tuple[FinishedEvent, ...] = ()
         self.is_dirty = False
+        self.is_save_failing = False
         self._storage = storage
         self._match_rule = match_rule
         self._records_max = records_max
@@ -87,8 +89,9 @@ class EventRegistry:
         Raises:
             OSError: It could not be saved; the registry stays dirty.
         """
+        self.is_save_failing = True
         self._storage.save(AgentState(vm=self.vm, records=self.records, finished=self.finished))
-        self.is_dirty = False
+        self.is_dirty = self.is_save_failing = False
 
     # Observations
 

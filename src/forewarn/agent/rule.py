@@ -39,7 +39,7 @@ class EventStep(StrEnum):
     """The event is Scheduled, or it started before the agent prepared anything: prepare the VM."""
 
     BEFORE_APPROVAL = "before-approval"
-    """Preparation is complete, and the approval is about to be sent."""
+    """Preparation has ended, and the approval is about to be sent."""
 
     STARTED = "started"
     """The event has started: the impact may happen at any moment."""
@@ -63,7 +63,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         webhook: URL to which the agent posts a message, instead of `command`.
         headers: Headers of the webhook's request.
         template: Service behind the webhook. ``slack``, ``teams`` (a workflow's webhook) and ``discord`` get a message
-            for people. ``forewarn`` gets the JSON that commands read from standard input.
+            for people. With ``forewarn``, the webhook gets the JSON that hook commands read from standard input.
         body: JSON to send instead of the message of `template`. Its strings may hold placeholders like
             ``$event_type``. The agent escapes their values for the service that `template` names.
         timeout: Time limit for one attempt.

@@ -26,7 +26,8 @@ PLACEHOLDERS = {
     "event_type": "`Freeze`, `Reboot`, `Redeploy`, `Preempt`, `Terminate`",
     "event_status": "`Scheduled` or `Started`, as last seen",
     "event_resources": "names of the affected VMs, separated by commas",
-    "event_not_before": "`NotBefore`, the earliest start, as RFC 3339 in UTC; empty if the event has started",
+    "event_not_before": "`NotBefore`, the earliest start without approval, as RFC 3339 in UTC; empty if the event has "
+    "started",
     "event_description": "`Description`, sometimes empty",
     "event_source": "`Platform`, `User`, or empty if the api-version has no `EventSource`",
     "event_duration": "expected duration of the impact in words: `9 s`, `none`, `unknown`",

@@ -144,7 +144,8 @@ def approve(
 ) -> None:
     """Approve events manually, even if a rule, a failed step or another VM prevents the automatic approval.
 
-    The agent sends each approval as soon as the preparation of this VM has ended.
+    The agent sends each approval when the preparation of this VM and the hooks of before_approval have ended, even if
+    they failed.
     """
     _request_change(
         output, config, "/approve", event_id, " will be approved as soon as the preparation of this VM has ended"

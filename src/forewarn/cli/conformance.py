@@ -66,7 +66,8 @@ def conformance(
 ) -> None:
     """Check a Scheduled Events endpoint against the protocol, as a client sees it.
 
-    By default, the command changes nothing: it sends GETs, and POSTs that approve nothing.
+    By default, the command approves nothing: it sends GETs, and POSTs without approvals. The first GET
+    enables scheduled events for the VM's scope, if no client has enabled them before.
 
     The exit status is 1 if a requirement is not met, 3 if the endpoint does not answer or refuses the source
     address.

@@ -49,7 +49,7 @@ def copy(
 
     First stop every 'forewarn serve' that uses the source. The copy is compared with the source; if anything fails,
     the target is left unchanged. After the copy, run 'forewarn serve' only with the target: if you ran it with
-    both, each maintenance would be carried out twice.
+    both, maintenance could be carried out twice.
     """
     with require_extra("server"):
         from forewarn.store.copying import copy_database

@@ -80,8 +80,8 @@ def endpoint(  # one parameter for each flag
         bool,
         _identification_option(
             "--interface-macs",
-            help="Match interfaces to VMs by MAC address. An interface's address must be the address of the VM, "
-            "with the first byte replaced by 'fe', as libvirt does.",
+            help="Match interfaces to VMs by MAC address. The MAC address of an interface must be that of the VM "
+            "with the first byte replaced by 'fe'; libvirt sets it so.",
         ),
     ] = False,
     socket_folder: Annotated[

@@ -45,7 +45,7 @@ def list_events(
         ),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Include ended events. --since and --until also include them.")
+        bool, typer.Option("--all", help="Include ended events. --status, --since and --until also include them.")
     ] = False,
     limit: Annotated[
         int | None,

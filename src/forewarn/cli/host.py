@@ -86,7 +86,10 @@ def recover(name: _Name, connection: ControlConnection, output: Output, reason: 
 
 @command(app, "create-token", "forewarn host create-token host-1 > host-1.token")
 def create_token(name: _Name, connection: ControlConnection, output: Output) -> None:
-    """Create and print a token for the endpoint on a host. The token is shown only once."""
+    """Create and print a token for a host: for its endpoint, and for 'forewarn inventory follow-libvirt'.
+
+    The token is shown only once.
+    """
     made = connection.send_change("POST", f"/v1/hosts/{quote_segment(name)}/tokens", None)
     output.print_result(made, made["token"])
 

@@ -11,7 +11,9 @@ from forewarn.cli.output import Column, Output, show_moment
 
 __all__ = ["app"]
 
-app = make_group("limit", "Show usage of the control API by caller, and limits reached.", "Operate")
+app = make_group(
+    "limit", "Show usage of the control API by caller, and the limits that callers and VMs have reached.", "Operate"
+)
 
 
 @command(app, "list", "forewarn limit list", "forewarn limit list --json")
@@ -20,7 +22,7 @@ def list_limits(connection: ControlConnection, output: Output) -> None:
 
     Callers with a token are listed from their first call on. VMs and unknown addresses are listed only after they
     have reached a limit at the metadata endpoint. Each replica counts separately. Callers that reach a limit at a
-    'forewarn endpoint' on a host are not listed: such an endpoint counts only totals, in its own metrics.
+    'forewarn endpoint' on a host are not listed: such an endpoint has its own metrics and log.
     """
     uses = ("requests", "watches", "live-pages", "connections", "changes")
     output.print_list(

@@ -85,8 +85,9 @@ class HistoryFilter(OptionGroup):
     actor: Annotated[
         str | None,
         _make_option(
-            "In audit-log: only entries of this actor, such as operator:ann or vm:db. In event list and maintenance "
-            "list: only maintenances with an entry of this actor in the audit log, and their events.",
+            "In audit-log: only entries of this actor, such as operator:ann or vm:db. In maintenance list and event "
+            "list: only maintenances for which the audit log has an entry of this actor, or the events of such "
+            "maintenances.",
             "ACTOR",
         ),
     ] = None

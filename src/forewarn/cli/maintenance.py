@@ -46,7 +46,7 @@ app = make_group("maintenance", "Schedule, show, start, postpone and cancel main
 def schedule(connection: ControlConnection, output: Output, wanted: ScheduleOptions) -> None:
     """Announce maintenance of hosts or VMs.
 
-    VMs that must not be hit together get one maintenance each; the later maintenances are queued.
+    VMs that must not be hit together are put into separate maintenances; the later ones are queued.
 
     If no affected VM has asked for events, Spot evictions and maintenance with source User start immediately,
     unless you give --notice or --not-before. Other maintenance normally waits for NotBefore, even if no affected VM

@@ -102,8 +102,8 @@ class ScheduleOptions(OptionGroup):
         bool,
         _time_option(
             "--now",
-            help="Start immediately, without notice. This needs --force if an affected VM would otherwise get an event "
-            "with notice, or has quiet hours now.",
+            help="Start immediately, without notice. This needs --force if an affected VM gets scheduled events (so it "
+            "would lose its warning), or is in quiet hours.",
         ),
     ] = False
     latest_start: Annotated[

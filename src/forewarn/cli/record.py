@@ -202,8 +202,8 @@ def replay(
         bool,
         typer.Option(
             "--now",
-            help="Move every NotBefore to the time of the replay: each event has the notice that it had in the "
-            "recording, divided by --speed.",
+            help="Compute NotBefore from the present time: each event gets its recorded notice, divided by --speed. "
+            "Without this option, NotBefore is the recorded time.",
         ),
     ] = False,
 ) -> None:

@@ -84,5 +84,6 @@ def format_request(exchange: dict[str, Any]) -> str:
     status = exchange["status"] or "no answer"
     fault = f"  fault {exchange['fault']}" if exchange["fault"] else ""
     took = f"  after {exchange['took_s']:.1f} s" if exchange["took_s"] >= 1 else ""
+    gone = "  the client had closed the connection" if exchange["is_client_gone"] else ""
     what = f"{exchange['method']:<{_METHOD_WIDTH}} {exchange['target']}" if exchange["method"] else "(unreadable)"
-    return f"{exchange['number']:>6}  {format_moment(exchange['at'])}  {who:<12}  {status}  {what}{took}{fault}"
+    return f"{exchange['number']:>6}  {format_moment(exchange['at'])}  {who:<12}  {status}  {what}{took}{gone}{fault}"

@@ -37,7 +37,11 @@ class _ServeOptions(OptionGroup):
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with settings.")] = None
     state_dir: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Folder for the operator's token. (default: the user's state folder)"),
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder for the operator's token, and for the records of the exec actuator. (default: the user's "
+            "state folder)",
+        ),
     ] = None
     clock: Annotated[
         str | None,

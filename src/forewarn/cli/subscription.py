@@ -46,7 +46,7 @@ def create(
         typer.Option(
             "--kind",
             metavar="KIND",
-            help=f"Only notifications of this kind; repeatable: {', '.join(NotificationKind)}.",
+            help=f"Only notifications of this kind; repeatable or comma-separated: {', '.join(NotificationKind)}.",
         ),
     ] = None,
 ) -> None:

@@ -50,8 +50,9 @@ def try_it(
 
     The handler runs in a separate network, in which the endpoint is at 169.254.169.254 port 80. If that network
     cannot be created, the handler must use the URL in the variable FOREWARN_ENDPOINT. Time is virtual: it advances
-    only after the handler has reacted. With --all, each scenario has its own empty folder, in which the handler and
-    the commands of --prepared and --recovered run.
+    only after the handler has reacted. With --all, each scenario has its own empty folder. The handler runs in this
+    folder, and so do the commands of --prepared and --recovered. Arguments that name existing files become absolute
+    paths, so 'python3 handler.py' still works.
     """
     how = {
         "patience_s": as_span_s(wanted.patience, "--patience") or 0.0,

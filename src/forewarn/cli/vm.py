@@ -155,7 +155,7 @@ def _add_final_operation(verb: str, vm: str, summary: str, default_notice: str, 
         verb,
         f"forewarn vm {verb} {vm}",
         f"forewarn vm {verb} {vm} --yes",
-        f'forewarn vm {verb} {vm} --notice 1m --force --reason "asked for by its owner" --yes',
+        f'forewarn vm {verb} {vm} --notice 10s --force --reason "asked for by its owner" --yes',
         panel=_OPERATIONS,
     )(operate)
 

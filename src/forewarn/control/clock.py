@@ -32,7 +32,7 @@ async def show(context: ContextOf) -> ClockOut:
 
 @router.post("/confirm")
 async def confirm(context: ContextOf, actor: Actor, body: ClockConfirmationIn | None = None) -> ClockOut:
-    """Confirm that the clock is right after a jump; everything that is due by this clock starts."""
+    """After a jump of the clock, confirm that the time is correct; everything that is due by this time starts."""
     await context.engine.clock.confirm(actor=actor, reason=None if body is None else body.reason)
     context.scheduler.wake()
     return _make_clock_out(context)

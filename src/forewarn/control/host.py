@@ -72,8 +72,9 @@ async def declare(  # noqa: PLR0913 - parameters injected by FastAPI
     """Declare all VMs of this host; VMs of other hosts stay unchanged, unless they are listed here.
 
     A listed VM that was declared for another host moves to this host. A VM of this host that is not listed is removed,
-    unless an active maintenance affects it. More VMs than `inventory_removals_max`, or than the share
-    `inventory_removals_share_max` of the host's VMs, are removed only with `remove_missing`.
+    unless an active maintenance affects it. If the request would remove more VMs than
+    `inventory_removals_max`, or a larger share of the host's VMs than `inventory_removals_share_max`, it is refused
+    without `remove_missing`.
 
     If the host calls with its token, two limits apply. A VM of another host can be moved only while a started Freeze or
     Redeploy moves it, and for five minutes after this maintenance has ended. If `hosts_may_join_scopes` is off, a VM

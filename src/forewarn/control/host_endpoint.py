@@ -179,7 +179,7 @@ async def approve(context: ContextOf, _caller: HostCaller, name: str, body: Host
 
 @router.post("/requests")
 async def asked(context: ContextOf, _caller: HostCaller, name: str, body: HostRequestsIn) -> HostRequestsOut:
-    """Record that VMs of the host requested events: events are enabled for their audiences, and stay enabled."""
+    """Record when VMs of the host last requested events, which enables events for their scopes, or for them alone."""
     now = context.clock.now()
     enabled = 0
     for vm_name, moment in body.vms.items():

@@ -23,7 +23,10 @@ router = APIRouter(prefix="/v1/inventory", tags=["inventory"])
 
 RemoveMissing = Annotated[
     bool,
-    Query(description="Remove everything that is not listed, without a limit, except VMs under an active maintenance."),
+    Query(
+        description="Remove everything that is not listed, without a limit. VMs under an active maintenance are never "
+        "removed: an inventory that leaves one out is refused, and of the VMs of a host, it stays."
+    ),
 ]
 
 # Described by hand: the routes parse the file themselves, since FastAPI takes no YAML and parses on the event loop.

@@ -159,7 +159,7 @@ async def complete(context: ContextOf, actor: Actor, key: IdempotencyHeader, mai
 async def impact(
     context: ContextOf, actor: Actor, key: IdempotencyHeader, maintenance_id: str, body: ImpactIn
 ) -> MaintenanceOut:
-    """Record a further impact of a started maintenance; documents stay unchanged."""
+    """Record a further impact of a started maintenance. The answers to VMs do not change."""
     changed = await context.engine.maintenances.impact(maintenance_id, body.duration_s, actor=actor, key=key)
     return await _make_maintenance_out(context, changed)
 

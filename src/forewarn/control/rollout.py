@@ -97,7 +97,7 @@ async def resume(context: ContextOf, actor: Actor, rollout_id: str, body: Rollou
 async def abort(context: ContextOf, actor: Actor, rollout_id: str, body: RolloutReasonIn | None = None) -> RolloutOut:
     """Abort a rollout: no further host begins, and maintenance that has not started is canceled.
 
-    Maintenance that has started finishes.
+    Maintenance that has already started continues to its end.
     """
     change = partial(rollout_commands.abort_rollout, reason=None if body is None else body.reason)
     await context.engine.rollouts.change(rollout_id, change, "aborted", actor=actor)

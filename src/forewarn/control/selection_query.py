@@ -23,10 +23,12 @@ async def _read_selection(  # noqa: PLR0913 - a parameter each
     request: Request,
     caller: Caller,
     since: Annotated[
-        Moment | None, Query(description="Only entries written, or maintenances created, at or after this time.")
+        Moment | None,
+        Query(description="Only entries that were written, or maintenances that were created, at or after this time."),
     ] = None,
     until: Annotated[
-        Moment | None, Query(description="Only entries written, or maintenances created, before this time.")
+        Moment | None,
+        Query(description="Only entries that were written, or maintenances that were created, before this time."),
     ] = None,
     vm: Annotated[
         str | None, _make_text_query("Only entries or maintenances of this VM, even if it no longer exists.")
@@ -40,7 +42,9 @@ async def _read_selection(  # noqa: PLR0913 - a parameter each
     ] = None,
     kind: Annotated[
         list[EntryKind] | None,
-        Query(description="Only entries of these kinds, or maintenances that have such an entry."),
+        Query(
+            description="Only audit log entries of these kinds, or maintenances with an audit log entry of these kinds."
+        ),
     ] = None,
     actor: Annotated[
         str | None,
@@ -49,10 +53,17 @@ async def _read_selection(  # noqa: PLR0913 - a parameter each
         ),
     ] = None,
     type_: Annotated[
-        EventType | None, Query(alias="type", description="Only maintenances of this type, or their entries.")
+        EventType | None,
+        Query(
+            alias="type",
+            description="Only maintenances of this type, or the events and audit log entries of such maintenances.",
+        ),
     ] = None,
     source: Annotated[
-        EventSource | None, Query(description="Only maintenances from this source, or their entries.")
+        EventSource | None,
+        Query(
+            description="Only maintenances from this source, or the events and audit log entries of such maintenances."
+        ),
     ] = None,
     text: Annotated[
         str | None,

@@ -60,10 +60,9 @@ class EventStatus(StrEnum):
 
 
 class MaintenanceState(StrEnum):
-    """State of a maintenance.
+    """State of a maintenance."""
 
-    `core.maintenance.lifecycle` holds the transitions.
-    """
+    # `core.maintenance.lifecycle` holds the transitions. Not in the docstring, which the API publishes.
 
     QUEUED = "queued"
     SCHEDULED = "scheduled"
@@ -91,7 +90,7 @@ class EventSource(StrEnum):
 
 
 class ScopeKind(StrEnum):
-    """Kind of group in which VMs see each other's events (R58)."""
+    """Kind of a group of VMs. They see each other's events (R58), except in a `standalone` scope."""
 
     STANDALONE = "standalone"
     CLOUD_SERVICE = "cloud-service"

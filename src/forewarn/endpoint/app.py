@@ -177,6 +177,7 @@ class MetadataApp:
             answer=bytes(response.body) if is_answered else b"",
             took_s=asyncio.get_running_loop().time() - began_s,
             fault="" if fault is None else fault.kind.name,
+            is_client_gone=connection.is_client_gone,
         )
 
     # Faults
@@ -507,7 +508,7 @@ class MetadataApp:
 
     async def _hold_request(self, connection: VmConnection, wait_s: float, channel: Channel | None = None) -> None:
         """Wait until the time is over, the client is gone or, with a channel, there is a new incarnation."""
-        if wait_s <= 0 or self._traffic.is_stopping or connection.is_lost:
+        if wait_s <= 0 or self._traffic.is_stopping or connection.is_client_gone:
             return
         waiter = asyncio.get_running_loop().create_future() if channel is None else channel.add_waiter()
         connection.held = waiter

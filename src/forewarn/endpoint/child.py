@@ -44,6 +44,9 @@ _DESCRIPTORS_SPARE = 256
 _ANSWER_S = 30.0
 """Time limit for the service's answer; the VM then gets an error, although the request may have been carried out."""
 
+_LAST_S = 1.0
+"""Time limit for the requests that end when the service has gone."""
+
 # Bounds what waits while the service does not read; one more call gets 503 (ADR 25).
 _UNSENT_BYTES_MAX = 8 << 20
 # Each of these bounds the work between two chances to answer VMs.
@@ -115,6 +118,13 @@ class PipeAuthority:
             call.set_exception(_decode_failure(answer.failure))
             call.exception()  # retrieve it, since no one may be waiting any more
 
+    def fail_calls(self) -> None:
+        """Fail all pending calls: the service has gone."""
+        for call in list(self._calls.values()):
+            if not call.done():
+                call.set_exception(ControlUnreachable("the service has ended"))
+                call.exception()  # as above
+
     def _register_call(self) -> tuple[int, asyncio.Future[ApprovalResult | None]]:
         if len(self._calls) >= self._settings.calls_max or self._pipe.unsent_bytes > _UNSENT_BYTES_MAX:
             msg = f"the service already has {len(self._calls)} pending requests; retry later (commands_max)"
@@ -182,6 +192,9 @@ class ChildEndpoint:
                 task.result()  # a bug ends this process, with its trace in the log; the service starts another
         finally:
             self._server.abort()  # requests that wait for the service cannot be answered any more
+            # They end with an error. If they were cancelled, each would leave a traceback in the log.
+            self._authority.fail_calls()
+            await self._server.wait_for_requests(_LAST_S)
             for task in (*tasks, *self._tasks):
                 task.cancel()
 

@@ -82,6 +82,7 @@ class VmConnection(asyncio.Protocol):
         caller: VM behind the connection; None if unknown.
         peer: Source address; empty for a Unix socket.
         is_lost: True once the connection has ended.
+        is_client_gone: True once the client has closed the connection, or its sending side.
         held: Future of a held request, done at the latest when the connection is lost; None if there is none.
         listening: `ListeningSockets` that accepted the connection.
     """
@@ -100,6 +101,7 @@ class VmConnection(asyncio.Protocol):
         "active_s",
         "caller",
         "held",
+        "is_client_gone",
         "is_lost",
         "listening",
         "peer",
@@ -129,6 +131,7 @@ class VmConnection(asyncio.Protocol):
         self.caller: Caller | None = None
         self.peer = ""
         self.is_lost = False
+        self.is_client_gone = False
         self.listening: object = None
         self.held: asyncio.Future[None] | None = None
         # Idle from the first moment, so that a client that connects and never sends anything is closed, too.
@@ -206,11 +209,12 @@ class VmConnection(asyncio.Protocol):
             return False
         # uvicorn's `cycle` is the newest request, so of several responses only the last one closes the connection.
         inner.cycle.keep_alive = False
+        self.is_client_gone = True
         self._release_held_request()
         return True  # otherwise asyncio would close the transport before the response is written
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_lost = True
+        self.is_lost = self.is_client_gone = True
         # Refused connections were never counted, see `connection_made`.
         if self in self._server_state.connections:
             self._server_state.connections.discard(self)

@@ -93,6 +93,7 @@ class RequestJournal:
         answer: bytes = b"",
         took_s: float = 0.0,
         fault: str = "",
+        is_client_gone: bool = False,
     ) -> None:
         """Record any other request; what is left out was not read, or not sent."""
         exchange = Exchange(
@@ -108,6 +109,7 @@ class RequestJournal:
             answer=answer[:BODY_BYTES_MAX],
             took_s=took_s,
             fault=fault,
+            is_client_gone=is_client_gone,
         )
         self._entries.append(exchange)
         for listener in self.listeners:

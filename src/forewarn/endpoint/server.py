@@ -153,6 +153,11 @@ class MetadataServer:
         if self._timer is not None:
             self._timer.cancel()
 
+    async def wait_for_requests(self, timeout_s: float) -> None:
+        """Wait until the app has ended all requests, but no longer than that."""
+        if tasks := set(self._state.tasks):
+            await asyncio.wait(tasks, timeout=timeout_s)
+
     def _schedule_refresh(self) -> None:
         """Schedule a refresh before the next response; once, even if a virtual clock takes many steps."""
         if self._refresh_handle is None:

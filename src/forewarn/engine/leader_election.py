@@ -11,15 +11,17 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 import structlog
 
 from forewarn.clock import Clock, uptime_s
+from forewarn.engine.shared_clock import SharedClock
 from forewarn.errors import ClockOff, ForewarnError, LeaseLost
 from forewarn.store.contract import SharedStore, SharedTransaction, Transaction
 from forewarn.store.lease import Lease
+from forewarn.util.failpoint import FailPoint, reach_failpoint
 
 __all__ = ["Leadership", "LeasedLeadership"]
 
@@ -89,6 +91,7 @@ class LeasedLeadership(Leadership):
         write: Runner of write transactions.
         renew: Runner of renewals, which must not wait for write transactions; None for `write`.
         span: Lifetime of the lease without renewal.
+        shared_clock: Clock that each reading of the database's time corrects; None for none.
 
     Attributes:
         on_change: Called when the lease was won or lost.
@@ -104,11 +107,13 @@ class LeasedLeadership(Leadership):
         write: Callable[[Callable[[], Any]], Awaitable[Any]],
         span: timedelta = timedelta(seconds=4),
         renew: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None,
+        shared_clock: SharedClock | None = None,
     ) -> None:
         self.holder = holder
         self.on_change: Callable[[], None] = lambda: None
         self._store = store
         self._clock = clock
+        self._shared_clock = shared_clock
         self._write = write
         self._renew = renew or write
         self._span = span
@@ -165,7 +170,7 @@ class LeasedLeadership(Leadership):
             # A renewal does not queue behind writers, so a long transaction cannot cost the leader its lease.
             renewed = await self._renew(lambda: self._store.renew_lease(_NAME, self.holder, term, self._span))
             if renewed is not None:
-                self._note_skew(self._clock.now() - renewed.now, uptime_s() - began_s)
+                self._note_reading(renewed.now, began_s)
                 if abs(self.skew) <= _SKEW_MAX:
                     self.until_s = began_s + self._span.total_seconds()
                 else:
@@ -183,18 +188,22 @@ class LeasedLeadership(Leadership):
 
         lease = await self._write(take)
         # The time that the database took is no skew; it lies between the two readings of our clock.
-        self._note_skew(self._clock.now() - lease.now, uptime_s() - began_s)
+        self._note_reading(lease.now, began_s)
         if lease.holder == self.holder and abs(self.skew) <= _SKEW_MAX:
             self._term = lease.term
             self.until_s = began_s + self._span.total_seconds()
+            reach_failpoint(FailPoint.LEASE_TAKEN)
             return
         self._term = None
         if lease.holder:  # the holder may be dead: try when its lease ends, not a renewal later
             self._retry_in_s = max((lease.expires_at - lease.now).total_seconds(), 0) + _AFTER_S
 
-    def _note_skew(self, ahead: timedelta, took_s: float) -> None:
-        """Note the skew. Our clock was read after the database's: up to `took_s` of the difference may be latency."""
-        way = timedelta(seconds=took_s)
+    def _note_reading(self, now: datetime, asked_s: float) -> None:
+        """Note the skew. Our clock is read after the database's: a part of the difference may be latency."""
+        ahead, answered_s = self._clock.now() - now, uptime_s()
+        if self._shared_clock is not None:
+            self._shared_clock.observe(now, asked_s, answered_s)
+        way = timedelta(seconds=answered_s - asked_s)
         # The true skew lies between `ahead - way` and `ahead`. Assume the value nearest to 0, so that a slow database
         # is no reason to step down.
         skew = max(ahead - way, min(ahead, timedelta(0)))

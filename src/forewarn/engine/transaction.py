@@ -27,11 +27,13 @@ from forewarn.core.maintenance.decision import AudienceDocument, ChangeSet, Deci
 from forewarn.core.model import audience_key
 from forewarn.engine.clock_guard import ClockGuard
 from forewarn.engine.leader_election import Leadership
+from forewarn.engine.shared_clock import SharedClock
 from forewarn.errors import StoreUnavailable
 from forewarn.observability.tracing import Tracing
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity, InventoryIndex
 from forewarn.store.contract import FeedChanges, Reader, Store, Transaction
+from forewarn.util.failpoint import FailPoint, reach_failpoint
 
 __all__ = [
     "Commands",
@@ -188,6 +190,7 @@ class Committer:
         clock_guard: Detector of clock jumps; None for one with the default limit.
         leadership: Leadership of this replica; None if it is the only one.
         tracing: Tracing of commands; None for none.
+        shared_clock: The database's clock, if replicas share one; then `clock` does not count.
 
     Attributes:
         is_inline: True if transactions run in the caller's thread, so that nothing ever waits for them.
@@ -211,9 +214,10 @@ class Committer:
         clock_guard: ClockGuard | None = None,
         leadership: Leadership | None = None,
         tracing: Tracing | None = None,
+        shared_clock: SharedClock | None = None,
     ) -> None:
         self.store = store
-        self.clock = clock
+        self.clock = shared_clock or clock
         self.feed = feed
         self.identity = identity
         self.rules = rules
@@ -234,6 +238,8 @@ class Committer:
         # Only `commit` uses this, on the writer's thread and in one transaction at a time, so it needs no lock.
         self._is_in_doubt = False
         self._position = 0
+        self._shared_clock = shared_clock
+        self._last_reading: datetime | None = None
 
     # Reads
 
@@ -306,6 +312,7 @@ class Committer:
             # first, and VMs would see its document replaced by an older one.
             async with self._lock:
                 result: TransactionResult[T] = await self._write(transact)
+                reach_failpoint(FailPoint.COMMITTED)
                 return self._publish_result(result)
 
         if self.is_inline:
@@ -383,9 +390,15 @@ class Committer:
         Each reading is compared with a monotonic clock before anything is decided by it.
         """
         # The time of PostgreSQL means nothing on a virtual clock, on which there are no replicas.
+        asked_s = uptime_s()
         shared = None if self.clock.is_virtual else tx.now()
         if shared is not None:
-            self.clock_guard.observe(shared, uptime_s())
+            # A transaction has one time. Read again at its end, it has passed, which is no jump.
+            if shared != self._last_reading:
+                self._last_reading, answered_s = shared, uptime_s()
+                self.clock_guard.observe(shared, answered_s)
+                if self._shared_clock is not None:
+                    self._shared_clock.observe(shared, asked_s, answered_s)
             return shared
         # A process halted between these two readings seems to have jumped ahead. That errs on the safe side: an
         # operator has to confirm the clock.
@@ -449,8 +462,10 @@ class Committer:
         async with self._lock:  # a view read before one of our commits must not be published after it
             found: tuple[FeedChanges, InventoryIndex | None] = await self._read(self._read_news)
             news, index = found
-            # This replica's commits do not move the position, or an earlier change of another one could be skipped.
             has_changed = news.position != self._position
+            if has_changed:
+                reach_failpoint(FailPoint.REMOTE_CHANGES_READ)
+            # This replica's commits do not move the position, or an earlier change of another one could be skipped.
             self._position = news.position
             if index is not None:
                 self.identity.load_inventory(index)

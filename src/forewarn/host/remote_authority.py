@@ -18,6 +18,7 @@ from forewarn.errors import ConfigError, ControlUnreachable, ForewarnError
 from forewarn.host.control_plane_client import ControlPlaneClient
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity
+from forewarn.util.failpoint import FailPoint, reach_failpoint
 from forewarn.util.fair_share import FairSemaphore, QueueLimits
 from forewarn.util.secrets import restrict_to_owner
 from forewarn.wire.hostfeed import BadFeedLine, HostFeedState, encode_state_line, parse_line
@@ -117,7 +118,9 @@ class RemoteAuthority:
             ControlUnreachable: The outcome of the approval is unknown.
         """
         async with self._slots.hold_slot(approver.vm or approver.actor, max(1, len(event_ids))):
-            return await self._control_plane.approve(event_ids, approver)
+            result = await self._control_plane.approve(event_ids, approver)
+            reach_failpoint(FailPoint.APPROVAL_FORWARDED)
+            return result
 
     # Watching
 
@@ -215,6 +218,7 @@ class RemoteAuthority:
                     # Go on without a copy: it is better to serve new events than to be able to serve them after a
                     # crash.
                     _log.warning("cannot write the state file", file=error.filename, error=error.strerror)
+            reach_failpoint(FailPoint.STATE_SAVED)
             for each in updates:
                 if isinstance(each, HostFeedState):
                     self._apply_state(each)

@@ -35,6 +35,7 @@ from forewarn.engine.subscriptions import DeliveryResults
 from forewarn.errors import ForewarnError
 from forewarn.notifications.message_headers import build_headers
 from forewarn.notifications.outbox import Outbox, find_first_of_each, read_outbox
+from forewarn.util.failpoint import FailPoint, reach_failpoint
 
 if TYPE_CHECKING:
     from forewarn.net.outbound import PostOutcome
@@ -259,6 +260,7 @@ class DeliveryWorker:
             done.pause_reason = "the receiver answered 410 Gone"
             return False
         if answer.is_accepted:
+            reach_failpoint(FailPoint.NOTIFIED)
             self._breaker.record_success()
             # Remembered until the cursor has passed it: if the result cannot be stored, it is not sent again.
             self._sent.add(notification.key)

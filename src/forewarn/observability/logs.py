@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
 from forewarn.clock import uptime_s
 from forewarn.util.escape import escape_controls
 
-__all__ = ["LogRateLimit", "configure_logging", "escape_values"]
+__all__ = ["LogRateLimit", "SafeStream", "configure_logging", "escape_values"]
 
 _LIMITED = frozenset({"warning", "error", "critical"})
 _SPAN_S = 60.0
@@ -25,6 +25,7 @@ _FACTS_LENGTH_MAX = 200
 
 def configure_logging() -> None:
     """Send logs to stderr, as readable lines on a terminal and as JSON elsewhere."""
+    stream = SafeStream(sys.stderr)
     rendering: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     if sys.stderr.isatty():
         rendering = [escape_values, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
@@ -33,12 +34,50 @@ def configure_logging() -> None:
             structlog.processors.add_log_level,
             # Before the time stamp, which would make every line a different one.
             LogRateLimit(uptime_s),
+            stream.add_failures,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *rendering,
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", stream)),
         cache_logger_on_first_use=True,
     )
+
+
+class SafeStream:
+    """Stream that never raises: a full disk or a closed pipe must not end the work that wanted to log.
+
+    Args:
+        stream: Stream to which everything is passed on.
+
+    Attributes:
+        failures: Number of lines that could not be written since the latest that could. The stream may keep some of
+            them, and write them later.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.failures = 0
+        self._stream = stream
+        self._has_failed = False
+
+    def write(self, text: str) -> None:
+        """Write text; a failure shows at the next `flush`."""
+        try:
+            self._stream.write(text)
+        except (OSError, ValueError):  # ValueError: the stream is closed
+            self._has_failed = True
+
+    def flush(self) -> None:
+        """Write what is buffered, and count a failed line."""
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._has_failed = True
+        self.failures = self.failures + 1 if self._has_failed else 0
+        self._has_failed = False
+
+    def add_failures(self, _logger: Any, _name: str, event: Any) -> Any:  # noqa: ANN401 - structlog's processor
+        """Add the number of failures, so that a reader knows that lines may be missing."""
+        return {**event, "unwritten_lines": self.failures} if self.failures else event
 
 
 class LogRateLimit:

@@ -178,7 +178,9 @@ class Metrics(Collector):
         by_state = [(state, states[state]) for state in ("active", "paused", "given-up")]
         yield _fill(Gauge("forewarn_subscriptions", "Subscriptions, by state.", labels=["state"]), by_state)
         letters = [(each.name, self.deliveries.get((each.id, DeliveryState.DEAD), 0)) for each in self.subscriptions]
-        text = "Stored notifications that were given up, by subscription."
+        text = (
+            "Dead letters, by subscription: notifications that Forewarn no longer tries to deliver, but still stores."
+        )
         yield _fill(Gauge("forewarn_dead_letters", text, labels=["subscription"]), letters)
         text = "Delivery attempts, by subscription and outcome."
         tries = Count("forewarn_deliveries", text, labels=["subscription", "outcome"])

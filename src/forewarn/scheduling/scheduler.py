@@ -26,6 +26,7 @@ from forewarn.core.model import Maintenance, MaintenanceState
 from forewarn.engine.engine import Engine
 from forewarn.errors import ActuationFailed, ActuatorBusy, ForewarnError, InvalidRequest, LeaseLost
 from forewarn.scheduling.rollout_driver import RolloutDriver
+from forewarn.util.failpoint import FailPoint, reach_failpoint
 
 __all__ = ["Scheduler", "SchedulerSettings"]
 
@@ -183,8 +184,7 @@ class Scheduler:
             deadline = None if is_idle else await self._engine.deadlines.next_deadline(self._calls)
             if leadership.is_held and self._engine.clock.guard.jump is None:
                 deadline = _pick_earlier(deadline, self._rollout_driver.until)
-            # Deadlines are in the database's time, but the wait below is by this machine's clock.
-            self._next = None if deadline is None else deadline + leadership.skew
+            self._next = deadline
         if self._clock.is_virtual:
             await self._woken.wait()
             return
@@ -296,7 +296,9 @@ class Scheduler:
                     # With a lease, each call runs in its own task, so the others do not see this value.
                     BEGIN_BEFORE_S.set(self._engine.leadership.until_s)
                     is_execution = True
+                    reach_failpoint(FailPoint.BEFORE_EXECUTE)
                     progress = await self._actuator.execute(maintenance, now)
+                    reach_failpoint(FailPoint.EXECUTED)
                 return progress
         except LeaseLost:
             # Not a failure of the actuator: nothing is recorded, and the new leader asks it.

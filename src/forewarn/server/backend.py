@@ -31,6 +31,7 @@ from forewarn.engine.clock_guard import ClockGuard
 from forewarn.engine.engine import Engine, make_engine
 from forewarn.engine.follower import Follower
 from forewarn.engine.leader_election import Leadership, LeasedLeadership
+from forewarn.engine.shared_clock import SharedClock
 from forewarn.engine.transaction import Committer, IdSource, Runner, make_thread_runner, run_inline
 from forewarn.errors import ForewarnError
 from forewarn.net.listen_address import parse_host_names
@@ -103,12 +104,15 @@ class Backend:
         # A lease ends by real time, so there are no replicas on a virtual clock.
         shared = None if clock.is_virtual else store.shared
         leadership = Leadership()
+        shared_clock: SharedClock | None = None
         if shared is not None:
+            shared_clock = SharedClock(clock)
             # Readable in the log, and different even for replicas on one machine.
             holder = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
             # A separate thread: behind a long write transaction, a renewal would come too late.
             self._renewer = ThreadPoolExecutor(1, thread_name_prefix="forewarn-lease")
-            leadership = LeasedLeadership(shared, clock, holder, write, renew=make_thread_runner(self._renewer))
+            renew = make_thread_runner(self._renewer)
+            leadership = LeasedLeadership(shared, clock, holder, write, renew=renew, shared_clock=shared_clock)
         tracing = tracing or Tracing()
         committer = Committer(
             store=store,
@@ -124,6 +128,7 @@ class Backend:
             clock_guard=ClockGuard(settings.clock_jump_max),
             leadership=leadership,
             tracing=tracing,
+            shared_clock=shared_clock,
         )
         self.engine = make_engine(
             committer,
@@ -154,7 +159,7 @@ class Backend:
         self.actuator = actuator or Simulate(settings.simulate_impact_after, settings.simulate_complete_after)
         self.scheduler = Scheduler(
             self.engine,
-            clock,
+            committer.clock,
             self.actuator,
             _make_scheduler_settings(settings),
             on_lateness,

@@ -1,4 +1,4 @@
-"""Test a handler of scheduled events against a real endpoint in this process, on virtual time.
+"""Test a handler against Forewarn's own endpoint, which runs in the test's process, on virtual time.
 
 With pytest, request the fixture `scheduled_events`; with unittest or anything else, use `ScheduledEvents` as a context
 manager. Needs ``pip install forewarn[testing]``.

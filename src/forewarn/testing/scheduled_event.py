@@ -18,7 +18,7 @@ __all__ = ["ScheduledEvent"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScheduledEvent:
-    """A maintenance that a test has scheduled, as one audience (group of VMs) sees it, with its current state.
+    """Maintenance that a test has scheduled, with its state, as one scope (or a VM without a scope) sees it.
 
     Attributes:
         id: EventId, in upper case; empty if nothing was announced because no VM of the scope had sent a request (R67).

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from pathlib import Path
 
-__all__ = ["replace_file"]
+__all__ = ["replace_file", "sync_folder"]
 
 _PRIVATE = 0o600
 
@@ -48,14 +49,24 @@ def replace_file(path: Path, content: bytes, *, mode: int = _PRIVATE, owner: tup
         with contextlib.suppress(OSError):
             new.unlink()
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable; Windows does so automatically."""
-    if sys.platform != "win32":
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, also those of new files and folders; Windows does so automatically.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    if sys.platform == "win32":
+        return
+    try:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    except OSError as error:
+        # Some network file systems cannot do it, and not everyone who may write to a folder may read it.
+        if error.errno not in {errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOTSUP}:
+            raise

@@ -12,6 +12,7 @@ from pathlib import Path
 import platformdirs
 
 from forewarn.errors import ConfigError
+from forewarn.util.files import replace_file, sync_folder
 
 __all__ = [
     "TOKEN_FILE",
@@ -91,11 +92,12 @@ def _restrict_open_file(descriptor: int) -> None:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Create a folder that only its owner can enter, with its parents; an existing folder keeps its mode.
+    """Create a folder that only its owner can enter, with its parents, durably; an existing folder keeps its mode.
 
     Raises:
         OSError: The folder cannot be created.
     """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(mode=_FOLDER_MODE, parents=True)
     except FileExistsError:
@@ -104,6 +106,9 @@ def make_private_folder(folder: Path) -> None:
         return
     if os.name == "posix":
         folder.chmod(_FOLDER_MODE)
+    # A folder whose name is not on disk is gone after a power cut, with all that was synchronised in it.
+    for each in reversed(missing):
+        sync_folder(each.parent)
 
 
 def restrict_to_owner(path: Path) -> bool:
@@ -135,17 +140,27 @@ def load_or_create_token(path: Path) -> str:
         OSError: The folder cannot be used.
     """
     make_private_folder(path.parent)
-    try:
-        # Created exclusively: of two processes that start at once, one writes the token and the other reads it.
-        descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    except FileExistsError:
-        token = read_token(path)
-        _check_token_file(path, token)
-        return token
-    with os.fdopen(descriptor, "w") as file:
-        token = new_token()
-        file.write(token + "\n")
+    if not path.exists():
+        _create_token_file(path)
+    token = read_token(path)
+    _check_token_file(path, token)
     return token
+
+
+def _create_token_file(path: Path) -> None:
+    """Create a token file, whole and durable; of two processes that do so at once, the first one wins."""
+    new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        replace_file(new, f"{new_token()}\n".encode(), mode=_FILE_MODE)
+        try:
+            os.link(new, path)  # unlike a rename, this fails if another process was faster
+        except FileExistsError:
+            pass
+        except OSError:  # the file system has no hard links
+            new.rename(path)
+    finally:
+        new.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 def _check_token_file(path: Path, token: str) -> None:

@@ -104,6 +104,7 @@ class AccountOut(ResponseModel):
     )
     most: dict[UseKind, int] = Field(description="Limit of each resource. Empty if `role` is `vm` or `address`.")
     limited: dict[str, int] = Field(
-        description="Number of times that each limit was met, by resource. If `role` is `vm` or `address`, by setting."
+        description="How often the caller exceeded each limit. The keys are resources or, if `role` is `vm` or "
+        "`address`, names of settings."
     )
-    limited_at: Moment | None = Field(description="Time at which a limit was last met.")
+    limited_at: Moment | None = Field(description="Time at which the caller last exceeded a limit.")

@@ -51,7 +51,7 @@ class _ForceableIn(RequestModel):
 
 
 class MaintenanceIn(_ForceableIn):
-    """A maintenance to schedule, for hosts or for VMs. Omitted fields get the values of the cause."""
+    """A maintenance to schedule, for hosts or for VMs. Omitted fields get the defaults of the cause."""
 
     hosts: list[Name] = Field(default_factory=list, description="Hosts of which every running VM is affected.")
     vms: list[Name] = Field(default_factory=list, description="VMs that are affected.")
@@ -72,7 +72,8 @@ class MaintenanceIn(_ForceableIn):
     )
     now: bool = Field(
         default=False,
-        description="Start immediately. Refused if an event can warn one of the affected VMs, unless `force` is true.",
+        description="Start immediately, without notice. If any affected VM can be warned by an event, it must get its "
+        "notice, so the request is refused unless `force` is true.",
     )
 
     @model_validator(mode="after")

@@ -68,7 +68,7 @@ class ErrorOut(ResponseModel):
 
 
 class EventOut(ResponseModel):
-    """An event, as one audience sees it."""
+    """An event, as one audience (a group of VMs with the same events) sees it."""
 
     id: str
     maintenance_id: str
@@ -209,8 +209,8 @@ class ApprovalResultOut(ResponseModel):
 
     event_id: str
     status: int = Field(
-        description="200: approved now or earlier, started, or ended; 404: unknown event; "
-        "409: a policy reserves the approval for others."
+        description="200: the event is approved (by this request or earlier), has started, or has ended; "
+        "404: unknown event; 409: a policy reserves the approval for others."
     )
     outcome: str = Field(description="`approved`, `unchanged`, `refused` or `unknown`.")
 
@@ -366,6 +366,9 @@ class ExchangeOut(ResponseModel):
     answer: str
     took_s: float
     fault: str | None
+    is_client_gone: bool = Field(
+        description="True if the client had closed the connection, or its sending side, before the answer."
+    )
     warnings: list[ClientWarningOut]
 
     @classmethod

@@ -31,6 +31,7 @@ class Exchange:
         answer: Body of the answer; truncated after 64 KiB.
         took_s: Seconds from the request to the answer.
         fault: The injected fault; empty: none.
+        is_client_gone: True if the client had closed the connection, or its sending side, before the answer.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Exchange:
     answer: bytes = b""
     took_s: float = 0.0
     fault: str = ""
+    is_client_gone: bool = False
 
     @property
     def path(self) -> str:

@@ -202,7 +202,9 @@ class InventoryDifferenceOut(BaseModel):
     scopes: DifferenceOut
     vms: DifferenceOut
     refusal: str | None = Field(
-        description="Reason why the file would be refused without `remove_missing`. Null: it would be accepted."
+        description="Reason why the file would be refused if it were sent now without `remove_missing`. "
+        "`remove_missing` helps only against too many removals, not against other reasons. Null: the file would be "
+        "accepted."
     )
 
 

@@ -229,7 +229,8 @@ class RolloutIn(_RolloutFields):
     pause_s: Seconds = Field(0.0, description="Seconds to pause between two batches.")
     health: HealthCheckIn | None = None
     deadline_s: Seconds | None = Field(
-        None, description="Maximum seconds from the announcement for a host until its maintenance has ended."
+        None,
+        description="Maximum seconds from when the rollout schedules the maintenance of a host until it has ended.",
     )
 
     @classmethod
@@ -312,7 +313,8 @@ class RolloutPlanOut(ResponseModel):
     begins_at: Moment
     ends_at: Moment
     is_at_least: bool = Field(
-        description="True if it takes longer than estimated: the duration is unknown, or VMs wait for each other."
+        description="True if it may take longer than estimated, because the duration is unknown or VMs wait for each "
+        "other."
     )
     batches: list[PlannedBatchOut]
 

@@ -35,12 +35,12 @@ class SubscriptionIn(RequestModel):
     scopes: list[Name] = Field(
         default_factory=list,
         max_length=_NAMES_MAX,
-        description="Send only notifications about these scopes or `vms`. Both lists empty: all.",
+        description="Send only notifications about these scopes, and about the VMs in `vms`. Both lists empty: all.",
     )
     vms: list[Name] = Field(
         default_factory=list,
         max_length=_NAMES_MAX,
-        description="Send only notifications about these standalone VMs or `scopes`. Both lists empty: all.",
+        description="Send only notifications about these standalone VMs, and about `scopes`. Both lists empty: all.",
     )
     kinds: list[NotificationKind] = Field(
         default_factory=list, max_length=len(NotificationKind), description="Send only these kinds. Empty: all."
@@ -97,7 +97,8 @@ class SubscriptionOut(ResponseModel):
         description="True if Forewarn paused it because the receiver answered 410, or too many deliveries are dead."
     )
     cursor: int = Field(
-        description="Sequence number up to which all audit log entries were delivered, wait for a retry, or are dead."
+        description="Sequence number of an audit log entry. Every entry up to it has been handled: it was delivered, "
+        "waits for a retry, or is dead."
     )
     waiting: int = Field(description="Number of deliveries that are being retried.")
     dead: int = Field(description="Number of deliveries that were given up.")

@@ -110,6 +110,14 @@ class _Case:
         spans = [(max(a, begin_s), min(b, end_s)) for a, b in self.machine.health.spans]
         return [(a, b) for a, b in spans if a < b]
 
+    def approving_spans(self, begin_s: float, end_s: float) -> list[tuple[float, float]]:
+        """Those without the times in which the disk did not know what was prepared."""
+        spans = self.sound_spans(begin_s, end_s)
+        for hole_begin_s, hole_end_s in self.machine.disk.behind:
+            parts = [part for a, b in spans for part in ((a, min(b, hole_begin_s)), (max(a, hole_end_s), b))]
+            spans = [(a, b) for a, b in parts if a < b]
+        return spans
+
 
 def check(region: Region) -> Findings:
     """Everything."""
@@ -420,7 +428,7 @@ def _check_approval(case: _Case, figures: Counter[str]) -> list[str]:
         due_s = _due(case, ready_s)
         if due_s is None:
             continue
-        for begin_s, end_s in case.sound_spans(max(due_s, ready_s), min(until_s, case.waiting_until_s)):
+        for begin_s, end_s in case.approving_spans(max(due_s, ready_s), min(until_s, case.waiting_until_s)):
             has_accepted = any(ready_s <= at_s <= begin_s + _SEND_S for at_s in story.accepted)
             has_posted = any(begin_s <= at_s <= begin_s + _SEND_S for at_s in story.posted)
             if end_s - begin_s <= _SEND_S or story.is_undoing_at(begin_s + _SEND_S):

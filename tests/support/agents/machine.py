@@ -43,14 +43,29 @@ class Disk:
     Attributes:
         content: The state, as written.
         is_full: It takes nothing.
-        is_behind: It has refused the last that it was given.
+        behind: When it had refused the last that it was given; from and to, in seconds.
+        behind_since_s: Since when that is so; None: it is not.
         dies: The power goes ``before`` or ``after`` the next write; empty: it does not.
     """
 
     content: bytes = b""
     is_full: bool = False
-    is_behind: bool = False
+    behind: list[tuple[float, float]] = field(default_factory=list)
+    behind_since_s: float | None = None
     dies: str = ""
+
+    @property
+    def is_behind(self) -> bool:
+        return self.behind_since_s is not None
+
+    def refuse(self, at_s: float) -> None:
+        if self.behind_since_s is None:
+            self.behind_since_s = at_s
+
+    def catch_up(self, at_s: float) -> None:
+        if self.behind_since_s is not None:
+            self.behind.append((self.behind_since_s, at_s))
+            self.behind_since_s = None
 
     def read(self) -> AgentState:
         return decode_json(self.content, AgentState) if self.content else AgentState()
@@ -134,7 +149,7 @@ class Machine:
             return
         self.process += 1
         self._heard = self._unheard = None
-        self.disk.is_behind = False
+        self.disk.catch_up(self.now_s)  # what it does not hold is known to nobody
         self.history.append(Began(at_s=self.now_s, process=self.process, state=self.disk.read()))
         self.agent = self.make(self)
         self.agent.listeners.append(self._take_note)
@@ -260,10 +275,10 @@ class Machine:
             self.kill(self.rng.choice([1.0, 20.0, 100.0]), is_cancelled=False)
             raise ProcessDied
         if disk.is_full:
-            disk.is_behind = True
+            disk.refuse(self.now_s)
             raise OSError(errno.ENOSPC, "No space left on device")
         disk.content = encode_json(state)
-        disk.is_behind = False
+        disk.catch_up(self.now_s)
         self.history.append(Saved(at_s=self.now_s, process=process, state=state))
         if self.rng.random() < 0.05 and disk.read() != state:
             self.broken.append(f"{self.name}: the state reads otherwise than it was written")

@@ -271,6 +271,8 @@ class Story:
             self.complain(fact, f"it was approved, and the rule says {self.rule.approve}")
         if not self._may_approve():
             self.complain(fact, f"it was approved when preparing was {self.prepare}")
+        if "prepare" in self._unsaved and not self._is_told:
+            self.complain(fact, "it was approved, and the disk did not know what was prepared")
         if self._shown == "" and fact.at_s - self._absent_s > _AT_ONCE_S:
             self.complain(fact, "it was approved, and is not there")
         if self._is_accepted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterable
 
 import pytest
 
@@ -15,10 +16,10 @@ from forewarn.agent.metrics import AgentMetrics
 from forewarn.agent.record import EventRecord, StepRunState
 from forewarn.agent.rule import EventStep, Rule
 from forewarn.agent.steps import VARIABLES, Remember
-from forewarn.client import AsyncClient
+from forewarn.client import AsyncClient, Event
 from forewarn.clock import RealClock
 from tests.support.occasion import an_event
-from tests.support.records import NOW, A, B, InMemory, a_book, a_run, document
+from tests.support.records import DRAIN, NOW, A, B, InMemory, a_book, a_run, document
 
 
 class QuickSteps:
@@ -48,6 +49,51 @@ def test_peers_are_sent_only_what_is_on_disk() -> None:
     assert agent.get_reported_states() == {A: PeerState.HELD}
     registry.observe_document(document(an_event(id=B, resources=("web-0", "web-1"))), NOW)
     assert agent.get_reported_states() == {A: PeerState.HELD}
+
+
+class AcceptingClient(AsyncClient):
+    """A client whose approvals are all accepted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.approved: list[str] = []
+
+    async def approve_once(self, events: Event | str | Iterable[Event | str]) -> None:
+        assert isinstance(events, list)
+        self.approved += events
+
+
+async def judge(agent: Agent) -> None:
+    """Judge once, and let what was decided come to its end."""
+    async with asyncio.TaskGroup() as group:
+        agent._executor.open(group)
+        agent._judge_all()
+
+
+@pytest.mark.anyio
+async def test_what_a_full_disk_has_refused_is_not_approved() -> None:
+    """The impact may restart the VM, whose agent would then know neither the preparation nor the approval."""
+    storage, client = InMemory(), AcceptingClient()
+    rules = (Rule(prepare=(DRAIN,)),)
+    agent = Agent(
+        Configuration(name="db", rule=rules), client=client, clock=RealClock(), steps=QuickSteps(), storage=storage
+    )
+    agent._last_answer_s = 0.0  # the endpoint has answered
+    agent._registry.observe_document(document(an_event(id=A), an_event(id=B)), NOW)
+    for event_id in (A, B):
+        agent._registry.update_record(event_id, runs={EventStep.PREPARE: a_run()})
+    storage.is_full = True
+    for _ in range(2):
+        await judge(agent)
+        assert client.approved == []
+    assert agent.metrics.save_failures == 2, "one attempt in each round"
+    assert agent.get_wait_reason(A) == "held: the state file cannot be written; it starts at NotBefore"
+    agent.approve_by_hand(B)
+    await judge(agent)
+    assert client.approved == [B]
+    storage.is_full = False
+    await judge(agent)
+    assert client.approved == [B, A]
 
 
 @pytest.mark.anyio

@@ -24,7 +24,6 @@ def test_parameters_come_from_the_measurements(parts: dict[str, object]) -> None
     assert 0 < costs.commit_s < 1
 
 
-@pytest.mark.slow
 def test_the_page_is_that_of_the_measurements(parts: dict[str, object]) -> None:
     page = PAGE.read_text(encoding="utf-8")
     for table in render(parts).values():

@@ -82,7 +82,7 @@ def test_a_policy_that_approves_agrees_to_what_it_is_shown_late() -> None:
     assert world.state_of(made) is S.STARTED
 
 
-def test_silence_disables_after_a_day() -> None:
+def test_silence_disables_after_a_day_by_default() -> None:
     """R69."""
     assert DecisionRules().disable_after == timedelta(hours=24)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
 import structlog
 
-from forewarn.observability.logs import LogRateLimit
+from forewarn.observability.logs import LogRateLimit, SafeStream
 
 
 class Log:
@@ -64,3 +65,32 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(5000):
         log.say(f"event {number}", error="x" * 10_000)
     assert len(log.limit._known) <= 1000
+
+
+class Failing(io.StringIO):
+    """A stream on a disk that may be full."""
+
+    is_full = False
+
+    def flush(self) -> None:
+        if self.is_full:
+            raise OSError(28, "No space left on device")
+
+
+def test_a_log_that_cannot_be_written_ends_no_work() -> None:
+    stream = Failing()
+    safe = SafeStream(stream)
+    log = structlog.wrap_logger(
+        structlog.PrintLogger(safe),  # type: ignore[arg-type] # as much of a stream as it needs
+        processors=[safe.add_failures, structlog.processors.KeyValueRenderer()],
+    )
+    stream.is_full = True
+    log.warning("one")
+    log.warning("two")
+    stream.is_full = False
+    log.warning("three")
+    log.warning("four")
+    assert stream.getvalue().splitlines()[-2:] == ["event='three' unwritten_lines=2", "event='four'"]
+    stream.close()
+    log.warning("five")
+    assert safe.failures == 1

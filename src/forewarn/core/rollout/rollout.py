@@ -51,10 +51,9 @@ class HostOrder(StrEnum):
 
 
 class RolloutState(StrEnum):
-    """State of a rollout.
+    """State of a rollout."""
 
-    `core.rollout.rollout_lifecycle` holds the transitions.
-    """
+    # `core.rollout.rollout_lifecycle` holds the transitions. Not in the docstring, which the API publishes.
 
     PLANNED = "planned"
     RUNNING = "running"

@@ -57,7 +57,7 @@ def describe_step(step: TimelineStep) -> str:  # noqa: C901, PLR0911, PLR0912 - 
             return f"expect {words}"
         case ScheduleStep():
             where = ", ".join(action.vms or action.hosts or ())
-            return f"{action.type or action.cause} is announced to {where}"
+            return f"{action.type or action.cause} is scheduled for {where}"
         case ApproveStep():
             return f"{action.by} approves {action.operation}"
         case FaultStep():
@@ -74,7 +74,7 @@ def describe_step(step: TimelineStep) -> str:  # noqa: C901, PLR0911, PLR0912 - 
         case tuple():
             return f"{', '.join(action)} {'polls' if len(action) == 1 else 'poll'}"
         case timedelta():
-            return f"no change for {format_duration(action)} of real time"
+            return f"wait {format_duration(action)} of real time, without changes"
         case bool():
             return "all faults end"
         case _:

@@ -1,82 +1,192 @@
 """Runs seeds of the simulation: `python -m forewarn.testing.simulation --seeds 100`.
 
-Prints each seed whose run broke a property, and what was broken. To replay one with its trace, pass ``--seed N``.
+Prints each seed whose run broke a property, and what was broken. The first such run is then made smaller, as far as the
+same property is still broken, and printed as a story. At the end come the numbers of what the runs had in them.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
+import random
+import signal
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Generator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 import structlog
+from rich.console import Console
+from rich.progress import track
 
 from forewarn.auth.authenticator import load_operator_token
-from forewarn.testing.simulation.properties import find_complaints
-from forewarn.testing.simulation.world import simulate
+from forewarn.testing.simulation.chaos import KINDS
+from forewarn.testing.simulation.run import Run, run_seed
+from forewarn.testing.simulation.shrinking import shrink
+from forewarn.testing.simulation.story import tell
+from forewarn.testing.simulation.world import Size
+from forewarn.util.failpoint import FailPoint
 
-_RUNS_OF_ONE_PROCESS = 20
-"""Number of runs after which a worker is replaced: a killed process of the simulation leaves some memory behind."""
+_RUNS_OF_ONE_PROCESS = 50
+"""Number of runs after which workers are replaced: a killed process of the simulation leaves some memory behind."""
+
+_INTERRUPTED = 130
 
 
 def main() -> int:
     """Run the seeds that the command line names; return the exit status, 1 if a property was broken."""
-    parser = argparse.ArgumentParser(description="Simulate a whole cluster, with faults, from a seed.")
-    parser.add_argument("--seeds", type=int, default=20, help="number of seeds to run (default: %(default)s)")
-    parser.add_argument("--from", dest="first", type=int, default=1, help="first seed (default: %(default)s)")
-    parser.add_argument("--seed", type=int, help="run only this seed, and print its trace")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one for each core)")
-    arguments = parser.parse_args()
+    arguments = _parse_arguments()
     logging.disable(logging.CRITICAL)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    size = Size(**{name: getattr(arguments, name) for name in ("replicas", "hosts", "vms", "operations", "kinds")})
+    size = replace(size, span_s=arguments.span)
     with tempfile.TemporaryDirectory(prefix="forewarn-simulation-") as folder:
         load_operator_token(Path(folder))
-        if arguments.seed is not None:
-            return _replay(arguments.seed, Path(folder))
-        return _run_seeds(range(arguments.first, arguments.first + arguments.seeds), Path(folder), arguments.jobs)
+        simulation = partial(run_seed, folder=Path(folder))
+        try:
+            if arguments.seed is not None:
+                return _replay(simulation, arguments.seed, size, is_traced=arguments.trace)
+            first = random.SystemRandom().randrange(1_000_000_000) if arguments.first is None else arguments.first
+            seeds = range(first, first + arguments.seeds)
+            failed = _run_seeds(simulation, seeds, size, jobs=arguments.jobs, stops=arguments.stop)
+            if failed is not None and arguments.explains:
+                _explain(simulation, failed, size)
+            return int(failed is not None)
+        except KeyboardInterrupt:
+            return _INTERRUPTED
 
 
-def _replay(seed: int, folder: Path) -> int:
-    outcome, trace = simulate(seed, folder)
-    for fact in trace.facts:
-        sys.stdout.write(f"{fact.encode()}\n")
-    return _report(seed, find_complaints(outcome))
+def _parse_arguments() -> argparse.Namespace:
+    size = Size()
+    parser = argparse.ArgumentParser(
+        prog="python -m forewarn.testing.simulation",
+        description="Simulate whole clusters with faults: everything in a run follows from its seed.",
+        epilog="Example: --seeds 100 --from 1, then --seed 17 to see what happened in that one.",
+    )
+    parser.add_argument("--seeds", type=_parse_count, default=20, help="number of seeds (default: %(default)s)")
+    parser.add_argument("--from", dest="first", type=int, help="first seed (default: drawn, and printed)")
+    parser.add_argument("--seed", type=int, help="run only this seed, and tell what happened")
+    parser.add_argument(
+        "--stop", action="store_true", help="with --seeds: stop at the first one that breaks a property"
+    )
+    parser.add_argument(
+        "--no-story", dest="explains", action="store_false", help="with --seeds: do not explain the first that fails"
+    )
+    parser.add_argument("--trace", action="store_true", help="with --seed: print the facts as lines of JSON instead")
+    parser.add_argument("--jobs", type=_parse_count, default=os.cpu_count(), help="processes (default: one for a core)")
+    parser.add_argument("--faults", dest="kinds", type=_parse_kinds, help="kinds of faults, as in kill-replica,isolate")
+    parser.add_argument("--replicas", type=_parse_count, default=size.replicas)
+    parser.add_argument("--hosts", type=_parse_count, default=size.hosts)
+    parser.add_argument("--vms", type=_parse_count, default=size.vms)
+    parser.add_argument("--operations", type=_parse_count, default=size.operations, help="requests of operators")
+    parser.add_argument("--span", type=float, default=size.span_s, help="seconds with faults (default: %(default)s)")
+    return parser.parse_args()
 
 
-def _run_seeds(seeds: range, folder: Path, jobs: int) -> int:
-    status, kinds = 0, Counter[str]()
-    with get_context("fork").Pool(jobs, maxtasksperchild=_RUNS_OF_ONE_PROCESS) as pool:
-        runs = pool.imap_unordered(_run_seed, [(seed, folder) for seed in seeds])
-        for count, (seed, complaints, met) in enumerate(runs, 1):
-            kinds.update(met)
-            status |= _report(seed, complaints)
-            if sys.stderr.isatty():
-                sys.stderr.write(f"\r{count} of {len(seeds)} seeds")
-    sys.stdout.write(f"{len(seeds)} seeds, from {seeds.start}; runs with each kind of fault:\n")
-    for kind, number in sorted(kinds.items()):
-        sys.stdout.write(f"  {kind:18} {number}\n")
-    return status
+def _parse_count(text: str) -> int:
+    """Parse a number of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, not {text}")
+    return number
 
 
-def _run_seed(job: tuple[int, Path]) -> tuple[int, list[str], list[str]]:
-    seed, folder = job
-    try:
-        outcome, trace = simulate(seed, folder)
-    except Exception as error:  # noqa: BLE001 - a run that cannot end is a complaint like any other
-        return seed, [f"the run raised {type(error).__name__}: {error}"], []
-    kinds: list[str] = next(fact.details["kinds"] for fact in trace.facts if fact.kind == "kinds")
-    return seed, find_complaints(outcome), kinds
+def _parse_kinds(text: str) -> tuple[str, ...]:
+    """Parse kinds of faults with commas between them; no text means no faults."""
+    kinds = tuple(kind for kind in text.split(",") if kind)
+    if unknown := sorted(set(kinds) - set(KINDS)):
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; expected some of {', '.join(sorted(KINDS))}")
+    return kinds
 
 
-def _report(seed: int, complaints: list[str]) -> int:
-    for complaint in complaints:
-        sys.stdout.write(f"seed {seed}: {complaint}\n")
-    return int(bool(complaints))
+def _replay(simulation: partial[Run], seed: int, size: Size, *, is_traced: bool) -> int:
+    run = simulation(seed, size)
+    facts = () if run.outcome is None else run.outcome.facts
+    lines = (fact.encode() for fact in facts) if is_traced or run.outcome is None else tell(run.outcome)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    return _report(run)
+
+
+def _run_seeds(simulation: partial[Run], seeds: range, size: Size, *, jobs: int, stops: bool) -> Run | None:
+    """Run all seeds, and return the first run that broke a property."""
+    kinds, facts, failed = Counter[str](), Counter[str](), list[Run]()
+    reached, struck = Counter[FailPoint](), Counter[FailPoint]()
+    console = Console(stderr=True)
+    runs = _run_in_workers(partial(_run_without_outcome, simulation, size), seeds, jobs)
+    for run in track(runs, "simulating", len(seeds), console=console, transient=True):
+        kinds.update(run.kinds)
+        facts.update(run.facts)
+        reached.update(run.reached)
+        struck.update(run.struck)
+        if _report(run):
+            failed.append(run)
+            if stops:
+                runs.close()
+                sys.stdout.write(f"stopped after {run.seed - seeds.start + 1} seeds\n")
+                return run
+    sys.stdout.write(f"{len(seeds)} seeds, from {seeds.start}; {len(failed)} of them broke a property\n")
+    for title, counts in (("Runs with each kind of fault:", kinds), ("Facts in all traces:", facts)):
+        sys.stdout.write(f"{title}\n")
+        sys.stdout.writelines(f"  {name:20} {number}\n" for name, number in sorted(counts.items()))
+    sys.stdout.write("Failpoints, how often they were reached, and how often a process was struck there:\n")
+    sys.stdout.writelines(f"  {point:20} {reached[point]:<8} {struck[point]}\n" for point in FailPoint)
+    return failed[0] if failed else None
+
+
+def _run_in_workers(run_one: Callable[[int], Run], seeds: range, jobs: int) -> Generator[Run]:
+    """Yield the run of each seed, in order.
+
+    Raises:
+        BrokenProcessPool: A worker has died; a `multiprocessing.Pool` would wait for its result for ever.
+    """
+    batch = jobs * _RUNS_OF_ONE_PROCESS
+    for first in range(seeds.start, seeds.stop, batch):
+        # The workers leave Ctrl-C to this process, which ends them.
+        pool = ProcessPoolExecutor(jobs, mp_context=get_context("fork"), initializer=_prepare_worker)
+        try:
+            yield from pool.map(run_one, range(first, min(first + batch, seeds.stop)))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _prepare_worker() -> None:
+    gc.freeze()  # what is imported stays: a collection after each run need not look at it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _run_without_outcome(simulation: partial[Run], size: Size, seed: int) -> Run:
+    # The outcome is large, and is made again if anybody wants it.
+    return replace(simulation(seed, size), outcome=None)
+
+
+def _report(run: Run) -> int:
+    for complaint in run.complaints:
+        sys.stdout.write(f"seed {run.seed}: {complaint}\n")
+    return int(bool(run.complaints))
+
+
+def _explain(simulation: partial[Run], run: Run, size: Size) -> None:
+    """Make a run that failed smaller, and tell what happened in it."""
+    with Console(stderr=True).status(f"searching for a smaller world that breaks {', '.join(sorted(run.broken))}"):
+        small = shrink(
+            replace(size, kinds=tuple(run.kinds)), lambda each: bool(run.broken & simulation(run.seed, each).broken)
+        )
+    sys.stdout.write(f'\nA small world in which it happens: make simulate ARGS="{_format_options(run.seed, small)}"\n')
+    _replay(simulation, run.seed, small, is_traced=False)
+
+
+def _format_options(seed: int, size: Size) -> str:
+    """Return the options of this command that run such a world."""
+    numbers = {name: getattr(size, name) for name in ("replicas", "hosts", "vms", "operations")}
+    numbers |= {"seed": seed, "span": size.span_s, "faults": ",".join(size.kinds or ())}
+    return " ".join(f"--{name}={value}" for name, value in numbers.items())
 
 
 if __name__ == "__main__":

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.testing.simulation.network import NetworkFaults
+from forewarn.util.failpoint import FailPoint
 
 if TYPE_CHECKING:
     from forewarn.testing.simulation.machine import Machine
@@ -22,6 +24,8 @@ __all__ = ["KINDS", "Chaos"]
 _KINDS_MAX = 6
 _PAUSES_S = (2.0, 10.0, 30.0)
 _LOST_HINTS = 0.8
+_STRUCK = 0.5
+"""Share of the worlds with faults that get strikes in any case: what they hit is rare, and worth most."""
 
 
 class Chaos:
@@ -30,13 +34,17 @@ class Chaos:
     Args:
         world: The world that it troubles.
         rng: Source of kinds, moments and victims.
+        kinds: Kinds of faults; None to draw them.
 
     Attributes:
         kinds: Kinds of faults in this run.
     """
 
-    def __init__(self, world: World, rng: random.Random) -> None:
-        self.kinds = rng.sample(sorted(KINDS), rng.randint(0, _KINDS_MAX))
+    def __init__(self, world: World, rng: random.Random, kinds: Sequence[str] | None = None) -> None:
+        drawn = rng.sample(sorted(KINDS), rng.randint(0, _KINDS_MAX))
+        if drawn and "strike" not in drawn and rng.random() < _STRUCK:
+            drawn.append("strike")
+        self.kinds = drawn if kinds is None else list(kinds)
         self._world = world
         self._rng = rng
         self._pause_s = rng.choice(_PAUSES_S)
@@ -50,7 +58,7 @@ class Chaos:
                 await asyncio.sleep(self._rng.expovariate(1 / self._pause_s))
                 kind = self._rng.choice(self.kinds)
                 self._world.trace.note("chaos", kind)
-                group.create_task(_swallow(KINDS[kind](self._world, self._rng)))
+                group.create_task(KINDS[kind](self._world, self._rng))
 
     def heal(self) -> None:
         """End every fault and start everything that is down."""
@@ -58,23 +66,20 @@ class Chaos:
         world.trace.note("chaos", "heal")
         world.network.heal_all()
         world.database.hint_is_lost = lambda: False
-        world.hypervisor.failures = 0.0
+        world.hypervisor.failures = world.receiver.failures = 0.0
         for replica in world.replicas:
             replica.link.heal()
-            replica.clock.offset = timedelta(0)
+            replica.clock.correct()
         for vm in world.vms:
             vm.failures = 0.0
             vm.is_disk_full = False
-            vm.clock.offset = timedelta(0)
+            vm.clock.correct()
         for machine in world.machines:
+            machine.resume()
             machine.start()
 
 
-async def _swallow(work: Awaitable[None]) -> None:
-    await work
-
-
-Act = Callable[["World", random.Random], Awaitable[None]]
+Act = Callable[["World", random.Random], Coroutine[None, None, None]]
 
 
 async def _kill(machine: Machine, rng: random.Random, *, is_power_loss: bool) -> None:
@@ -105,6 +110,14 @@ async def _kill_endpoint(world: World, rng: random.Random) -> None:
 
 async def _kill_agent(world: World, rng: random.Random) -> None:
     await _kill(rng.choice(world.vms), rng, is_power_loss=rng.choice([False, True]))
+
+
+async def _halt(world: World, rng: random.Random) -> None:
+    machine = rng.choice(world.machines)
+    machine.halt()
+    await asyncio.sleep(rng.choice([0.5, 5.0, 20.0, 60.0]))
+    machine.note("resume")
+    machine.resume()
 
 
 async def _cut_database(world: World, rng: random.Random) -> None:
@@ -158,11 +171,28 @@ async def _trouble_network(world: World, rng: random.Random) -> None:
     world.network.faults = NetworkFaults()
 
 
+async def _strike(world: World, rng: random.Random) -> None:
+    point, is_halt = rng.choice(list(FailPoint)), rng.random() < 0.5  # noqa: PLR2004 - a coin
+    with suppress(TimeoutError), world.strikes.arm(point, is_halt=is_halt) as struck:
+        async with asyncio.timeout(rng.choice([30.0, 120.0])):
+            machine = await struck
+        await asyncio.sleep(rng.choice([0.5, 5.0, 20.0, 60.0]))
+        machine.resume()
+        machine.start()
+
+
 async def _set_replica_clock(world: World, rng: random.Random) -> None:
     clock = rng.choice(world.replicas).clock
     clock.offset = timedelta(seconds=rng.choice([-20.0, -1.5, 1.5, 20.0, 600.0]))
     await asyncio.sleep(rng.choice([10.0, 60.0]))
-    clock.offset = timedelta(0)
+    clock.correct()
+
+
+async def _drift_clock(world: World, rng: random.Random) -> None:
+    clock = rng.choice([*world.replicas, *world.vms]).clock
+    clock.set_drift(rng.choice([-0.02, -0.0002, 0.0002, 0.02]))
+    await asyncio.sleep(rng.choice([10.0, 60.0, 200.0]))
+    clock.set_drift(0.0)
 
 
 async def _set_vm_clock(world: World, rng: random.Random) -> None:
@@ -190,22 +220,37 @@ async def _fail_hypervisor(world: World, rng: random.Random) -> None:
     world.hypervisor.failures = 0.0
 
 
+async def _fail_receiver(world: World, rng: random.Random) -> None:
+    world.receiver.failures = rng.choice([0.3, 1.0])
+    await asyncio.sleep(rng.choice([10.0, 60.0]))
+    world.receiver.failures = 0.0
+
+
+async def _kill_receiver(world: World, rng: random.Random) -> None:
+    await _kill(world.receiver, rng, is_power_loss=rng.random() < 0.5)  # noqa: PLR2004 - a coin
+
+
 KINDS: dict[str, Act] = {
     "kill-replica": _kill_replica,
     "lose-replica": _lose_replica,
     "kill-at-commit": _kill_at_commit,
     "kill-endpoint": _kill_endpoint,
     "kill-agent": _kill_agent,
+    "halt": _halt,
     "cut-database": _cut_database,
     "trouble-database": _trouble_database,
     "lose-hints": _lose_hints,
     "cut-network": _cut_network,
     "isolate": _isolate,
+    "strike": _strike,
     "trouble-network": _trouble_network,
     "replica-clock": _set_replica_clock,
     "vm-clock": _set_vm_clock,
+    "clock-drift": _drift_clock,
     "fail-steps": _fail_steps,
     "fill-disk": _fill_disk,
     "fail-hypervisor": _fail_hypervisor,
+    "fail-receiver": _fail_receiver,
+    "kill-receiver": _kill_receiver,
 }
-"""What may go wrong, by name."""
+"""Faults by name."""

@@ -191,9 +191,9 @@ class SimulatedTransport(asyncio.Transport):
         if self._is_lost or self._has_sent_end or not data:
             return
         if self._network.draws(self._network.faults.reset):
-            self._network.note(f"reset {self._node.name} {self._peer_node.name}")
-            self.abort()
-            self._lose(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
+            self._is_closing = True
+            self._end_other()
+            self.lose_soon(_reset_error())
             return
         if self.other is not None:
             self.other.receive_later(bytes(data))
@@ -223,9 +223,7 @@ class SimulatedTransport(asyncio.Transport):
         """End the connection at once."""
         if not self._is_closing or not self._is_lost:
             self._is_closing = True
-            if self.other is not None and not self._has_sent_end:
-                self._has_sent_end = True
-                self.other.end_later(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
+            self._end_other()
             self.lose_soon(None)
 
     # From the network
@@ -273,7 +271,7 @@ class SimulatedTransport(asyncio.Transport):
     def _end(self, error: Exception | None) -> None:
         if not self._is_lost and not self._network.is_cut(self._peer_node.name, self._node.name):
             self._sock.has_ended = True
-            self._loop.call_soon(self._lose, error, context=self._context)
+            self.lose_soon(error)
 
     def lose_soon(self, error: Exception | None) -> None:
         """Lose the connection, for a reason on this side."""
@@ -302,9 +300,13 @@ class SimulatedTransport(asyncio.Transport):
         self._node.connections.pop(self, None)
         if self._protocol is not None:
             self._protocol.connection_lost(error)
+        self._end_other()
+
+    def _end_other(self) -> None:
+        """Reset the other side, unless it was sent the end already."""
         if not self._has_sent_end and self.other is not None:
             self._has_sent_end = True
-            self.other.end_later(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
+            self.other.end_later(_reset_error())
 
     def vanish(self, *, is_silent: bool) -> None:
         """Drop this side because its process is gone.
@@ -312,10 +314,14 @@ class SimulatedTransport(asyncio.Transport):
         Args:
             is_silent: True if the whole machine is gone, so that the other side does not notice.
         """
+        if not is_silent:
+            self._end_other()
         self._is_lost = self._is_closing = self._has_sent_end = True
         self._node.connections.pop(self, None)
-        if self.other is not None and not is_silent:
-            self.other.end_later(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
+
+
+def _reset_error() -> ConnectionResetError:
+    return ConnectionResetError(errno.ECONNRESET, "connection reset by peer")
 
 
 def _feed_buffered(protocol: asyncio.BufferedProtocol, data: bytes) -> None:

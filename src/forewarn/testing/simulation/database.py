@@ -64,7 +64,6 @@ class Database:
     Attributes:
         tables: Everything that is committed.
         leases: Leases by name.
-        commits: Number of commits.
         hint_is_lost: Decides for each hint to a replica whether it is lost.
     """
 
@@ -72,7 +71,6 @@ class Database:
         self.tables = Tables()
         self.leases: dict[str, Lease] = {}
         self.clock = clock
-        self.commits = 0
         self.hint_is_lost: Callable[[], bool] = lambda: False
         self._waiting: dict[asyncio.Future[bool], None] = {}
 
@@ -90,7 +88,6 @@ class Database:
         transaction.flush()
         self.tables.commit()
         self.leases = leases
-        self.commits += 1
         if self.tables.counter != counter:
             self._send_hints()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Sequence
 from typing import cast
 
@@ -13,15 +12,14 @@ from forewarn.endpoint.fault_registry import FaultRegistry
 from forewarn.endpoint.traffic import EndpointLimits, Traffic
 from forewarn.host.control_plane_client import ControlPlaneClient
 from forewarn.host.remote_authority import RemoteAuthority, build_empty_state
+from forewarn.testing.simulation.libraries import TLS
 from forewarn.testing.simulation.machine import Machine
 from forewarn.wire.hostfeed import HostFeedState, parse_line
 
-__all__ = ["METADATA_ADDRESS", "TLS", "HostEndpoint"]
+__all__ = ["METADATA_ADDRESS", "HostEndpoint"]
 
 METADATA_ADDRESS = "169.254.169.254"
 _PORT = 80
-# Not used, since the simulation has no TLS; made once, because that takes a tenth of a second.
-TLS = ssl.create_default_context()
 
 
 class HostEndpoint(Machine):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from forewarn.testing.simulation.machine_clock import MachineClock
@@ -12,7 +13,7 @@ from forewarn.testing.simulation.virtual_loop import SimulatedProcess
 __all__ = ["Machine"]
 
 
-class Machine:
+class Machine(ABC):
     """A machine; what its process does is `run` of a subclass.
 
     Args:
@@ -23,6 +24,7 @@ class Machine:
 
     Attributes:
         name: Name for the trace.
+        is_off: True while it cannot be started.
     """
 
     def __init__(self, node: Node, network: Network, clock: MachineClock, trace: Trace) -> None:
@@ -31,6 +33,7 @@ class Machine:
         self.network = network
         self.clock = clock
         self.trace = trace
+        self.is_off = False
         self._process: SimulatedProcess | None = None
 
     @property
@@ -39,8 +42,8 @@ class Machine:
         return self._process is not None and self._process.is_alive
 
     def start(self) -> None:
-        """Start its process, unless it runs."""
-        if self.is_running:
+        """Start its process, unless it runs or is off."""
+        if self.is_running or self.is_off:
             return
         self.note("start")
         process = self._process = SimulatedProcess(self.name, self.node, self.clock)
@@ -54,6 +57,17 @@ class Machine:
             self._process.kill(is_power_loss=is_power_loss)
             self.on_kill()
 
+    def halt(self) -> None:
+        """Stop its process like ``kill -STOP``, if it runs."""
+        if self._process is not None and self._process.is_alive:
+            self.note("halt")
+            self._process.halt()
+
+    def resume(self) -> None:
+        """Let its process go on, if it was halted."""
+        if self._process is not None:
+            self._process.resume()
+
     def _end(self, error: BaseException) -> None:
         """Note that the process has failed; a supervisor would start it again."""
         self.note("failed", error=f"{type(error).__name__}: {error}"[:300])
@@ -61,11 +75,11 @@ class Machine:
         self._process.kill(is_power_loss=False)
         self.on_kill()
 
+    @abstractmethod
     async def run(self) -> None:
         """Do what its process does, until it is killed."""
-        raise NotImplementedError
 
-    def on_kill(self) -> None:
+    def on_kill(self) -> None:  # noqa: B027 - not every machine holds something
         """Forget what the process held."""
 
     def note(self, kind: str, **details: Any) -> None:  # noqa: ANN401 - JSON

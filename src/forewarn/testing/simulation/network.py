@@ -12,7 +12,6 @@ import errno
 import os
 import random
 import zlib
-from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass, field
 
@@ -75,7 +74,6 @@ class Network:
     Attributes:
         faults: Faults of all links.
         names: Addresses by host name.
-        note: Called with each fault that happens.
         listening: Listening sockets by number.
         context: Context of what the network itself does: it belongs to no process.
     """
@@ -83,7 +81,6 @@ class Network:
     def __init__(self, rng: random.Random) -> None:
         self.faults = NetworkFaults()
         self.names: dict[str, str] = {}
-        self.note: Callable[[str], None] = lambda _: None
         self.context = copy_context()
         # Two real descriptors, for clients that poll a socket to learn if the other side has ended the connection.
         self.quiet_fd, self._quiet_end = os.pipe()

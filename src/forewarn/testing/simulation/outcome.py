@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 
 from forewarn.core.model import AuditEntry, Event, Maintenance
+from forewarn.core.rollout.rollout import Rollout
 from forewarn.testing.simulation.machine_clock import START
 from forewarn.testing.simulation.trace import Fact
+from forewarn.util.failpoint import FailPoint
 
 __all__ = ["Outcome"]
 
@@ -23,22 +26,40 @@ class Outcome:
         maintenances: All maintenances.
         events: Events of each maintenance.
         entries: Audit log.
+        rollouts: All rollouts.
         left: What had not come to its end.
         visible: For each VM, the VMs whose events it may see.
+        quiet_vms: VMs with quiet hours.
+        quiet_from: Begin of the quiet hours.
+        quiet_until: End of the quiet hours.
+        delay_s_max: How long a request to the database, or its answer, took at most, in seconds.
+        reached: How often each failpoint was reached.
+        struck: At how many of them a process was killed or halted.
     """
 
     facts: Sequence[Fact] = ()
     maintenances: Sequence[Maintenance] = ()
     events: Mapping[str, Sequence[Event]] = field(default_factory=dict)
     entries: Sequence[AuditEntry] = ()
+    rollouts: Sequence[Rollout] = ()
     left: Sequence[str] = ()
     visible: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    quiet_vms: frozenset[str] = frozenset()
+    quiet_from: datetime = START
+    quiet_until: datetime = START
+    delay_s_max: float = 0.0
+    reached: Counter[FailPoint] = field(default_factory=Counter)
+    struck: Counter[FailPoint] = field(default_factory=Counter)
+
+    @cached_property
+    def by_id(self) -> dict[str, Maintenance]:
+        """The maintenances by their ids."""
+        return {maintenance.id: maintenance for maintenance in self.maintenances}
 
     @cached_property
     def by_event(self) -> dict[str, Maintenance]:
         """The maintenance of each event."""
-        by_id = {maintenance.id: maintenance for maintenance in self.maintenances}
-        return {event.id: by_id[key] for key, events in self.events.items() for event in events}
+        return {event.id: self.by_id[key] for key, events in self.events.items() for event in events}
 
     @staticmethod
     def find_true_time(at_s: float) -> datetime:

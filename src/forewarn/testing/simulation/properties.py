@@ -1,4 +1,4 @@
-"""What must hold of every run, whatever happened in it.
+"""Properties of every run, whichever faults it had.
 
 Each property is a function of the outcome. It yields a line for each time that it was broken.
 """
@@ -7,14 +7,45 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from forewarn.agent.rule import EventStep
-from forewarn.core.model import EntryKind
+from forewarn.core.model import EntryKind, EventSource
 from forewarn.testing.simulation.outcome import Outcome
 
-__all__ = ["PROPERTIES", "find_complaints"]
+__all__ = ["PROPERTIES", "find_complaints", "find_missing_notifications"]
 
 Property = Callable[[Outcome], Iterator[str]]
+
+_NOTIFIED = {EntryKind.STARTED, EntryKind.COMPLETED, EntryKind.CANCELED, EntryKind.FAILED}
+"""Kinds of entries of which each event of the maintenance makes a notification, of the same name."""
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+_PROMPT = timedelta(seconds=2)
+"""Maximum lateness of a start without faults of the replicas, apart from the time that the database takes."""
+
+_REQUESTS = 40
+"""Number of requests to the database for which a start may have to wait; each has an answer."""
+
+_HARMLESS = {
+    "kill-endpoint",
+    "kill-agent",
+    "cut-network",
+    "isolate",
+    "trouble-network",
+    "vm-clock",
+    "fail-steps",
+    "fill-disk",
+    "fail-hypervisor",
+    "fail-receiver",
+    "kill-receiver",
+}
+"""Kinds of faults that do not delay a start: a replica needs only the database for it."""
+
+_RANKS = {"scheduled": 0, "started": 1, "completed": 2, "canceled": 2, "failed": 2}
+"""Order of the notifications of one event."""
 
 _UNDOING = {EventStep.RECOVER.value, EventStep.CANCELED.value}
 
@@ -24,6 +55,13 @@ def everything_ends(outcome: Outcome) -> Iterator[str]:
     yield from outcome.left
 
 
+def agents_and_endpoints_never_fail(outcome: Outcome) -> Iterator[str]:
+    """No fault ends an agent or a host endpoint; a replica may end if it starts without its database."""
+    for fact in outcome.facts:
+        if fact.kind == "failed" and not fact.subject.startswith("replica-"):
+            yield f"{fact.subject}: ended at {fact.at_s:.3f} s with {fact.details['error']}"
+
+
 def accepted_approvals_are_kept(outcome: Outcome) -> Iterator[str]:
     """An approval that was answered with 200 is in the audit log (invariant 5)."""
     stored = {entry.event_id for entry in outcome.entries if entry.kind is EntryKind.APPROVED}
@@ -31,8 +69,10 @@ def accepted_approvals_are_kept(outcome: Outcome) -> Iterator[str]:
         if fact.kind != "approved" or fact.details["event"] in stored:
             continue
         maintenance = outcome.by_event.get(fact.details["event"])
-        # An event that has started without it needs no approval any more; one that comes then is answered 200, too.
-        if maintenance is None or maintenance.started_at is None:
+        # An event that has started or was canceled needs no approval any more, but it is still answered 200 (R49, R55).
+        answered_at = outcome.find_true_time(fact.at_s)
+        is_over = maintenance is not None and (maintenance.ended_at or _NEVER) <= answered_at
+        if maintenance is None or (maintenance.started_at is None and not is_over):
             yield f"{fact.subject}: the approval of {fact.details['event']} at {fact.at_s:.3f} s is lost"
 
 
@@ -55,12 +95,14 @@ def documents_never_go_back(outcome: Outcome) -> Iterator[str]:
 
 
 def documents_show_the_own_scope_only(outcome: Outcome) -> Iterator[str]:
-    """A VM is shown events of its scope only (invariant 8)."""
+    """A VM, and the tenant that owns it, are shown events of its scope only (invariant 8)."""
     for fact in outcome.facts:
-        if fact.kind == "document":
-            for event_id, (_, resources) in fact.details["events"].items():
-                if not outcome.visible[fact.subject].issuperset(resources):
-                    yield f"{fact.subject}: event {event_id} of {', '.join(resources)} at {fact.at_s:.3f} s"
+        if fact.kind not in ("document", "view"):
+            continue
+        for event_id, shown in fact.details["events"].items():
+            resources = shown[1] if fact.kind == "document" else shown
+            if not outcome.visible[fact.subject].issuperset(resources):
+                yield f"{fact.subject}: event {event_id} of {', '.join(resources)} at {fact.at_s:.3f} s"
 
 
 def starts_wait_for_approval(outcome: Outcome) -> Iterator[str]:
@@ -74,6 +116,134 @@ def starts_wait_for_approval(outcome: Outcome) -> Iterator[str]:
                 yield f"maintenance {maintenance.id} started at {started_at} without approval of {event.id}"
 
 
+def quiet_hours_hold(outcome: Outcome) -> Iterator[str]:
+    """Platform maintenance starts in quiet hours only if every event is approved, and not by a policy."""
+    for maintenance in outcome.maintenances:
+        if maintenance.source is not EventSource.PLATFORM or outcome.quiet_vms.isdisjoint(maintenance.vms):
+            continue
+        if maintenance.not_before is not None and _is_quiet(outcome, maintenance.not_before):
+            yield f"maintenance {maintenance.id}: NotBefore {maintenance.not_before} is in quiet hours"
+        if maintenance.started_at is not None and _is_quiet(outcome, maintenance.started_at):
+            events = outcome.events.get(maintenance.id, ())
+            if not events or any(event.approved_at is None for event in events):
+                yield f"maintenance {maintenance.id}: start at {maintenance.started_at} in quiet hours"
+
+
+def _is_quiet(outcome: Outcome, moment: datetime) -> bool:
+    return outcome.quiet_from <= moment < outcome.quiet_until
+
+
+def rollouts_keep_their_budget(outcome: Outcome) -> Iterator[str]:
+    """No more hosts of a rollout are in progress at the same time than it allows."""
+    for rollout in outcome.rollouts:
+        changes: list[tuple[datetime, int]] = []
+        for host in rollout.hosts:
+            parts = [outcome.by_id[key] for key in host.maintenance_ids if key in outcome.by_id]
+            begun = [part.started_at for part in parts if part.started_at is not None]
+            ended = [part.ended_at for part in parts if part.ended_at is not None]
+            if begun and ended:
+                changes += [(min(begun), 1), (max(ended), -1)]
+        busy = 0
+        # At the same moment, an end comes before a start.
+        for moment, change in sorted(changes):
+            busy += change
+            if busy > rollout.spec.hosts_at_once:
+                yield f"rollout {rollout.id}: {busy} hosts in progress at {moment}"
+
+
+def maintenances_are_carried_out_once(outcome: Outcome) -> Iterator[str]:
+    """Nothing is carried out twice, whichever replicas die and whichever answers are lost (invariant 3)."""
+    counts: dict[str, int] = defaultdict(int)
+    for fact in outcome.facts:
+        if fact.kind == "execute":
+            counts[fact.details["maintenance"]] += 1
+            if counts[fact.details["maintenance"]] > 1:
+                yield f"maintenance {fact.details['maintenance']}: begun again at {fact.at_s:.3f} s"
+
+
+def vms_have_one_maintenance_at_a_time(outcome: Outcome) -> Iterator[str]:
+    """No two maintenances of one VM are in progress at the same time."""
+    spans: dict[str, list[tuple[datetime, datetime, str]]] = defaultdict(list)
+    for maintenance in outcome.maintenances:
+        if maintenance.started_at is not None:
+            for vm in maintenance.vms:
+                spans[vm].append((maintenance.started_at, maintenance.ended_at or _NEVER, maintenance.id))
+    for vm, found in spans.items():
+        for (_, end, one), (begin, _, other) in pairwise(sorted(found)):
+            if begin < end:
+                yield f"{vm}: {other} started at {begin}, during {one}"
+
+
+def starts_are_prompt(outcome: Outcome) -> Iterator[str]:
+    """A maintenance starts at NotBefore or with the last approval, once its VMs are free (R76).
+
+    Only faults of the replicas, of their clocks and of the database may delay it.
+    """
+    if any(not _HARMLESS.issuperset(fact.details["kinds"]) for fact in outcome.facts if fact.kind == "kinds"):
+        return
+    for maintenance in outcome.maintenances:
+        if maintenance.started_at is None or maintenance.not_before is None:
+            continue
+        approvals = [event.approved_at for event in outcome.events.get(maintenance.id, ())]
+        ready_at = maintenance.not_before
+        if approvals and None not in approvals:
+            ready_at = min(ready_at, max(moment for moment in approvals if moment is not None))
+        before = [
+            other.ended_at
+            for other in outcome.maintenances
+            if other.ended_at is not None
+            and other.ended_at <= maintenance.started_at
+            and not set(other.vms).isdisjoint(maintenance.vms)
+        ]
+        late = maintenance.started_at - max([ready_at, *before])
+        if late > _PROMPT + timedelta(seconds=_REQUESTS * outcome.delay_s_max):
+            yield f"maintenance {maintenance.id} started {late.total_seconds():.1f} s late"
+
+
+def recoveries_wait_for_the_end(outcome: Outcome) -> Iterator[str]:
+    """No agent takes up work again while its maintenance is in progress."""
+    for fact in outcome.facts:
+        if fact.kind != "step" or fact.details["step"] not in _UNDOING:
+            continue
+        maintenance = outcome.by_event.get(fact.details["event"])
+        if maintenance is None or maintenance.started_at is None or maintenance.ended_at is None:
+            continue
+        if maintenance.started_at <= outcome.find_true_time(fact.at_s) < maintenance.ended_at:
+            yield f"{fact.subject}: {fact.details['step']} of {fact.details['event']} at {fact.at_s:.3f} s"
+
+
+def find_missing_notifications(outcome: Outcome) -> Iterator[str]:
+    """Yield a line for each notification of a start or an end that never arrived."""
+    arrived = {(fact.details["about"], fact.details["type"]) for fact in outcome.facts if fact.kind == "webhook"}
+    withdrawn = {entry.event_id for entry in outcome.entries if entry.kind is EntryKind.WITHDRAWN}
+    for entry in outcome.entries:
+        if entry.kind not in _NOTIFIED or entry.maintenance_id is None:
+            continue
+        events = [event.id for event in outcome.events.get(entry.maintenance_id, ())]
+        for subject in events or [entry.maintenance_id]:
+            if subject not in withdrawn and (subject, entry.kind.value) not in arrived:
+                yield f"{subject} {entry.kind.value} at {entry.at} was not notified"
+
+
+def notifications_arrive(outcome: Outcome) -> Iterator[str]:
+    """Each start and each end is notified at least once."""
+    yield from find_missing_notifications(outcome)
+
+
+def notifications_arrive_in_order(outcome: Outcome) -> Iterator[str]:
+    """The notifications of one event arrive in order; a repeated one may come later."""
+    seen: set[str] = set()
+    ranks: dict[str, int] = defaultdict(int)
+    for fact in outcome.facts:
+        if fact.kind != "webhook" or fact.details["type"] not in _RANKS or fact.details["id"] in seen:
+            continue
+        seen.add(fact.details["id"])
+        subject, rank = fact.details["about"], _RANKS[fact.details["type"]]
+        if rank < ranks[subject]:
+            yield f"{subject}: {fact.details['type']} arrived at {fact.at_s:.3f} s, after a later one"
+        ranks[subject] = max(rank, ranks[subject])
+
+
 def impacts_follow_starts(outcome: Outcome) -> Iterator[str]:
     """No VM is interrupted unless its maintenance has started (invariant 3)."""
     started = {maintenance.id for maintenance in outcome.maintenances if maintenance.started_at is not None}
@@ -85,7 +255,6 @@ def impacts_follow_starts(outcome: Outcome) -> Iterator[str]:
 def impacts_wait_for_preparation(outcome: Outcome) -> Iterator[str]:
     """No VM is interrupted while its agent prepares for that, unless NotBefore has passed."""
     preparing: dict[tuple[str, str], None] = {}
-    by_id = {maintenance.id: maintenance for maintenance in outcome.maintenances}
     for fact in outcome.facts:
         match fact.kind:
             case "step" if fact.details["step"] == EventStep.PREPARE.value:
@@ -95,7 +264,7 @@ def impacts_wait_for_preparation(outcome: Outcome) -> Iterator[str]:
             case "kill" | "failed":
                 preparing = {key: None for key in preparing if key[0] != fact.subject}
             case "impact":
-                maintenance = by_id[fact.details["maintenance"]]
+                maintenance = outcome.by_id[fact.details["maintenance"]]
                 not_before = maintenance.not_before
                 if not_before is None or outcome.find_true_time(fact.at_s) >= not_before:
                     continue
@@ -106,9 +275,19 @@ def impacts_wait_for_preparation(outcome: Outcome) -> Iterator[str]:
 
 
 def preparations_are_undone(outcome: Outcome) -> Iterator[str]:
-    """Each preparation that succeeded is undone after the event."""
+    """Each preparation that succeeded is undone after the event, unless the VM died while its disk was full."""
     prepared: dict[tuple[str, str], float] = {}
+    unsaved: set[str] = set()
     for fact in outcome.facts:
+        match fact.kind:
+            case "not-saved":
+                unsaved.add(fact.subject)
+            case "saved":
+                unsaved.discard(fact.subject)
+            case "kill" if fact.subject in unsaved:
+                # Nothing on the disk says what was prepared.
+                prepared = {key: at_s for key, at_s in prepared.items() if key[0] != fact.subject}
+                unsaved.discard(fact.subject)
         if fact.kind != "step-end" or fact.details["how"] != "done":
             continue
         key = fact.subject, fact.details["event"]
@@ -122,13 +301,22 @@ def preparations_are_undone(outcome: Outcome) -> Iterator[str]:
 
 PROPERTIES: tuple[Property, ...] = (
     everything_ends,
+    agents_and_endpoints_never_fail,
     accepted_approvals_are_kept,
     documents_never_go_back,
     documents_show_the_own_scope_only,
     starts_wait_for_approval,
+    quiet_hours_hold,
+    rollouts_keep_their_budget,
+    maintenances_are_carried_out_once,
+    vms_have_one_maintenance_at_a_time,
+    starts_are_prompt,
+    recoveries_wait_for_the_end,
     impacts_follow_starts,
     impacts_wait_for_preparation,
     preparations_are_undone,
+    notifications_arrive,
+    notifications_arrive_in_order,
 )
 """All properties."""
 

@@ -25,7 +25,7 @@ from forewarn.testing.simulation.network import Network, Node
 if TYPE_CHECKING:
     from _typeshed import HasFileno
 
-__all__ = ["LoopStuck", "SimulatedProcess", "VirtualLoop", "read_uptime_s"]
+__all__ = ["LoopStuck", "ProcessKilled", "SimulatedProcess", "VirtualLoop", "get_running_process", "read_uptime_s"]
 
 T = TypeVar("T")
 
@@ -33,7 +33,11 @@ _PROCESS: ContextVar[SimulatedProcess | None] = ContextVar("simulated process", 
 
 
 class LoopStuck(AssertionError):
-    """Everything waits, and no timer is left that could end the wait."""
+    """Virtual time cannot go on: everything waits and there is no timer, or something runs again and again."""
+
+
+class ProcessKilled(BaseException):
+    """Ends the code that runs in a process which has just been killed; no code under test may catch it."""
 
 
 class SimulatedProcess:
@@ -48,6 +52,7 @@ class SimulatedProcess:
 
     Attributes:
         is_alive: False once it was killed.
+        on_failure: Called with the error if what `start` runs fails.
     """
 
     def __init__(self, name: str, node: Node, clock: MachineClock) -> None:
@@ -55,7 +60,9 @@ class SimulatedProcess:
         self.node = node
         self.clock = clock
         self.is_alive = True
-        self.on_failure: Callable[[BaseException], None] = _raise
+        self.on_failure: Callable[[BaseException], None] = traceback.print_exception
+        # Callbacks that wait while it is halted; None while it runs.
+        self._waiting: list[_Callback] | None = None
         self._context = copy_context()
         self._context.run(_PROCESS.set, self)
 
@@ -69,10 +76,6 @@ class SimulatedProcess:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.on_failure(error)
 
-    def call(self, function: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - any arguments
-        """Call a function as part of this process."""
-        return self._context.copy().run(function, *args)
-
     def kill(self, *, is_power_loss: bool = False) -> None:
         """End it. Its connections are reset, unless the whole machine lost power: then no one notices."""
         self.is_alive = False
@@ -81,14 +84,47 @@ class SimulatedProcess:
         for transport in list(self.node.connections):
             transport.vanish(is_silent=is_power_loss)
 
-    def run_callback(self, callback: Callable[..., object], *args: Any) -> None:  # noqa: ANN401 - any arguments
-        """Run a callback of this process unless it was killed."""
-        if self.is_alive:
-            callback(*args)
+    def halt(self) -> None:
+        """Stop it like ``kill -STOP``: time goes on, and what happens to it meanwhile waits."""
+        if self._waiting is None:
+            self._waiting = []
+
+    def resume(self) -> None:
+        """Let it go on, first with what has waited."""
+        waiting, self._waiting = self._waiting or [], None
+        for callback in waiting:
+            asyncio.get_running_loop().call_soon(callback.run, context=callback.context)
+
+    def run_callback(self, callback: _Callback) -> None:
+        """Run a callback of this process, unless it was killed; later if it is halted."""
+        if not self.is_alive:
+            return
+        if self._waiting is None:
+            callback.run()
+        else:
+            self._waiting.append(callback)
 
 
-def _raise(error: BaseException) -> None:
-    traceback.print_exception(error)
+class _Callback:
+    """A callback of a process, which may have to wait while the process is halted."""
+
+    __slots__ = ("_args", "_function", "context", "handle")
+
+    handle: asyncio.Handle
+
+    def __init__(self, function: Callable[..., object], args: tuple[object, ...], context: Context) -> None:
+        self._function = function
+        self._args = args
+        self.context = context
+
+    def run(self) -> None:
+        # It may have been cancelled while it waited.
+        if not self.handle.cancelled():
+            self._function(*self._args)
+
+
+_STILL_MAX = 20_000
+"""Maximum number of iterations of the loop at one moment; in runs without a fault there are some hundred."""
 
 
 class _JumpingSelector(selectors.SelectSelector):
@@ -97,19 +133,16 @@ class _JumpingSelector(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.elapsed_s = 0.0
+        self._still = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise LoopStuck(f"after {self.elapsed_s:.3f} s, everything waits for something else")
+        self._still = self._still + 1 if timeout <= 0 else 0
+        if self._still > _STILL_MAX:
+            raise LoopStuck(f"after {self.elapsed_s:.3f} s, something runs again and again without waiting")
         self.elapsed_s += max(timeout, 0.0)
         return []
-
-
-Blocking = Callable[[], Any]
-
-
-async def _run_at_once(work: Blocking) -> Any:  # noqa: ANN401 - whatever it returns
-    return work()
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -117,16 +150,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     Attributes:
         network: Network to which the processes are connected.
-        run_blocking: Runs work that the code under test gives to a thread; in the simulation there are no threads.
-            What the work returns may be awaitable: then it is awaited.
+        draw_delay_s: Returns for how long blocking work travels to where it is done, or its result back, in seconds.
     """
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         self.network: Network
+        self.draw_delay_s: Callable[[], float] = lambda: 0.0
         # asyncio holds tasks weakly. Those of a killed process would be collected, and their cleanup would run.
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self.run_blocking: Callable[[Blocking], Awaitable[Any]] = _run_at_once
         super().__init__(self._jumping)
 
     def time(self) -> float:
@@ -137,21 +169,27 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> asyncio.Handle:
         """Schedule a callback, unless its process is killed before it runs."""
-        process = _PROCESS.get() if context is None else context.get(_PROCESS)
+        context = copy_context() if context is None else context
+        process = context.get(_PROCESS)
         if process is None:
             return super().call_soon(callback, *args, context=context)
-        return super().call_soon(process.run_callback, callback, *args, context=context)
+        waiting = _Callback(callback, args, context)
+        waiting.handle = super().call_soon(process.run_callback, waiting, context=context)
+        return waiting.handle
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """Schedule a callback for a time, unless its process is killed before."""
-        process = _PROCESS.get() if context is None else context.get(_PROCESS)
+        context = copy_context() if context is None else context
+        process = context.get(_PROCESS)
         if process is None:
             return super().call_at(when, callback, *args, context=context)
-        return super().call_at(when, process.run_callback, callback, *args, context=context)
+        waiting = _Callback(callback, args, context)
+        handle = waiting.handle = super().call_at(when, process.run_callback, waiting, context=context)
+        return handle
 
-    def create_task(  # type: ignore[override] # as above
+    def create_task(  # type: ignore[override] # without the options that typeshed has for newer versions
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[T]:
         """Create a task, and keep it until it is done."""
@@ -167,19 +205,49 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Drop everything that is still pending: what killed processes have left, and what never ends."""
         for task in list(self._tasks):
             task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - asyncio has no other way
+            if task.done() and not task.cancelled():
+                task.exception()  # its process was killed by `ProcessKilled`, which no one needs to be shown
             # Runs the cleanup of the coroutine as far as it does not wait; the simulation is over, so no one sees it.
             with contextlib.suppress(BaseException):
                 cast("Coroutine[Any, Any, Any]", task.get_coro()).close()
         self._tasks.clear()
 
     def run_in_executor(self, executor: object, func: Callable[..., Any], *args: object) -> asyncio.Future[Any]:
-        """Run blocking work without a thread."""
-        del executor
-        return self.create_task(self._run_blocking(lambda: func(*args)))
+        """Run blocking work on the loop: there are no threads. If its result is awaitable, await that, too.
 
-    async def _run_blocking(self, work: Blocking) -> Any:  # noqa: ANN401 - whatever it returns
-        result = await self.run_blocking(work)
-        return await result if isawaitable(result) else result
+        It takes a moment, in which other things happen and the process may be killed.
+        """
+        del executor
+        future: asyncio.Future[Any] = self.create_future()
+
+        def work() -> None:
+            try:
+                result = func(*args)
+            except BaseException as error:  # noqa: BLE001 - it is passed to the caller
+                self.call_later(self.draw_delay_s(), fail, error)
+                return
+            if isawaitable(result):
+                self.create_task(wait(result))
+            else:
+                self.call_later(self.draw_delay_s(), succeed, result)
+
+        async def wait(result: Awaitable[Any]) -> None:
+            try:
+                succeed(await result)
+            except Exception as error:  # noqa: BLE001 - it is passed to the caller
+                fail(error)
+
+        def succeed(result: Any) -> None:  # noqa: ANN401 - whatever the function returns
+            if not future.done():
+                future.set_result(result)
+
+        def fail(error: BaseException) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        # Like a thread, it goes on if its caller no longer waits.
+        self.call_later(self.draw_delay_s(), work)
+        return future
 
     # Sockets
 
@@ -216,7 +284,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         network: Network | None = getattr(self, "network", None)
         return None if network is None or not isinstance(fd, int) else network.listening.get(fd)
 
-    async def connect_accepted_socket(  # type: ignore[override] # as above
+    async def connect_accepted_socket(  # type: ignore[override] # the options for TLS are not used
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], sock: object, **_options: object
     ) -> tuple[SimulatedTransport, asyncio.BaseProtocol]:
         """Give an accepted connection its protocol."""
@@ -274,7 +342,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _SimulatedServer:
-    """What `VirtualLoop.create_server` returns."""
+    """Server on a simulated socket, with the interface of `asyncio.Server`."""
 
     def __init__(
         self, loop: VirtualLoop, sock: SimulatedSocket, protocol_factory: Callable[[], asyncio.BaseProtocol]
@@ -304,8 +372,10 @@ class _SimulatedServer:
     async def wait_closed(self) -> None:
         """Do nothing: closing takes no time."""
 
-    async def start_serving(self) -> None:
-        """Do nothing: it serves already."""
+
+def get_running_process() -> SimulatedProcess | None:
+    """Return the process whose code is running; None outside of the processes."""
+    return _PROCESS.get()
 
 
 def _get_process() -> SimulatedProcess:

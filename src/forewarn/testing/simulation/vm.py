@@ -118,13 +118,20 @@ class _Storage:
 
     def __init__(self, vm: SimulatedVm) -> None:
         self._vm = vm
+        self._is_saved = True
 
     def load(self) -> AgentState:
         return decode_json(self._vm.disk, AgentState) if self._vm.disk else AgentState()
 
     def save(self, state: AgentState) -> None:
         if self._vm.is_disk_full:
+            if self._is_saved:
+                self._vm.note("not-saved")
+            self._is_saved = False
             raise OSError(errno.ENOSPC, "No space left on device")
+        if not self._is_saved:
+            self._vm.note("saved")
+        self._is_saved = True
         self._vm.disk = encode_json(state)
 
 

@@ -8,42 +8,55 @@ import random
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from forewarn.actuators import Progress, Simulate
 from forewarn.agent.configuration import Configuration
 from forewarn.agent.rule import Hook, Rule
 from forewarn.client import Pace
 from forewarn.clock import replace_uptime
-from forewarn.core.model import ACTIVE_STATES, Maintenance
-from forewarn.errors import ActuatorError
+from forewarn.core.model import ACTIVE_STATES, EventType, Maintenance
 from forewarn.testing.simulation.chaos import Chaos
 from forewarn.testing.simulation.database import Database, LinkState
-from forewarn.testing.simulation.host import METADATA_ADDRESS, TLS, HostEndpoint
+from forewarn.testing.simulation.host import METADATA_ADDRESS, HostEndpoint
+from forewarn.testing.simulation.hypervisor import Hypervisor
+from forewarn.testing.simulation.libraries import spare_work
 from forewarn.testing.simulation.machine import Machine
 from forewarn.testing.simulation.machine_clock import START, MachineClock
 from forewarn.testing.simulation.network import Network, Node
+from forewarn.testing.simulation.operators import Operators
 from forewarn.testing.simulation.outcome import Outcome
+from forewarn.testing.simulation.properties import find_missing_notifications
 from forewarn.testing.simulation.randomness import seeded_randomness, virtual_time
+from forewarn.testing.simulation.receiver import Receiver
 from forewarn.testing.simulation.replica import CONTROL_PORT, Replica
+from forewarn.testing.simulation.strikes import Strikes
 from forewarn.testing.simulation.trace import Trace
 from forewarn.testing.simulation.virtual_loop import SimulatedProcess, VirtualLoop, read_uptime_s
 from forewarn.testing.simulation.vm import SimulatedVm
+from forewarn.util.failpoint import listen_to_failpoints
 from forewarn.util.tasks import cancel_tasks
+from forewarn.wire.rollout import decode_rollout
 
 __all__ = ["Size", "World", "simulate"]
 
 _REST_S_MAX = 4 * 3600.0
 _LOOK_S = 20.0
+_DELAYS_S_MAX = (0.005, 0.02, 0.2)
+"""Maximum time for a request to the database, and for its answer, in seconds. Each world has one of these values."""
+
 _ALL = 100_000
 _UNAPPROVING = 0.05
 """Share of the agents that never approve. Each event of theirs takes fifteen minutes."""
 
-_OPERATIONS_MAX = 8
+_QUIET = 0.15
+"""Share of the worlds whose availability set has quiet hours. Its maintenance takes until their end."""
+
+_QUIET_FROM, _QUIET_UNTIL = timedelta(minutes=10), timedelta(minutes=30)
 _WEB = 2
 """Number of VMs in the availability set; the others are alone."""
 
@@ -53,65 +66,21 @@ class Size:
     """Size of a world.
 
     Attributes:
+        operations: Number of things that operators and tenants do.
         span_s: Duration of the phase with faults, in seconds.
+        kinds: Kinds of faults; None to draw them.
     """
 
     replicas: int = 3
     hosts: int = 2
     vms: int = 4
+    operations: int = 8
     span_s: float = 300.0
-
-
-class Hypervisor:
-    """Actuator of all replicas: `simulate`, with failures, and a fact in the trace for each impact.
-
-    Attributes:
-        failures: Probability that a call fails.
-    """
-
-    is_observable = True
-
-    def __init__(self, trace: Trace, rng: random.Random) -> None:
-        self.failures = 0.0
-        self._trace = trace
-        self._rng = rng
-        # Short, or most of the simulated time would pass while nothing happens.
-        self._simulate = Simulate(timedelta(seconds=5), timedelta(seconds=20))
-        self._hit: dict[str, None] = {}
-
-    def plan(self, maintenance: Maintenance) -> tuple[str, ...]:
-        """Return what would be done."""
-        return self._simulate.plan(maintenance)
-
-    async def check(self) -> None:
-        """Do nothing."""
-
-    async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
-        """Begin, or go on."""
-        return await self.observe(maintenance, now)
-
-    async def observe(self, maintenance: Maintenance, now: datetime) -> Progress:
-        """Return how far it is."""
-        await asyncio.sleep(self._rng.uniform(0.001, 0.5))
-        if self._rng.random() < self.failures:
-            raise ActuatorError("the hypervisor is busy")
-        progress = await self._simulate.observe(maintenance, now)
-        if progress.is_impacted and maintenance.id not in self._hit:
-            self._hit[maintenance.id] = None
-            self._trace.note("hypervisor", "impact", maintenance=maintenance.id, vms=list(maintenance.vms))
-        return progress
-
-    async def abort(self, maintenance: Maintenance, now: datetime) -> None:
-        """Note it."""
-        del now
-        self._trace.note("hypervisor", "abort", maintenance=maintenance.id)
-
-    async def close(self) -> None:
-        """Do nothing."""
+    kinds: tuple[str, ...] | None = None
 
 
 class World:
-    """Replicas, hosts, VMs, an operator, and what lies between them.
+    """Replicas, hosts, VMs, an operator, tenants, a receiver of notifications, and what lies between them.
 
     Args:
         seed: Everything follows from it.
@@ -129,21 +98,35 @@ class World:
         self._rng = self._make_rng("world")
         self.network = loop.network = Network(self._make_rng("network"))
         self.database = Database(MachineClock(loop))
-        self.hypervisor = Hypervisor(self.trace, self._make_rng("hypervisor"))
+        self.hypervisor = Hypervisor(
+            self.trace,
+            self._make_rng("hypervisor"),
+            is_observable=self._rng.random() < 0.5,  # noqa: PLR2004 - a coin
+        )
+        self.hypervisor.on_impact, self.hypervisor.on_complete = self._interrupt_vms, self._return_vms
         self.replicas = [self._add(Replica, f"replica-{n}", f"10.0.0.{n + 1}") for n in range(size.replicas)]
         self.hosts = [self._add(HostEndpoint, f"host-{n}", f"10.0.2.{n + 1}") for n in range(size.hosts)]
         self.vms = [self._add(SimulatedVm, f"vm-{n}", f"10.0.3.{n + 1}") for n in range(size.vms)]
-        self.urls = [f"http://{replica.node.address}:{CONTROL_PORT}" for replica in self.replicas]
+        self.receiver = self._add(Receiver, "receiver", "10.0.4.1")
+        self.receiver.prepare(self._make_rng("receiver"))
+        self.strikes = Strikes({machine.name: machine for machine in self.machines}.__getitem__)
         links = self._make_rng("database")
+        delays = self._make_rng("delays")
+        self._delay_s_max = delays.choice(_DELAYS_S_MAX)
+        loop.draw_delay_s = partial(delays.uniform, 0.0, self._delay_s_max)
         for replica in self.replicas:
             replica.prepare(self.database, LinkState(links.random), self.hypervisor, state_dir)
-        self._operator = self.network.add_node("operator", "10.0.1.1")
-        self._token = (state_dir / "operator.token").read_text().strip()
+        urls = [f"http://{replica.node.address}:{CONTROL_PORT}" for replica in self.replicas]
+        token = (state_dir / "operator.token").read_text().strip()
+        self.operators = Operators(urls, token, self._make_rng("operators"), self.trace)
+        self._urls = urls
+        self._people = self.network.add_node("operator", "10.0.1.1")
+        self._has_quiet_hours = self._rng.random() < _QUIET
 
     @property
     def machines(self) -> list[Machine]:
         """All machines."""
-        return [*self.replicas, *self.hosts, *self.vms]
+        return [*self.replicas, *self.hosts, *self.vms, self.receiver]
 
     def _make_rng(self, name: str) -> random.Random:
         return random.Random(f"{name} {self.seed}")  # noqa: S311 - for simulations only
@@ -154,42 +137,60 @@ class World:
 
     async def run(self) -> Outcome:
         """Run it to its end: set up, faults, healing, rest."""
-        operator = SimulatedProcess("operator", self._operator, MachineClock(self._loop))
-        await operator.start(self._set_up())
-        chaos = Chaos(self, self._make_rng("chaos"))
+        people = SimulatedProcess("operator", self._people, MachineClock(self._loop))
+        await people.start(self._set_up())
+        chaos = Chaos(self, self._make_rng("chaos"), self.size.kinds)
         self.trace.note("chaos", "kinds", kinds=chaos.kinds)
         trouble = asyncio.create_task(chaos.run())
-        await operator.start(self._operate())
+        await people.start(self._operate())
+        if trouble.done() and chaos.kinds:
+            trouble.result()  # raises its error: a run without its faults must not pass
         await cancel_tasks(trouble)
         chaos.heal()
-        return await self._come_to_rest()
+        return await self._come_to_rest(people)
 
     # Set-up
 
     async def _set_up(self) -> None:
+        self.receiver.start()
         for replica in self.replicas:
             replica.start()
         await asyncio.sleep(3)
+        self.operators.hosts = [host.name for host in self.hosts]
+        async with self.operators.connect(0) as client:
+            inventory = self._describe_inventory()
+            (await client.put("/v1/inventory?remove_missing=true", json=inventory)).raise_for_status()
+            subscription = {"name": "all", "url": self.receiver.url}
+            (await client.post("/v1/subscriptions", json=subscription)).raise_for_status()
+            for host in self.hosts:
+                host.prepare(self._urls, (await client.post(f"/v1/hosts/{host.name}/tokens")).json()["token"])
+                host.start()
+            for n, vm in enumerate(self.vms):
+                if n == 0 or n >= _WEB:
+                    owned = {"scopes": ["web"]} if n < _WEB else {"vms": [vm.name]}
+                    body = {"name": f"owner-{vm.name}", "role": "tenant", **owned}
+                    self.operators.tenants[vm.name] = (await client.post("/v1/tokens", json=body)).json()["token"]
+        for n, vm in enumerate(self.vms):
+            vm.node.routes[METADATA_ADDRESS] = self.hosts[n % len(self.hosts)].node
+            vm.prepare(self._draw_configuration(), self._draw_pace(), self._make_rng(vm.name))
+            vm.start()
+        await asyncio.sleep(30)
+
+    def _describe_inventory(self) -> dict[str, Any]:
         names = [host.name for host in self.hosts]
-        inventory: dict[str, Any] = {
+        web: dict[str, Any] = {"name": "web", "kind": "availability-set"}
+        if self._has_quiet_hours:
+            quiet = {"from": f"{START + _QUIET_FROM:%H:%M}", "to": f"{START + _QUIET_UNTIL:%H:%M}", "timezone": "UTC"}
+            web["policy"] = {"quiet_hours": [quiet]}
+        return {
             "hosts": [{"name": name} for name in names],
-            "scopes": [{"name": "web", "kind": "availability-set"}],
+            "scopes": [web],
             "vms": [
                 {"name": vm.name, "host": names[n % len(names)], "addresses": [vm.node.address]}
                 | ({"scope": "web"} if n < _WEB else {})
                 for n, vm in enumerate(self.vms)
             ],
         }
-        async with self._connect(0) as client:
-            (await client.put("/v1/inventory?remove_missing=true", json=inventory)).raise_for_status()
-            for host in self.hosts:
-                host.prepare(self.urls, (await client.post(f"/v1/hosts/{host.name}/tokens")).json()["token"])
-                host.start()
-        for n, vm in enumerate(self.vms):
-            vm.node.routes[METADATA_ADDRESS] = self.hosts[n % len(self.hosts)].node
-            vm.prepare(self._draw_configuration(), self._draw_pace(), self._make_rng(vm.name))
-            vm.start()
-        await asyncio.sleep(30)
 
     def _draw_configuration(self) -> Configuration:
         hook = (Hook(shell="something"),)  # noqa: S604 - never run: the steps are simulated
@@ -207,50 +208,44 @@ class World:
     def _draw_pace(self) -> Pace:
         return Pace(wait_s=self._rng.choice([0, 60, 120]), poll_interval_s=self._rng.choice([5, 10]))
 
-    def _connect(self, number: int) -> httpx.AsyncClient:
-        headers = {"authorization": f"Bearer {self._token}"}
-        return httpx.AsyncClient(base_url=self.urls[number], headers=headers, trust_env=False, verify=TLS, timeout=10.0)
-
-    # Operators
+    # The phase with faults
 
     async def _operate(self) -> None:
         until_s = self._loop.time() + self.size.span_s
-        for _ in range(_OPERATIONS_MAX):
-            await asyncio.sleep(self._rng.expovariate(_OPERATIONS_MAX / self.size.span_s))
+        for _ in range(self.size.operations):
+            await asyncio.sleep(self._rng.expovariate(self.size.operations / self.size.span_s))
             with suppress(httpx.HTTPError, ValueError):
-                async with self._connect(self._rng.randrange(len(self.replicas))) as client:
-                    await self._act(client)
+                await self.operators.act()
         await asyncio.sleep(max(0.0, until_s - self._loop.time()))
 
-    async def _act(self, client: httpx.AsyncClient) -> None:
-        rng, host, vm = self._rng, self._rng.choice(self.hosts).name, self._rng.choice(self.vms).name
-        kind = rng.choice(["host", "host", "host", "vm", "restart", "cancel"])
-        key = {"idempotency-key": f"{rng.getrandbits(64):x}"}
-        if kind == "cancel":
-            answer = await client.get("/v1/maintenance?state=scheduled")
-            if answer.is_success and (items := answer.json()["items"]):
-                await client.post(f"/v1/maintenance/{rng.choice(items)['id']}/cancel", headers=key)
-            return
-        if kind == "restart":
-            answer = await client.post(f"/v1/vms/{vm}/restart", headers=key)
-        else:
-            what = {"hosts": [host]} if kind == "host" else {"vms": [vm]}
-            body = what | {"type": rng.choice(["Freeze", "Reboot", "Redeploy"]), "duration_s": 9}
-            answer = await client.post("/v1/maintenance", json=body, headers=key)
-        self.trace.note("operator", kind, status=answer.status_code)
+    def _interrupt_vms(self, maintenance: Maintenance) -> None:
+        """Take the VMs away, like a hypervisor; a frozen VM notices nothing."""
+        for vm in self.vms:
+            if vm.name in maintenance.vms and maintenance.type is not EventType.FREEZE:
+                vm.is_off = True
+                vm.kill(is_power_loss=True)
+
+    def _return_vms(self, maintenance: Maintenance) -> None:
+        for vm in self.vms:
+            if vm.name in maintenance.vms:
+                vm.is_off = False
+                vm.start()
 
     # The end
 
-    async def _come_to_rest(self) -> Outcome:
-        deadline_s = self._loop.time() + _REST_S_MAX
+    async def _come_to_rest(self, people: SimulatedProcess) -> Outcome:
+        deadline_s = self._loop.time() + _REST_S_MAX * max(1.0, self.size.operations / Size().operations)
         while True:
             await asyncio.sleep(_LOOK_S)
             for machine in self.machines:
                 machine.start()
             for vm in self.vms:
                 vm.retry_failed_recoveries()
+            with suppress(httpx.HTTPError):
+                await people.start(self.operators.resume_rollouts())
             outcome = self._read_outcome()
-            if not outcome.left or self._loop.time() > deadline_s:
+            is_over = not outcome.left and not any(find_missing_notifications(outcome))
+            if is_over or self._loop.time() > deadline_s:
                 return outcome
 
     def _read_outcome(self) -> Outcome:
@@ -258,17 +253,26 @@ class World:
             maintenances = reader.list_maintenances(limit=_ALL).items
             events = reader.find_events_of([m.id for m in maintenances])
             entries = reader.list_entries(limit=_ALL).items
+            rollouts = [decode_rollout(stored.content) for stored in reader.list_rollouts(limit=_ALL)]
         web = frozenset(vm.name for vm in self.vms[:_WEB])
         return Outcome(
             facts=self.trace.facts,
             maintenances=maintenances,
             events=events,
             entries=entries,
+            rollouts=rollouts,
             left=[
                 *(f"maintenance {m.id} is {m.state}" for m in maintenances if m.state in ACTIVE_STATES),
+                *(f"rollout {r.id} is {r.state}" for r in rollouts if not r.is_ended),
                 *(f"{vm.name}: its agent is not at rest" for vm in self.vms if not vm.is_at_rest),
             ],
             visible={vm.name: web if vm.name in web else frozenset({vm.name}) for vm in self.vms},
+            quiet_vms=web if self._has_quiet_hours else frozenset(),
+            quiet_from=START + _QUIET_FROM,
+            quiet_until=START + _QUIET_UNTIL,
+            delay_s_max=self._delay_s_max,
+            reached=self.strikes.reached,
+            struck=self.strikes.struck,
         )
 
 
@@ -281,9 +285,14 @@ def simulate(seed: int, state_dir: Path, size: Size | None = None) -> tuple[Outc
         size: Size of the world; None for the default.
     """
     report, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    # A run makes a few megabytes of garbage. To search for it all the time takes a tenth of the time of the run.
+    is_collecting = gc.isenabled()
+    gc.disable()
     try:
         return _simulate(seed, state_dir, size or Size())
     finally:
+        if is_collecting:
+            gc.enable()
         # Now, while nothing is reported: what killed processes have left behind complains when it is collected.
         gc.collect()
         sys.unraisablehook = report
@@ -293,7 +302,8 @@ def _simulate(seed: int, state_dir: Path, size: Size) -> tuple[Outcome, Trace]:
     async def run() -> tuple[Outcome, Trace]:
         world = World(seed, size, state_dir)
         try:
-            return await world.run(), world.trace
+            with listen_to_failpoints(world.strikes.reach):
+                return await world.run(), world.trace
         finally:
             world.network.close()
 
@@ -304,6 +314,7 @@ def _simulate(seed: int, state_dir: Path, size: Size) -> tuple[Outcome, Trace]:
             replace_uptime(read_uptime_s),
             seeded_randomness(seed),
             virtual_time(loop.time, START.timestamp()),
+            spare_work(),
         ):
             return loop.run_until_complete(run())
     finally:

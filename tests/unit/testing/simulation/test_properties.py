@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from forewarn.core.model import AuditEntry, EntryKind, MaintenanceState
+from forewarn.core.rollout.rollout import Rollout, RolloutHost, RolloutSpec, RolloutState
 from forewarn.testing.simulation.machine_clock import START
 from forewarn.testing.simulation.outcome import Outcome
 from forewarn.testing.simulation.properties import PROPERTIES, find_complaints
@@ -42,11 +43,35 @@ def end(at_s: float, name: str, how: str = "done") -> Fact:
     return fact(at_s, "web-0", "step-end", step=name, event="E", how=how)
 
 
+def webhook(at_s: float, name: str, number: int = 1) -> Fact:
+    return fact(at_s, "receiver", "webhook", id=f"{name}-{number}", about="E", type=name)
+
+
+def rolled_out(started_s: float, *, at_once: int = 1) -> Outcome:
+    """Two hosts, the first one from 50 to 80 s, the second one from `started_s` to 100 s."""
+    spans = {"m": (50, 80), "n": (started_s, 100)}
+    parts = [
+        replace(M, id=name, started_at=START + timedelta(seconds=a), ended_at=START + timedelta(seconds=b))
+        for name, (a, b) in spans.items()
+    ]
+    spec = RolloutSpec(name="r", cause="host-maintenance", hosts_at_once=at_once)
+    hosts = tuple(RolloutHost(name=name, batch=0, maintenance_ids=(name,)) for name in spans)
+    rollout = Rollout(id="r", spec=spec, state=RolloutState.COMPLETED, created_at=START, hosts=hosts)
+    return replace(GOOD, maintenances=parts, rollouts=[rollout])
+
+
 SHOWN = document(1, 1)
 ANNOUNCED = document(10, 2, E=["Scheduled", ["web-0"]])
 STARTED = document(51, 3, E=["Started", ["web-0"]])
 APPROVED = fact(50, "web-0", "approved", event="E")
+KILLED = fact(50, "web-0", "kill", power=True)
+EXECUTE = fact(55, "hypervisor", "execute", maintenance="m", vms=["web-0"])
 IMPACT = fact(60, "hypervisor", "impact", maintenance="m", vms=["web-0"])
+ENTRIES = (
+    AuditEntry(kind=EntryKind.APPROVED, at=APPROVED_AT, actor="vm:web-0", event_id="E"),
+    AuditEntry(kind=EntryKind.STARTED, at=APPROVED_AT, actor="forewarn", maintenance_id="m"),
+    AuditEntry(kind=EntryKind.COMPLETED, at=APPROVED_AT + timedelta(seconds=30), actor="forewarn", maintenance_id="m"),
+)
 GOOD = Outcome(
     facts=(
         SHOWN,
@@ -55,18 +80,28 @@ GOOD = Outcome(
         end(49, "prepare"),
         APPROVED,
         STARTED,
+        webhook(52, "started"),
+        EXECUTE,
         IMPACT,
         document(80, 4),
         step(80, "recover"),
         end(81, "recover"),
+        webhook(82, "completed"),
+        fact(83, "web-0", "view", events={"E": ["web-0"]}),
     ),
     maintenances=(M,),
     events={"m": (E,)},
-    entries=(AuditEntry(kind=EntryKind.APPROVED, at=APPROVED_AT, actor="vm:web-0", event_id="E"),),
+    entries=ENTRIES,
     visible={"web-0": frozenset({"web-0", "web-1"})},
 )
 
 UNAPPROVED = {"m": (replace(E, approved_at=None),)}
+QUIET = replace(
+    GOOD,
+    quiet_vms=frozenset({"web-0"}),
+    quiet_from=START + timedelta(seconds=40),
+    quiet_until=START + timedelta(minutes=10),
+)
 WAITING = (replace(M, started_at=None),)
 
 
@@ -76,14 +111,49 @@ def without(*facts: Fact) -> tuple[Fact, ...]:
 
 BROKEN = {
     "everything_ends": replace(GOOD, left=["maintenance m is started"]),
+    "agents_and_endpoints_never_fail": replace(GOOD, facts=(fact(5, "web-0", "failed", error="ValueError: no"),)),
     "accepted_approvals_are_kept": replace(GOOD, entries=(), maintenances=WAITING, facts=without(IMPACT)),
     "documents_never_go_back": replace(GOOD, facts=(STARTED, ANNOUNCED)),
     "documents_show_the_own_scope_only": replace(GOOD, facts=(document(10, 2, E=["Scheduled", ["db"]]),)),
     "starts_wait_for_approval": replace(GOOD, events=UNAPPROVED),
+    "quiet_hours_hold": replace(QUIET, events=UNAPPROVED),
+    "rollouts_keep_their_budget": rolled_out(79),
+    "maintenances_are_carried_out_once": replace(GOOD, facts=(*GOOD.facts, EXECUTE)),
+    "notifications_arrive": replace(GOOD, facts=without(webhook(82, "completed"))),
+    "notifications_arrive_in_order": replace(GOOD, facts=(webhook(82, "completed"), webhook(83, "started"))),
+    "vms_have_one_maintenance_at_a_time": rolled_out(79),
+    "starts_are_prompt": replace(GOOD, maintenances=(replace(M, started_at=START + timedelta(seconds=53)),)),
+    "recoveries_wait_for_the_end": replace(GOOD, maintenances=(replace(M, ended_at=START + timedelta(seconds=81)),)),
     "impacts_follow_starts": replace(GOOD, maintenances=WAITING),
     "impacts_wait_for_preparation": replace(GOOD, facts=(*without(end(49, "prepare")), end(70, "prepare"))),
     "preparations_are_undone": replace(GOOD, facts=without(end(81, "recover"))),
 }
+
+
+def test_faults_of_agents_and_of_the_network_delay_no_start() -> None:
+    kinds = fact(0, "chaos", "kinds", kinds=["kill-agent", "isolate"])
+    late = replace(
+        GOOD, facts=(kinds, *GOOD.facts), maintenances=(replace(M, started_at=START + timedelta(seconds=53)),)
+    )
+    assert "starts_are_prompt" in complaining(late)
+
+
+def test_a_cancel_after_the_approval_excuses_nothing() -> None:
+    ended_at = APPROVED_AT + timedelta(seconds=1)
+    late = replace(GOOD, entries=(), maintenances=(replace(M, started_at=None, ended_at=ended_at),))
+    assert "accepted_approvals_are_kept" in complaining(late)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        (end(49, "prepare"), KILLED),  # its disk has it
+        (fact(11, "web-0", "not-saved"), end(49, "prepare"), fact(49.5, "web-0", "saved"), KILLED),
+        (fact(11, "web-0", "not-saved"), end(49, "prepare")),  # it lives, so it knows
+    ],
+)
+def test_a_full_disk_excuses_only_what_it_made_the_agent_forget(facts: tuple[Fact, ...]) -> None:
+    assert "preparations_are_undone" in complaining(replace(GOOD, facts=facts))
 
 
 def complaining(outcome: Outcome) -> set[str]:
@@ -111,7 +181,15 @@ def test_every_property_has_an_outcome_that_breaks_it() -> None:
             "starts_wait_for_approval",
             replace(GOOD, events=UNAPPROVED, maintenances=(replace(M, started_at=START + timedelta(minutes=15)),)),
         ),
+        (
+            "agents_and_endpoints_never_fail",
+            replace(GOOD, facts=(fact(5, "replica-0", "failed", error="StoreUnavailable: no connection"),)),
+        ),
         ("accepted_approvals_are_kept", replace(GOOD, entries=())),  # it came after the start
+        (
+            "accepted_approvals_are_kept",  # it was canceled just before
+            replace(GOOD, entries=(), maintenances=(replace(M, started_at=None, ended_at=APPROVED_AT),)),
+        ),
         (
             "impacts_wait_for_preparation",  # NotBefore has passed
             replace(GOOD, facts=(step(11, "prepare"), fact(900, "hypervisor", "impact", **IMPACT.details))),
@@ -121,6 +199,41 @@ def test_every_property_has_an_outcome_that_breaks_it() -> None:
             replace(GOOD, facts=(step(11, "prepare"), fact(20, "web-0", "kill", power=True), IMPACT)),
         ),
         ("preparations_are_undone", replace(GOOD, facts=(step(11, "prepare"), end(49, "prepare", "failed")))),
+        (
+            "preparations_are_undone",  # the VM died while its disk was full
+            replace(GOOD, facts=(fact(11, "web-0", "not-saved"), end(49, "prepare"), KILLED)),
+        ),
+        ("quiet_hours_hold", QUIET),  # its event is approved
+        ("quiet_hours_hold", replace(QUIET, events=UNAPPROVED, quiet_vms=frozenset({"db"}))),
+        ("rollouts_keep_their_budget", rolled_out(80)),
+        ("vms_have_one_maintenance_at_a_time", rolled_out(80)),
+        (
+            "starts_are_prompt",  # a replica may have been halted
+            replace(
+                GOOD,
+                facts=(fact(0, "chaos", "kinds", kinds=["isolate", "halt"]), *GOOD.facts),
+                maintenances=(replace(M, started_at=START + timedelta(seconds=53)),),
+            ),
+        ),
+        (
+            "starts_are_prompt",  # another one of the VM ended only then
+            replace(
+                GOOD,
+                maintenances=(
+                    replace(M, started_at=START + timedelta(seconds=53)),
+                    replace(M, id="n", started_at=None, ended_at=START + timedelta(seconds=52)),
+                ),
+            ),
+        ),
+        (
+            "starts_are_prompt",  # the database was slow
+            replace(GOOD, delay_s_max=0.2, maintenances=(replace(M, started_at=START + timedelta(seconds=55)),)),
+        ),
+        ("rollouts_keep_their_budget", rolled_out(60, at_once=2)),
+        (
+            "notifications_arrive_in_order",  # the first one came again, since its answer was lost
+            replace(GOOD, facts=(webhook(82, "started"), webhook(83, "completed"), webhook(84, "started"))),
+        ),
         ("preparations_are_undone", replace(GOOD, facts=(end(49, "prepare"), end(60, "canceled")))),
     ],
 )

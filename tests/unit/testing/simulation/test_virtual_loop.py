@@ -1,0 +1,53 @@
+"""The loop of the simulation: what killed processes leave behind, and runs that are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from forewarn.testing.simulation import run as simulation_run
+from forewarn.testing.simulation.machine_clock import MachineClock
+from forewarn.testing.simulation.network import Network
+from forewarn.testing.simulation.run import run_seed
+from forewarn.testing.simulation.virtual_loop import SimulatedProcess, VirtualLoop
+from forewarn.testing.simulation.world import Size
+
+
+def test_a_task_that_was_cancelled_when_its_process_was_killed_is_dropped() -> None:
+    loop = VirtualLoop()
+    children: list[asyncio.Task[None]] = []
+
+    async def run() -> None:
+        network = Network(random.Random(1))
+        process = SimulatedProcess("one", network.add_node("one", "10.0.0.1"), MachineClock(loop))
+
+        async def work() -> None:
+            children.append(asyncio.create_task(asyncio.sleep(10)))
+            await asyncio.sleep(0)
+            children[0].cancel()
+            loop.call_soon(process.kill)  # after the task has been cancelled, and before anything learns of that
+            await asyncio.sleep(10)
+
+        process.start(work())
+        await asyncio.sleep(20)
+        network.close()
+
+    loop.run_until_complete(run())
+    assert children[0].cancelled()
+    loop.drop_tasks()
+    loop.close()
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, AssertionError("stuck")], ids=["cancelled", "stuck"])
+def test_a_run_that_does_not_end_well_is_a_complaint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: type[BaseException] | BaseException
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(simulation_run, "simulate", fail)
+    [complaint] = run_seed(1, Size(), tmp_path).complaints
+    assert complaint.startswith("the_run_ends: ")
