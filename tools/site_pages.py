@@ -36,6 +36,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
             "write-a-scenario",
             "inject-faults",
             "virtual-time",
+            "simulate-a-cluster",
             "record-and-replay",
             "check-an-endpoint",
             "try-a-handler-on-github",

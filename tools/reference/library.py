@@ -12,7 +12,7 @@ from tools.reference.plain import row, table
 __all__ = ["PAGE", "autodoc", "library"]
 
 PAGE = "docs/reference/python.md"
-MODULES = ("forewarn.client", "forewarn.testing")
+MODULES = ("forewarn.client", "forewarn.testing", "forewarn.testing.simulation")
 FIXTURES = ("scheduled_events", "async_scheduled_events")
 
 

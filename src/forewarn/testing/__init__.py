@@ -1,7 +1,8 @@
 """Test a handler against Forewarn's own endpoint, which runs in the test's process, on virtual time.
 
 With pytest, request the fixture `scheduled_events`; with unittest or anything else, use `ScheduledEvents` as a context
-manager. Needs ``pip install forewarn[testing]``.
+manager. `simulate` tries a handler or an actuator in simulated clusters with faults. Needs
+``pip install forewarn[testing]``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from forewarn.core.fault import InjectedFault
     from forewarn.testing.aio import AsyncScheduledEvents
     from forewarn.testing.scheduled_event import ScheduledEvent
+    from forewarn.testing.simulation import simulate
     from forewarn.testing.sync import ScheduledEvents
     from forewarn.testing.values import EventTypeName, FaultName
     from forewarn.wire.advice import Advice
@@ -30,6 +32,7 @@ __all__ = [
     "InjectedFault",
     "ScheduledEvent",
     "ScheduledEvents",
+    "simulate",
 ]
 
 _MODULES = {
@@ -43,6 +46,7 @@ _MODULES = {
     "FaultName": "forewarn.testing.values",
     "ScheduledEvent": "forewarn.testing.scheduled_event",
     "ScheduledEvents": "forewarn.testing.sync",
+    "simulate": "forewarn.testing.simulation.check",
 }
 
 

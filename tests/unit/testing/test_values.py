@@ -27,7 +27,7 @@ def test_the_faults_for_type_checkers_are_those_of_the_service() -> None:
 def test_everything_that_the_kit_takes_and_hands_back_can_be_named() -> None:
     made = {name: getattr(testing, name) for name in testing.__all__}
     classes = {name for name, value in made.items() if inspect.isclass(value)}
-    assert set(made) - classes == {"EventTypeName", "FaultName"}
+    assert set(made) - classes == {"EventTypeName", "FaultName", "simulate"}
     assert all(made[name].__name__ == name for name in classes)
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         _ = testing.Nothing

@@ -7,35 +7,26 @@ same property is still broken, and printed as a story. At the end come the numbe
 from __future__ import annotations
 
 import argparse
-import gc
-import logging
 import os
 import random
-import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Generator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
-import structlog
 from rich.console import Console
 from rich.progress import track
 
 from forewarn.auth.authenticator import load_operator_token
 from forewarn.testing.simulation.chaos import KINDS
+from forewarn.testing.simulation.explanation import explain
 from forewarn.testing.simulation.run import Run, run_seed
-from forewarn.testing.simulation.shrinking import shrink
 from forewarn.testing.simulation.story import tell
+from forewarn.testing.simulation.workers import run_in_worker, run_in_workers
 from forewarn.testing.simulation.world import Size
 from forewarn.util.failpoint import FailPoint
-
-_RUNS_OF_ONE_PROCESS = 50
-"""Number of runs after which workers are replaced: a killed process of the simulation leaves some memory behind."""
 
 _INTERRUPTED = 130
 
@@ -43,8 +34,6 @@ _INTERRUPTED = 130
 def main() -> int:
     """Run the seeds that the command line names; return the exit status, 1 if a property was broken."""
     arguments = _parse_arguments()
-    logging.disable(logging.CRITICAL)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     size = Size(**{name: getattr(arguments, name) for name in ("replicas", "hosts", "vms", "operations", "kinds")})
     size = replace(size, span_s=arguments.span)
     with tempfile.TemporaryDirectory(prefix="forewarn-simulation-") as folder:
@@ -107,11 +96,18 @@ def _parse_kinds(text: str) -> tuple[str, ...]:
 
 
 def _replay(simulation: partial[Run], seed: int, size: Size, *, is_traced: bool) -> int:
-    run = simulation(seed, size)
-    facts = () if run.outcome is None else run.outcome.facts
-    lines = (fact.encode() for fact in facts) if is_traced or run.outcome is None else tell(run.outcome)
+    run, lines = run_in_worker(lambda each: _run_with_lines(simulation, each, size, is_traced=is_traced), seed)
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return _report(run)
+
+
+def _run_with_lines(simulation: partial[Run], seed: int, size: Size, *, is_traced: bool) -> tuple[Run, list[str]]:
+    """Return a run without its outcome, and what happened in it as lines."""
+    run = simulation(seed, size)
+    if run.outcome is None:
+        return run, []
+    lines = [fact.encode() for fact in run.outcome.facts] if is_traced else list(tell(run.outcome))
+    return replace(run, outcome=None), lines
 
 
 def _run_seeds(simulation: partial[Run], seeds: range, size: Size, *, jobs: int, stops: bool) -> Run | None:
@@ -119,7 +115,7 @@ def _run_seeds(simulation: partial[Run], seeds: range, size: Size, *, jobs: int,
     kinds, facts, failed = Counter[str](), Counter[str](), list[Run]()
     reached, struck = Counter[FailPoint](), Counter[FailPoint]()
     console = Console(stderr=True)
-    runs = _run_in_workers(partial(_run_without_outcome, simulation, size), seeds, jobs)
+    runs = run_in_workers(partial(_run_without_outcome, simulation, size), seeds, jobs)
     for run in track(runs, "simulating", len(seeds), console=console, transient=True):
         kinds.update(run.kinds)
         facts.update(run.facts)
@@ -140,27 +136,6 @@ def _run_seeds(simulation: partial[Run], seeds: range, size: Size, *, jobs: int,
     return failed[0] if failed else None
 
 
-def _run_in_workers(run_one: Callable[[int], Run], seeds: range, jobs: int) -> Generator[Run]:
-    """Yield the run of each seed, in order.
-
-    Raises:
-        BrokenProcessPool: A worker has died; a `multiprocessing.Pool` would wait for its result for ever.
-    """
-    batch = jobs * _RUNS_OF_ONE_PROCESS
-    for first in range(seeds.start, seeds.stop, batch):
-        # The workers leave Ctrl-C to this process, which ends them.
-        pool = ProcessPoolExecutor(jobs, mp_context=get_context("fork"), initializer=_prepare_worker)
-        try:
-            yield from pool.map(run_one, range(first, min(first + batch, seeds.stop)))
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _prepare_worker() -> None:
-    gc.freeze()  # what is imported stays: a collection after each run need not look at it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 def _run_without_outcome(simulation: partial[Run], size: Size, seed: int) -> Run:
     # The outcome is large, and is made again if anybody wants it.
     return replace(simulation(seed, size), outcome=None)
@@ -175,11 +150,12 @@ def _report(run: Run) -> int:
 def _explain(simulation: partial[Run], run: Run, size: Size) -> None:
     """Make a run that failed smaller, and tell what happened in it."""
     with Console(stderr=True).status(f"searching for a smaller world that breaks {', '.join(sorted(run.broken))}"):
-        small = shrink(
-            replace(size, kinds=tuple(run.kinds)), lambda each: bool(run.broken & simulation(run.seed, each).broken)
-        )
-    sys.stdout.write(f'\nA small world in which it happens: make simulate ARGS="{_format_options(run.seed, small)}"\n')
-    _replay(simulation, run.seed, small, is_traced=False)
+        found = run_in_worker(lambda each: explain(simulation, each, size), run)
+    sys.stdout.write(
+        f'\nA small world in which it happens: make simulate ARGS="{_format_options(run.seed, found.size)}"\n'
+    )
+    sys.stdout.writelines(f"{line}\n" for line in found.story)
+    sys.stdout.writelines(f"seed {run.seed}: {complaint}\n" for complaint in found.complaints)
 
 
 def _format_options(seed: int, size: Size) -> str:

@@ -1,53 +1,152 @@
-"""The actuator of all replicas: what was begun goes on, even if the replica that has begun it dies."""
+"""The hypervisor that all replicas use: what was begun goes on, even if the replica that has begun it dies."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from forewarn.actuators import Progress
 from forewarn.actuators.contract import BEGIN_BEFORE_S
 from forewarn.clock import uptime_s
-from forewarn.core.model import Maintenance
+from forewarn.core.model import EventType, Maintenance
 from forewarn.errors import ActuatorError
 from forewarn.testing.simulation.machine_clock import START
 from forewarn.testing.simulation.trace import Trace
 
-__all__ = ["Hypervisor"]
+__all__ = ["Hypervisor", "HypervisorActuator"]
 
 # Short, or most of the simulated time would pass while nothing happens.
 _IMPACT_AFTER_S = 5.0
 _COMPLETE_AFTER_S = 20.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What was begun.
+
+    Attributes:
+        begun_at_s: Time of the begin, in seconds of the loop's clock.
+    """
+
+    maintenance_id: str
+    vms: tuple[str, ...]
+    type: EventType
+    begun_at_s: float
+
+
 class Hypervisor:
-    """Actuator that is slow and fails, and begins each maintenance once.
+    """Hypervisor that is slow, and whose calls may fail.
+
+    It interrupts the VMs 5 s after the begin and returns them 20 s after it. A call fails with `ActuatorError`.
 
     Args:
-        trace: Gets a fact for each maintenance that is begun, interrupts its VMs, completes or is aborted.
+        trace: Gets a fact for each maintenance that is begun, interrupts its VMs, completes or is stopped.
         rng: Source of its delays and failures.
-        is_observable: See `Actuator`.
+        loses_answers: True if a call that fails may have begun something.
 
     Attributes:
         failures: Probability that a call fails.
-        on_impact: Called when the VMs of a maintenance are interrupted.
-        on_complete: Called when they run again.
+        on_impact: Called with the VMs that are interrupted and the type of the event.
+        on_complete: Called with the VMs that run again.
     """
 
-    def __init__(self, trace: Trace, rng: random.Random, *, is_observable: bool) -> None:
-        self.is_observable = is_observable
+    def __init__(self, trace: Trace, rng: random.Random, *, loses_answers: bool = False) -> None:
         self.failures = 0.0
-        self.on_impact: Callable[[Maintenance], None] = lambda _: None
-        self.on_complete: Callable[[Maintenance], None] = lambda _: None
+        self.on_impact: Callable[[Sequence[str], EventType], None] = lambda *_: None
+        self.on_complete: Callable[[Sequence[str]], None] = lambda _: None
         self._trace = trace
         self._rng = rng
-        self._begun_at_s: dict[str, float] = {}
-        self._aborted: set[str] = set()
+        self._loses_answers = loses_answers
+        self._works: dict[str, _Work] = {}
+        self._stopped: set[str] = set()
         # What goes on belongs to no process: it must survive the replica that has begun it.
         self._context = copy_context()
+
+    async def begin(self, maintenance_id: str, vms: Sequence[str], event_type: EventType) -> Progress:
+        """Begin to interrupt VMs, under the id of their maintenance.
+
+        It begins whatever it is asked for: to begin the same maintenance twice is the caller's mistake, and ends as a
+        broken property.
+
+        Raises:
+            ActuatorError: The call has failed. Nothing was begun, unless `loses_answers`.
+        """
+        await self._delay()
+        if self._fails():
+            raise ActuatorError("the hypervisor is busy")
+        if uptime_s() >= BEGIN_BEFORE_S.get():
+            raise ActuatorError("the lease of this replica has expired")
+        loop = asyncio.get_running_loop()
+        work = _Work(maintenance_id=maintenance_id, vms=tuple(vms), type=event_type, begun_at_s=loop.time())
+        self._works[maintenance_id] = work
+        self._note(work, "execute")
+        loop.call_later(_IMPACT_AFTER_S, self._interrupt, work, context=self._context)
+        loop.call_later(_COMPLETE_AFTER_S, self._complete, work, context=self._context)
+        await self._delay()
+        if self._loses_answers and self._fails():
+            raise ActuatorError("the hypervisor did not answer")
+        return self._read_progress(work)
+
+    async def find(self, maintenance_id: str) -> Progress | None:
+        """Return how far a maintenance is; None if nothing was begun under that id.
+
+        Raises:
+            ActuatorError: The call has failed.
+        """
+        await self._delay()
+        if self._fails():
+            raise ActuatorError("the hypervisor does not answer")
+        work = self._works.get(maintenance_id)
+        return None if work is None else self._read_progress(work)
+
+    async def stop(self, maintenance_id: str) -> None:
+        """Interrupt the VMs of a maintenance no more; do nothing if nothing was begun."""
+        self._stopped.add(maintenance_id)
+        self._trace.note("hypervisor", "abort", maintenance=maintenance_id)
+
+    async def _delay(self) -> None:
+        await asyncio.sleep(self._rng.uniform(0.001, 0.5))
+
+    def _fails(self) -> bool:
+        return self._rng.random() < self.failures
+
+    @staticmethod
+    def _read_progress(work: _Work) -> Progress:
+        passed_s = asyncio.get_running_loop().time() - work.begun_at_s
+        if passed_s >= _COMPLETE_AFTER_S:
+            return Progress(is_impacted=True, is_complete=True)
+        is_impacted = passed_s >= _IMPACT_AFTER_S
+        next_s = work.begun_at_s + (_COMPLETE_AFTER_S if is_impacted else _IMPACT_AFTER_S)
+        return Progress(is_impacted=is_impacted, check_at=START + timedelta(seconds=next_s))
+
+    def _interrupt(self, work: _Work) -> None:
+        if work.maintenance_id not in self._stopped:
+            self._note(work, "impact")
+            self.on_impact(work.vms, work.type)
+
+    def _complete(self, work: _Work) -> None:
+        self._note(work, "complete")
+        self.on_complete(work.vms)
+
+    def _note(self, work: _Work, kind: str) -> None:
+        self._trace.note("hypervisor", kind, maintenance=work.maintenance_id, vms=list(work.vms))
+
+
+class HypervisorActuator:
+    """Actuator of the hypervisor.
+
+    Args:
+        hypervisor: Carries everything out.
+        is_observable: See `Actuator`.
+    """
+
+    def __init__(self, hypervisor: Hypervisor, *, is_observable: bool) -> None:
+        self.is_observable = is_observable
+        self._hypervisor = hypervisor
 
     def plan(self, maintenance: Maintenance) -> tuple[str, ...]:
         """Return what would be done."""
@@ -59,63 +158,20 @@ class Hypervisor:
     async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
         """Begin the maintenance; see `Actuator.execute`."""
         del now
-        await self._delay()
-        if self._fails():
-            raise ActuatorError("the hypervisor is busy")
-        if uptime_s() >= BEGIN_BEFORE_S.get():
-            raise ActuatorError("the lease of this replica has expired")
-        loop = asyncio.get_running_loop()
-        self._begun_at_s[maintenance.id] = loop.time()
-        self._note(maintenance, "execute")
-        loop.call_later(_IMPACT_AFTER_S, self._interrupt, maintenance, context=self._context)
-        loop.call_later(_COMPLETE_AFTER_S, self._complete, maintenance, context=self._context)
-        await self._delay()
-        return self._read_progress(maintenance)
+        return await self._hypervisor.begin(maintenance.id, maintenance.vms, maintenance.type)
 
     async def observe(self, maintenance: Maintenance, now: datetime) -> Progress | None:
         """Return how far it is; see `Actuator.observe`."""
         del now
-        await self._delay()
-        if self._fails():
-            raise ActuatorError("the hypervisor does not answer")
-        if maintenance.id in self._begun_at_s:
-            return self._read_progress(maintenance)
-        if self.is_observable:
-            return None
-        raise ActuatorError("nothing is known of this maintenance")
+        progress = await self._hypervisor.find(maintenance.id)
+        if progress is None and not self.is_observable:
+            raise ActuatorError("nothing is known of this maintenance")
+        return progress
 
     async def abort(self, maintenance: Maintenance, now: datetime) -> None:
         """Stop what was begun."""
         del now
-        self._aborted.add(maintenance.id)
-        self._note(maintenance, "abort")
+        await self._hypervisor.stop(maintenance.id)
 
     async def close(self) -> None:
         """Do nothing."""
-
-    async def _delay(self) -> None:
-        await asyncio.sleep(self._rng.uniform(0.001, 0.5))
-
-    def _fails(self) -> bool:
-        return self._rng.random() < self.failures
-
-    def _read_progress(self, maintenance: Maintenance) -> Progress:
-        begun_at_s = self._begun_at_s[maintenance.id]
-        passed_s = asyncio.get_running_loop().time() - begun_at_s
-        if passed_s >= _COMPLETE_AFTER_S:
-            return Progress(is_impacted=True, is_complete=True)
-        is_impacted = passed_s >= _IMPACT_AFTER_S
-        next_s = begun_at_s + (_COMPLETE_AFTER_S if is_impacted else _IMPACT_AFTER_S)
-        return Progress(is_impacted=is_impacted, check_at=START + timedelta(seconds=next_s))
-
-    def _interrupt(self, maintenance: Maintenance) -> None:
-        if maintenance.id not in self._aborted:
-            self._note(maintenance, "impact")
-            self.on_impact(maintenance)
-
-    def _complete(self, maintenance: Maintenance) -> None:
-        self._note(maintenance, "complete")
-        self.on_complete(maintenance)
-
-    def _note(self, maintenance: Maintenance, kind: str) -> None:
-        self._trace.note("hypervisor", kind, maintenance=maintenance.id, vms=list(maintenance.vms))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -35,11 +35,13 @@ class Replica(Machine):
         link: Its connection to the database.
     """
 
-    def prepare(self, database: Database, link: LinkState, actuator: Actuator, state_dir: Path) -> None:
+    def prepare(
+        self, database: Database, link: LinkState, make_actuator: Callable[[], Actuator], state_dir: Path
+    ) -> None:
         """Set up what its processes share; before the first start."""
         self.link = link
         self._database = database
-        self._actuator = actuator
+        self._make_actuator = make_actuator
         self._settings = Settings(
             control_listen=f"{self.node.address}:{CONTROL_PORT}",
             metadata_listen=f"{self.node.address}:{_METADATA_PORT}",
@@ -55,7 +57,7 @@ class Replica(Machine):
             self._settings,
             store=ReplicaStore(self._database, self.link),
             clock=self.clock,
-            actuator=self._actuator,
+            actuator=self._make_actuator(),
             bind=self._bind,
             make_app=_use_shared_app,
         )

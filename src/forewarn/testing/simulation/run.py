@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from forewarn.testing.simulation.outcome import Outcome
+from forewarn.testing.simulation.parts import Parts
 from forewarn.testing.simulation.properties import find_complaints
 from forewarn.testing.simulation.world import Size, simulate
 from forewarn.util.failpoint import FailPoint
@@ -44,16 +45,17 @@ class Run:
         return {complaint.partition(":")[0] for complaint in self.complaints}
 
 
-def run_seed(seed: int, size: Size, folder: Path) -> Run:
+def run_seed(seed: int, size: Size, folder: Path, parts: Parts | None = None) -> Run:
     """Run a world from a seed, and check every property.
 
     Args:
         seed: Everything follows from it.
         size: Size of the world.
         folder: Folder with the operator's token.
+        parts: What is not Forewarn's own; None if everything is.
     """
     try:
-        outcome, _ = simulate(seed, folder, size)
+        outcome, _ = simulate(seed, folder, size, parts)
     # A run that cannot end is a complaint like any other. So is one that something has cancelled.
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as said
         complaint = f"{_NO_END}: the run raised {type(error).__name__}: {error}"

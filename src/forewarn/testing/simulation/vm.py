@@ -1,27 +1,15 @@
-"""A VM with an agent: the real agent and its real HTTP client, with simulated steps and disk."""
+"""A VM with a disk, in which something answers to events; its work takes a while, fails or hangs."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import random
-from contextlib import suppress
-from http import HTTPStatus
+from abc import abstractmethod
 
-from forewarn.agent.agent import Agent
-from forewarn.agent.codec import decode_json, encode_json
-from forewarn.agent.configuration import Configuration
-from forewarn.agent.record import EventRecord
 from forewarn.agent.rule import EventStep
-from forewarn.agent.state import AgentState
-from forewarn.agent.steps import Remember
-from forewarn.client import AsyncClient, Pace
-from forewarn.client.exchange import HttpAnswer, HttpRequest
-from forewarn.client.transport import AsyncHttpTransport
 from forewarn.errors import HookFailed
 from forewarn.testing.simulation.machine import Machine
-from forewarn.wire.document import NoDocument, decode_document
-from forewarn.wire.imds import decode_approval
 
 __all__ = ["SimulatedVm"]
 
@@ -35,127 +23,62 @@ class SimulatedVm(Machine):
     """A VM, which may be killed and started again.
 
     Attributes:
-        disk: State of the agent as its disk holds it.
+        disk: What its disk holds.
         is_disk_full: True while the disk takes nothing.
         failures: Probability that a step fails or hangs.
-        agent: The agent that runs; None if there is none.
     """
 
-    def prepare(self, configuration: Configuration, pace: Pace, rng: random.Random) -> None:
-        """Set up the agent; before the first start."""
+    def prepare(self, rng: random.Random) -> None:
+        """Set up the disk; before the first start."""
         self.disk = b""
         self.is_disk_full = False
         self.failures = 0.0
-        self.agent: Agent | None = None
-        self._configuration = configuration
-        self._pace = pace
-        self._rng = rng
+        self.rng = rng
+        self._is_saved = True
 
     @property
+    @abstractmethod
     def is_at_rest(self) -> bool:
-        """True if the agent runs and has nothing left to do."""
-        return self.is_running and self.agent is not None and not self.agent.records
-
-    async def run(self) -> None:
-        """Run the agent."""
-        transport = _ObservedTransport(self)
-        async with AsyncClient(transport=transport, pace=self._pace, chance=self._rng.random) as client:
-            agent = self.agent = Agent(
-                self._configuration,
-                client=client,
-                clock=self.clock,
-                steps=_Steps(self, self._rng),
-                storage=_Storage(self),
-                fallback_name=self.name,
-            )
-            await agent.run()
-
-    def on_kill(self) -> None:
-        """Forget the agent."""
-        self.agent = None
+        """True if it runs and has nothing left to do."""
 
     def retry_failed_recoveries(self) -> None:
         """Do what a person would who repairs the cause: have failed recoveries run again."""
-        if self.agent is None:
-            return
-        for record in self.agent.records:
-            if record.has_failed(EventStep.RECOVER) or record.has_failed(EventStep.CANCELED):
-                with suppress(LookupError):
-                    self.agent.retry_recovery(record.event.id)
 
-
-class _ObservedTransport:
-    """The agent's own transport; documents and accepted approvals are noted in the trace."""
-
-    def __init__(self, vm: SimulatedVm) -> None:
-        self._vm = vm
-        self._transport = AsyncHttpTransport("http://169.254.169.254")
-        self._shown = b""
-
-    async def send(self, request: HttpRequest) -> HttpAnswer:
-        """Send one request."""
-        answer = await self._transport.send(request)
-        if "scheduledevents" not in request.path or answer.status != HTTPStatus.OK:
-            return answer
-        if request.method == "POST":
-            for event_id in decode_approval(request.body, 1000):
-                self._vm.note("approved", event=event_id)
-        elif answer.body != self._shown:
-            self._shown = answer.body
-            with suppress(NoDocument):
-                document = decode_document(answer.body)
-                events = {e.id: [e.status, sorted(e.resources)] for e in document.events}
-                self._vm.note("document", incarnation=document.incarnation, events=events)
-        return answer
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._transport.close()
-
-
-class _Storage:
-    """`StateStorage` on the VM's disk."""
-
-    def __init__(self, vm: SimulatedVm) -> None:
-        self._vm = vm
+    def on_kill(self) -> None:
+        """Forget that a write has failed: the next one is the first of another process."""
         self._is_saved = True
 
-    def load(self) -> AgentState:
-        return decode_json(self._vm.disk, AgentState) if self._vm.disk else AgentState()
+    def write(self, data: bytes) -> None:
+        """Replace what the disk holds.
 
-    def save(self, state: AgentState) -> None:
-        if self._vm.is_disk_full:
+        Raises:
+            OSError: The disk is full; it holds what it held before.
+        """
+        if self.is_disk_full:
             if self._is_saved:
-                self._vm.note("not-saved")
+                self.note("not-saved")
             self._is_saved = False
             raise OSError(errno.ENOSPC, "No space left on device")
         if not self._is_saved:
-            self._vm.note("saved")
+            self.note("saved")
         self._is_saved = True
-        self._vm.disk = encode_json(state)
+        self.disk = data
 
+    async def run_step(self, step: EventStep, event_id: str) -> None:
+        """Take a while, and note when the step begins and ends.
 
-class _Steps:
-    """`StepExecutor` whose steps take a while, fail or hang."""
-
-    def __init__(self, vm: SimulatedVm, rng: random.Random) -> None:
-        self._vm = vm
-        self._rng = rng
-
-    async def run(self, record: EventRecord, step: EventStep, vm: str, save_memory: Remember, reason: str = "") -> str:
-        """Take some seconds; see `StepExecutor.run`."""
-        del vm, save_memory, reason
-        event_id = record.event.id
-        self._vm.note("step", step=step.value, event=event_id)
+        Raises:
+            HookFailed: The step has failed.
+        """
+        self.note("step", step=step.value, event=event_id)
         how = "stopped"
         try:
-            span_s, is_failing = self._rng.choice(_SPANS_S), self._rng.random() < self._vm.failures
-            if is_failing and self._rng.random() < _HANGING:
+            span_s, is_failing = self.rng.choice(_SPANS_S), self.rng.random() < self.failures
+            if is_failing and self.rng.random() < _HANGING:
                 span_s = _HANGS_S
             await asyncio.sleep(span_s)
             how = "failed" if is_failing else "done"
             if is_failing:
                 raise HookFailed("the step failed")
-            return ""
         finally:
-            self._vm.note("step-end", step=step.value, event=event_id, how=how)
+            self.note("step-end", step=step.value, event=event_id, how=how)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import random
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,21 +16,25 @@ from typing import Any
 
 import httpx
 
+from forewarn.actuators import Actuator
 from forewarn.agent.configuration import Configuration
 from forewarn.agent.rule import Hook, Rule
 from forewarn.client import Pace
 from forewarn.clock import replace_uptime
-from forewarn.core.model import ACTIVE_STATES, EventType, Maintenance
+from forewarn.core.model import ACTIVE_STATES, EventType
+from forewarn.testing.simulation.agent_vm import AgentVm
 from forewarn.testing.simulation.chaos import Chaos
 from forewarn.testing.simulation.database import Database, LinkState
+from forewarn.testing.simulation.handler_vm import HandlerVm
 from forewarn.testing.simulation.host import METADATA_ADDRESS, HostEndpoint
-from forewarn.testing.simulation.hypervisor import Hypervisor
+from forewarn.testing.simulation.hypervisor import Hypervisor, HypervisorActuator
 from forewarn.testing.simulation.libraries import spare_work
 from forewarn.testing.simulation.machine import Machine
 from forewarn.testing.simulation.machine_clock import START, MachineClock
 from forewarn.testing.simulation.network import Network, Node
 from forewarn.testing.simulation.operators import Operators
 from forewarn.testing.simulation.outcome import Outcome
+from forewarn.testing.simulation.parts import Parts
 from forewarn.testing.simulation.properties import find_missing_notifications
 from forewarn.testing.simulation.randomness import seeded_randomness, virtual_time
 from forewarn.testing.simulation.receiver import Receiver
@@ -45,6 +50,9 @@ from forewarn.wire.rollout import decode_rollout
 __all__ = ["Size", "World", "simulate"]
 
 _REST_S_MAX = 4 * 3600.0
+_SILENT_S_MAX = 45 * 60.0
+"""Time without a fact after which there will be none: nothing waits for longer than half an hour."""
+
 _LOOK_S = 20.0
 _DELAYS_S_MAX = (0.005, 0.02, 0.2)
 """Maximum time for a request to the database, and for its answer, in seconds. Each world has one of these values."""
@@ -63,12 +71,15 @@ _WEB = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """Size of a world.
+    """Size of a simulated cluster.
 
     Attributes:
-        operations: Number of things that operators and tenants do.
-        span_s: Duration of the phase with faults, in seconds.
-        kinds: Kinds of faults; None to draw them.
+        replicas: Number of replicas of the service; from 1.
+        hosts: Number of hosts, each with an endpoint; from 1.
+        vms: Number of VMs, spread over the hosts; from 1. The first two are an availability set.
+        operations: Number of requests of operators and tenants; from 1.
+        span_s: Duration of the phase with faults, in simulated seconds.
+        kinds: Kinds of faults, as ``--faults`` of ``make simulate`` names them; None draws up to six for each seed.
     """
 
     replicas: int = 3
@@ -86,27 +97,29 @@ class World:
         seed: Everything follows from it.
         size: Size of the world.
         state_dir: Folder with the operator's token.
+        parts: What is not Forewarn's own.
     """
 
-    def __init__(self, seed: int, size: Size, state_dir: Path) -> None:
+    def __init__(self, seed: int, size: Size, state_dir: Path, parts: Parts) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)  # noqa: S101 - made by `simulate`
         self.seed = seed
         self.size = size
+        self._parts = parts
         self.trace = Trace()
         self._loop = loop
         self._rng = self._make_rng("world")
         self.network = loop.network = Network(self._make_rng("network"))
         self.database = Database(MachineClock(loop))
+        self._is_observable = self._rng.random() < 0.5  # noqa: PLR2004 - a coin
         self.hypervisor = Hypervisor(
-            self.trace,
-            self._make_rng("hypervisor"),
-            is_observable=self._rng.random() < 0.5,  # noqa: PLR2004 - a coin
+            self.trace, self._make_rng("hypervisor"), loses_answers=parts.make_actuator is not None
         )
         self.hypervisor.on_impact, self.hypervisor.on_complete = self._interrupt_vms, self._return_vms
         self.replicas = [self._add(Replica, f"replica-{n}", f"10.0.0.{n + 1}") for n in range(size.replicas)]
         self.hosts = [self._add(HostEndpoint, f"host-{n}", f"10.0.2.{n + 1}") for n in range(size.hosts)]
-        self.vms = [self._add(SimulatedVm, f"vm-{n}", f"10.0.3.{n + 1}") for n in range(size.vms)]
+        kind = HandlerVm if parts.handler else AgentVm
+        self.vms: list[SimulatedVm] = [self._add(kind, f"vm-{n}", f"10.0.3.{n + 1}") for n in range(size.vms)]
         self.receiver = self._add(Receiver, "receiver", "10.0.4.1")
         self.receiver.prepare(self._make_rng("receiver"))
         self.strikes = Strikes({machine.name: machine for machine in self.machines}.__getitem__)
@@ -115,7 +128,7 @@ class World:
         self._delay_s_max = delays.choice(_DELAYS_S_MAX)
         loop.draw_delay_s = partial(delays.uniform, 0.0, self._delay_s_max)
         for replica in self.replicas:
-            replica.prepare(self.database, LinkState(links.random), self.hypervisor, state_dir)
+            replica.prepare(self.database, LinkState(links.random), self._make_actuator, state_dir)
         urls = [f"http://{replica.node.address}:{CONTROL_PORT}" for replica in self.replicas]
         token = (state_dir / "operator.token").read_text().strip()
         self.operators = Operators(urls, token, self._make_rng("operators"), self.trace)
@@ -172,7 +185,7 @@ class World:
                     self.operators.tenants[vm.name] = (await client.post("/v1/tokens", json=body)).json()["token"]
         for n, vm in enumerate(self.vms):
             vm.node.routes[METADATA_ADDRESS] = self.hosts[n % len(self.hosts)].node
-            vm.prepare(self._draw_configuration(), self._draw_pace(), self._make_rng(vm.name))
+            self._prepare_vm(vm)
             vm.start()
         await asyncio.sleep(30)
 
@@ -191,6 +204,18 @@ class World:
                 for n, vm in enumerate(self.vms)
             ],
         }
+
+    def _prepare_vm(self, vm: SimulatedVm) -> None:
+        vm.prepare(self._make_rng(vm.name))
+        if isinstance(vm, AgentVm):
+            vm.configure(self._draw_configuration(), self._draw_pace())
+        elif isinstance(vm, HandlerVm) and self._parts.handler is not None:
+            vm.configure(self._parts.handler)
+
+    def _make_actuator(self) -> Actuator:
+        if self._parts.make_actuator is not None:
+            return self._parts.make_actuator(self.hypervisor)
+        return HypervisorActuator(self.hypervisor, is_observable=self._is_observable)
 
     def _draw_configuration(self) -> Configuration:
         hook = (Hook(shell="something"),)  # noqa: S604 - never run: the steps are simulated
@@ -218,16 +243,16 @@ class World:
                 await self.operators.act()
         await asyncio.sleep(max(0.0, until_s - self._loop.time()))
 
-    def _interrupt_vms(self, maintenance: Maintenance) -> None:
+    def _interrupt_vms(self, names: Sequence[str], event_type: EventType) -> None:
         """Take the VMs away, like a hypervisor; a frozen VM notices nothing."""
         for vm in self.vms:
-            if vm.name in maintenance.vms and maintenance.type is not EventType.FREEZE:
+            if vm.name in names and event_type is not EventType.FREEZE:
                 vm.is_off = True
                 vm.kill(is_power_loss=True)
 
-    def _return_vms(self, maintenance: Maintenance) -> None:
+    def _return_vms(self, names: Sequence[str]) -> None:
         for vm in self.vms:
-            if vm.name in maintenance.vms:
+            if vm.name in names:
                 vm.is_off = False
                 vm.start()
 
@@ -235,8 +260,11 @@ class World:
 
     async def _come_to_rest(self, people: SimulatedProcess) -> Outcome:
         deadline_s = self._loop.time() + _REST_S_MAX * max(1.0, self.size.operations / Size().operations)
+        facts, changed_s = 0, self._loop.time()
         while True:
             await asyncio.sleep(_LOOK_S)
+            if len(self.trace.facts) > facts:
+                facts, changed_s = len(self.trace.facts), self._loop.time()
             for machine in self.machines:
                 machine.start()
             for vm in self.vms:
@@ -245,7 +273,7 @@ class World:
                 await people.start(self.operators.resume_rollouts())
             outcome = self._read_outcome()
             is_over = not outcome.left and not any(find_missing_notifications(outcome))
-            if is_over or self._loop.time() > deadline_s:
+            if is_over or self._loop.time() > min(deadline_s, changed_s + _SILENT_S_MAX):
                 return outcome
 
     def _read_outcome(self) -> Outcome:
@@ -264,7 +292,7 @@ class World:
             left=[
                 *(f"maintenance {m.id} is {m.state}" for m in maintenances if m.state in ACTIVE_STATES),
                 *(f"rollout {r.id} is {r.state}" for r in rollouts if not r.is_ended),
-                *(f"{vm.name}: its agent is not at rest" for vm in self.vms if not vm.is_at_rest),
+                *(f"{vm.name} is not at rest" for vm in self.vms if not vm.is_at_rest),
             ],
             visible={vm.name: web if vm.name in web else frozenset({vm.name}) for vm in self.vms},
             quiet_vms=web if self._has_quiet_hours else frozenset(),
@@ -276,20 +304,21 @@ class World:
         )
 
 
-def simulate(seed: int, state_dir: Path, size: Size | None = None) -> tuple[Outcome, Trace]:
+def simulate(seed: int, state_dir: Path, size: Size | None = None, parts: Parts | None = None) -> tuple[Outcome, Trace]:
     """Run a world from a seed; the same seed gives the same trace.
 
     Args:
         seed: Everything follows from it.
         state_dir: Folder with the operator's token.
         size: Size of the world; None for the default.
+        parts: What is not Forewarn's own; None if everything is.
     """
     report, sys.unraisablehook = sys.unraisablehook, lambda _: None
     # A run makes a few megabytes of garbage. To search for it all the time takes a tenth of the time of the run.
     is_collecting = gc.isenabled()
     gc.disable()
     try:
-        return _simulate(seed, state_dir, size or Size())
+        return _simulate(seed, state_dir, size or Size(), parts or Parts())
     finally:
         if is_collecting:
             gc.enable()
@@ -298,9 +327,9 @@ def simulate(seed: int, state_dir: Path, size: Size | None = None) -> tuple[Outc
         sys.unraisablehook = report
 
 
-def _simulate(seed: int, state_dir: Path, size: Size) -> tuple[Outcome, Trace]:
+def _simulate(seed: int, state_dir: Path, size: Size, parts: Parts) -> tuple[Outcome, Trace]:
     async def run() -> tuple[Outcome, Trace]:
-        world = World(seed, size, state_dir)
+        world = World(seed, size, state_dir, parts)
         try:
             with listen_to_failpoints(world.strikes.reach):
                 return await world.run(), world.trace

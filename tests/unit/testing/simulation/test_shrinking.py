@@ -29,4 +29,4 @@ def test_the_search_ends() -> None:
 
     small = shrink(FULL, fails)
     assert (small.kinds, small.vms, small.hosts, small.replicas, small.operations) == ((), 1, 1, 1, 1)
-    assert len(tried) <= 60
+    assert len(tried) <= 12, "each run takes a second"

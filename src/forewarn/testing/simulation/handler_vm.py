@@ -1,0 +1,90 @@
+"""A VM with a handler of the caller's own, written for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from forewarn.agent.rule import EventStep
+from forewarn.testing.simulation.vm import SimulatedVm
+
+__all__ = ["Guest", "Handler", "HandlerVm"]
+
+
+class Guest:
+    """What a handler has inside its VM. The VM may be killed at any ``await``; then the handler begins anew.
+
+    Its endpoint has the usual address, ``http://169.254.169.254``, for any HTTP client that uses asyncio.
+    """
+
+    def __init__(self, vm: HandlerVm) -> None:
+        self._vm = vm
+
+    @property
+    def name(self) -> str:
+        """Name of the VM, as in ``Resources``."""
+        return self._vm.name
+
+    def read_state(self) -> bytes:
+        """Return what `write_state` wrote last, also in an earlier life of the VM; ``b""`` at first."""
+        return self._vm.disk
+
+    def write_state(self, data: bytes) -> None:
+        """Write the only file of the VM, atomically and durably.
+
+        Raises:
+            OSError: The disk is full; the file is as before.
+        """
+        self._vm.write(data)
+
+    async def prepare(self, event_id: str) -> None:
+        """Prepare for an event: takes up to 45 s.
+
+        Raises:
+            HookFailed: It has failed, after up to 15 min; what was done has to be undone all the same.
+        """
+        await self._vm.prepare_for(event_id)
+
+    async def recover(self, event_id: str) -> None:
+        """Undo a preparation: takes up to 45 s.
+
+        Raises:
+            HookFailed: It has failed, after up to 15 min, and has to be tried again.
+        """
+        await self._vm.recover_from(event_id)
+
+
+Handler = Callable[[Guest], Awaitable[None]]
+"""A handler of the caller's own: runs for as long as its VM does."""
+
+
+class HandlerVm(SimulatedVm):
+    """A VM in which such a handler runs."""
+
+    def configure(self, handler: Handler) -> None:
+        """Set the handler; before the first start."""
+        self._handler = handler
+        self._prepared: dict[str, None] = {}
+
+    @property
+    def is_at_rest(self) -> bool:
+        """True if the handler runs and has undone each preparation."""
+        return self.is_running and not self._prepared
+
+    async def run(self) -> None:
+        """Run the handler.
+
+        Raises:
+            RuntimeError: It has returned.
+        """
+        await self._handler(Guest(self))
+        raise RuntimeError("the handler has returned")
+
+    async def prepare_for(self, event_id: str) -> None:
+        """Prepare; see `Guest.prepare`."""
+        await self.run_step(EventStep.PREPARE, event_id)
+        self._prepared[event_id] = None
+
+    async def recover_from(self, event_id: str) -> None:
+        """Undo a preparation; see `Guest.recover`."""
+        await self.run_step(EventStep.RECOVER, event_id)
+        self._prepared.pop(event_id, None)
