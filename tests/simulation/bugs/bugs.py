@@ -288,6 +288,12 @@ BUGS = (
         ),
     ),
     Bug(
+        name="group-approves-for-the-unprepared",
+        what="In a group of agents, the report of a VM that still prepares counts as prepared.",
+        file="agent/agreement.py",
+        edits=(("or reports[name].state is not PeerState.PREPARED]", "or reports[name].state is None]"),),
+    ),
+    Bug(
         name="agent-recovers-early",
         what="An agent takes up work again when the maintenance starts, not when it is over.",
         file="agent/judgement.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from http import HTTPStatus
 
@@ -15,6 +16,7 @@ from forewarn.agent.steps import Remember
 from forewarn.client import AsyncClient, Pace
 from forewarn.client.exchange import HttpAnswer, HttpRequest
 from forewarn.client.transport import AsyncHttpTransport
+from forewarn.testing.simulation.agent_group import AgentGroup
 from forewarn.testing.simulation.vm import SimulatedVm
 from forewarn.wire.document import NoDocument, decode_document
 from forewarn.wire.imds import decode_approval
@@ -29,9 +31,10 @@ class AgentVm(SimulatedVm):
         agent: The agent that runs; None if there is none.
     """
 
-    def configure(self, configuration: Configuration, pace: Pace) -> None:
+    def configure(self, configuration: Configuration, pace: Pace, group: AgentGroup) -> None:
         """Configure the agent; before the first start."""
         self.agent: Agent | None = None
+        self._group = group
         self._configuration = configuration
         self._pace = pace
 
@@ -43,6 +46,7 @@ class AgentVm(SimulatedVm):
     async def run(self) -> None:
         """Run the agent."""
         transport = _ObservedTransport(self)
+        exchange = self._group.make_exchange(self._configuration.together)
         async with AsyncClient(transport=transport, pace=self._pace, chance=self.rng.random) as client:
             agent = self.agent = Agent(
                 self._configuration,
@@ -51,8 +55,15 @@ class AgentVm(SimulatedVm):
                 steps=_Steps(self),
                 storage=_Storage(self),
                 fallback_name=self.name,
+                reports=exchange,
             )
-            await agent.run()
+            if exchange is None:
+                await agent.run()
+                return
+            await exchange.open(agent)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(agent.run())
+                tasks.create_task(exchange.run())
 
     def on_kill(self) -> None:
         """Forget the agent."""

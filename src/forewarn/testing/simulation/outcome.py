@@ -28,6 +28,7 @@ class Outcome:
         entries: Audit log.
         rollouts: All rollouts.
         left: What had not come to its end.
+        group_mode: How the agents of the availability set agree; ``""`` if no event names several VMs.
         visible: For each VM, the VMs whose events it may see.
         quiet_vms: VMs with quiet hours.
         quiet_from: Begin of the quiet hours.
@@ -43,6 +44,7 @@ class Outcome:
     entries: Sequence[AuditEntry] = ()
     rollouts: Sequence[Rollout] = ()
     left: Sequence[str] = ()
+    group_mode: str = ""
     visible: Mapping[str, frozenset[str]] = field(default_factory=dict)
     quiet_vms: frozenset[str] = frozenset()
     quiet_from: datetime = START
@@ -50,6 +52,11 @@ class Outcome:
     delay_s_max: float = 0.0
     reached: Counter[FailPoint] = field(default_factory=Counter)
     struck: Counter[FailPoint] = field(default_factory=Counter)
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """Kinds of faults of the run."""
+        return frozenset(kind for fact in self.facts if fact.kind == "kinds" for kind in fact.details["kinds"])
 
     @cached_property
     def by_id(self) -> dict[str, Maintenance]:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+from forewarn.agent.agreement import TogetherSettings
 from forewarn.agent.rule import EventStep
-from forewarn.core.model import EntryKind, EventSource
+from forewarn.core.model import EntryKind, Event, EventSource
 from forewarn.testing.simulation.outcome import Outcome
 
 __all__ = ["PROPERTIES", "find_complaints", "find_missing_notifications"]
@@ -43,6 +44,9 @@ _HARMLESS = {
     "kill-receiver",
 }
 """Kinds of faults that do not delay a start: a replica needs only the database for it."""
+
+_VM_CLOCKS = {"vm-clock", "clock-drift"}
+"""Kinds of faults of the clocks of VMs."""
 
 _RANKS = {"scheduled": 0, "started": 1, "completed": 2, "canceled": 2, "failed": 2}
 """Order of the notifications of one event."""
@@ -179,7 +183,7 @@ def starts_are_prompt(outcome: Outcome) -> Iterator[str]:
 
     Only faults of the replicas, of their clocks and of the database may delay it.
     """
-    if any(not _HARMLESS.issuperset(fact.details["kinds"]) for fact in outcome.facts if fact.kind == "kinds"):
+    if not _HARMLESS.issuperset(outcome.kinds):
         return
     for maintenance in outcome.maintenances:
         if maintenance.started_at is None or maintenance.not_before is None:
@@ -268,10 +272,23 @@ def impacts_wait_for_preparation(outcome: Outcome) -> Iterator[str]:
                 not_before = maintenance.not_before
                 if not_before is None or outcome.find_true_time(fact.at_s) >= not_before:
                     continue
-                own = {event.id for event in outcome.events.get(maintenance.id, ())}
+                waits = {event.id for event in outcome.events.get(maintenance.id, ()) if _waits_for_all(outcome, event)}
                 for vm, event_id in preparing:
-                    if event_id in own and vm in fact.details["vms"]:
+                    if event_id in waits and vm in fact.details["vms"]:
                         yield f"{vm}: impact of {event_id} at {fact.at_s:.3f} s while it prepares"
+
+
+def _waits_for_all(outcome: Outcome, event: Event) -> bool:
+    """Return whether the approval of an event has to wait for all VMs that it names."""
+    if len(event.resources) == 1 or not outcome.group_mode:
+        return True
+    # In other modes one VM approves for all. And after the deadline, which a VM counts by its own clock, too.
+    if outcome.group_mode != "all-prepared" or not _VM_CLOCKS.isdisjoint(outcome.kinds):
+        return False
+    maintenance = outcome.by_event[event.id]
+    if event.approved_at is None or maintenance.announced_at is None:
+        return True
+    return event.approved_at - maintenance.announced_at < TogetherSettings().deadline
 
 
 def preparations_are_undone(outcome: Outcome) -> Iterator[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 
 from forewarn.actuators import Actuator
 from forewarn.agent.configuration import Configuration
@@ -22,6 +23,7 @@ from forewarn.agent.rule import Hook, Rule
 from forewarn.client import Pace
 from forewarn.clock import replace_uptime
 from forewarn.core.model import ACTIVE_STATES, EventType
+from forewarn.testing.simulation.agent_group import AgentGroup
 from forewarn.testing.simulation.agent_vm import AgentVm
 from forewarn.testing.simulation.chaos import Chaos
 from forewarn.testing.simulation.database import Database, LinkState
@@ -117,9 +119,13 @@ class World:
         )
         self.hypervisor.on_impact, self.hypervisor.on_complete = self._interrupt_vms, self._return_vms
         self.replicas = [self._add(Replica, f"replica-{n}", f"10.0.0.{n + 1}") for n in range(size.replicas)]
-        self.hosts = [self._add(HostEndpoint, f"host-{n}", f"10.0.2.{n + 1}") for n in range(size.hosts)]
+        self.hosts: list[HostEndpoint] = [
+            self._add(HostEndpoint, f"host-{n}", f"10.0.2.{n + 1}") for n in range(size.hosts)
+        ]
         kind = HandlerVm if parts.handler else AgentVm
         self.vms: list[SimulatedVm] = [self._add(kind, f"vm-{n}", f"10.0.3.{n + 1}") for n in range(size.vms)]
+        web = {vm.name: vm.node.address for vm in self.vms[:_WEB]}
+        self._group = AgentGroup(self._make_rng("peers"), web, has_one_host=size.hosts == 1)
         self.receiver = self._add(Receiver, "receiver", "10.0.4.1")
         self.receiver.prepare(self._make_rng("receiver"))
         self.strikes = Strikes({machine.name: machine for machine in self.machines}.__getitem__)
@@ -184,10 +190,14 @@ class World:
                     body = {"name": f"owner-{vm.name}", "role": "tenant", **owned}
                     self.operators.tenants[vm.name] = (await client.post("/v1/tokens", json=body)).json()["token"]
         for n, vm in enumerate(self.vms):
-            vm.node.routes[METADATA_ADDRESS] = self.hosts[n % len(self.hosts)].node
+            vm.node.routes[METADATA_ADDRESS] = self._find_host(n).node
             self._prepare_vm(vm)
             vm.start()
         await asyncio.sleep(30)
+
+    def _find_host(self, n: int) -> HostEndpoint:
+        """Return the host of a VM."""
+        return self.hosts[0 if self._group.mode and n < _WEB else n % len(self.hosts)]
 
     def _describe_inventory(self) -> dict[str, Any]:
         names = [host.name for host in self.hosts]
@@ -199,7 +209,7 @@ class World:
             "hosts": [{"name": name} for name in names],
             "scopes": [web],
             "vms": [
-                {"name": vm.name, "host": names[n % len(names)], "addresses": [vm.node.address]}
+                {"name": vm.name, "host": self._find_host(n).name, "addresses": [vm.node.address]}
                 | ({"scope": "web"} if n < _WEB else {})
                 for n, vm in enumerate(self.vms)
             ],
@@ -208,7 +218,10 @@ class World:
     def _prepare_vm(self, vm: SimulatedVm) -> None:
         vm.prepare(self._make_rng(vm.name))
         if isinstance(vm, AgentVm):
-            vm.configure(self._draw_configuration(), self._draw_pace())
+            configuration = self._draw_configuration()
+            if vm in self.vms[:_WEB]:
+                configuration = msgspec.structs.replace(configuration, together=self._group.make_settings(vm.name))
+            vm.configure(configuration, self._draw_pace(), self._group)
         elif isinstance(vm, HandlerVm) and self._parts.handler is not None:
             vm.configure(self._parts.handler)
 
@@ -294,6 +307,7 @@ class World:
                 *(f"rollout {r.id} is {r.state}" for r in rollouts if not r.is_ended),
                 *(f"{vm.name} is not at rest" for vm in self.vms if not vm.is_at_rest),
             ],
+            group_mode="" if self._parts.handler else self._group.mode,
             visible={vm.name: web if vm.name in web else frozenset({vm.name}) for vm in self.vms},
             quiet_vms=web if self._has_quiet_hours else frozenset(),
             quiet_from=START + _QUIET_FROM,

@@ -130,6 +130,38 @@ BROKEN = {
 }
 
 
+def shared(mode: str, *, approved_s: float = 50, kinds: tuple[str, ...] = ()) -> Outcome:
+    """A VM that is interrupted while it prepares, for an event that names another one, too."""
+    approved_at = START + timedelta(seconds=approved_s)
+    event = replace(E, resources=("web-0", "web-1"), approved_at=approved_at)
+    drawn = fact(0, "chaos", "kinds", kinds=list(kinds))
+    impact = fact(approved_s + 10, "hypervisor", "impact", **IMPACT.details)
+    return replace(
+        GOOD,
+        facts=(drawn, step(11, "prepare"), impact),
+        maintenances=(replace(M, announced_at=START),),
+        events={"m": (event,)},
+        group_mode=mode,
+    )
+
+
+@pytest.mark.parametrize("mode", ["", "all-prepared"])
+def test_one_vm_must_not_approve_for_another_that_prepares(mode: str) -> None:
+    assert "impacts_wait_for_preparation" in complaining(shared(mode))
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        shared("leader"),
+        shared("all-prepared", approved_s=310),  # the agents' deadline has passed
+        shared("all-prepared", kinds=("vm-clock",)),  # it may have passed by the clock of the VM
+    ],
+)
+def test_one_vm_may_approve_for_another_if_its_mode_says_so(outcome: Outcome) -> None:
+    assert "impacts_wait_for_preparation" not in complaining(outcome)
+
+
 def test_faults_of_agents_and_of_the_network_delay_no_start() -> None:
     kinds = fact(0, "chaos", "kinds", kinds=["kill-agent", "isolate"])
     late = replace(
