@@ -12,6 +12,7 @@ import random
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,9 +22,8 @@ from rich.progress import track
 
 from forewarn.auth.authenticator import load_operator_token
 from forewarn.testing.simulation.chaos import KINDS
-from forewarn.testing.simulation.explanation import explain
+from forewarn.testing.simulation.explanation import explain, run_with_story
 from forewarn.testing.simulation.run import Run, run_seed
-from forewarn.testing.simulation.story import tell
 from forewarn.testing.simulation.workers import run_in_worker, run_in_workers
 from forewarn.testing.simulation.world import Size
 from forewarn.util.failpoint import FailPoint
@@ -96,18 +96,15 @@ def _parse_kinds(text: str) -> tuple[str, ...]:
 
 
 def _replay(simulation: partial[Run], seed: int, size: Size, *, is_traced: bool) -> int:
-    run, lines = run_in_worker(lambda each: _run_with_lines(simulation, each, size, is_traced=is_traced), seed)
+    read = _run_with_trace if is_traced else run_with_story
+    run, lines = run_in_worker(lambda each: read(simulation, each, size), seed)
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return _report(run)
 
 
-def _run_with_lines(simulation: partial[Run], seed: int, size: Size, *, is_traced: bool) -> tuple[Run, list[str]]:
-    """Return a run without its outcome, and what happened in it as lines."""
+def _run_with_trace(simulation: Callable[[int, Size], Run], seed: int, size: Size) -> tuple[Run, Sequence[str]]:
     run = simulation(seed, size)
-    if run.outcome is None:
-        return run, []
-    lines = [fact.encode() for fact in run.outcome.facts] if is_traced else list(tell(run.outcome))
-    return replace(run, outcome=None), lines
+    return replace(run, outcome=None), [] if run.outcome is None else [fact.encode() for fact in run.outcome.facts]
 
 
 def _run_seeds(simulation: partial[Run], seeds: range, size: Size, *, jobs: int, stops: bool) -> Run | None:
@@ -150,7 +147,7 @@ def _report(run: Run) -> int:
 def _explain(simulation: partial[Run], run: Run, size: Size) -> None:
     """Make a run that failed smaller, and tell what happened in it."""
     with Console(stderr=True).status(f"searching for a smaller world that breaks {', '.join(sorted(run.broken))}"):
-        found = run_in_worker(lambda each: explain(simulation, each, size), run)
+        found = explain(simulation, run, size)
     sys.stdout.write(
         f'\nA small world in which it happens: make simulate ARGS="{_format_options(run.seed, found.size)}"\n'
     )

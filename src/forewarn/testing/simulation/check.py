@@ -17,7 +17,7 @@ from forewarn.testing.simulation.handler_vm import Handler
 from forewarn.testing.simulation.hypervisor import Hypervisor
 from forewarn.testing.simulation.parts import Parts
 from forewarn.testing.simulation.run import run_seed
-from forewarn.testing.simulation.workers import run_in_worker, run_in_workers
+from forewarn.testing.simulation.workers import run_in_workers
 from forewarn.testing.simulation.world import Size
 
 __all__ = ["SimulationFailed", "simulate"]
@@ -79,6 +79,6 @@ def simulate(
         jobs = min(jobs or os.cpu_count() or 1, len(chosen))
         for run in run_in_workers(lambda seed: replace(run_world(seed, size), outcome=None), chosen, jobs):
             if run.complaints:
-                raise SimulationFailed(run_in_worker(lambda each: explain(run_world, each, size), run))
+                raise SimulationFailed(explain(run_world, run, size))
             facts.update(run.facts)
     return facts

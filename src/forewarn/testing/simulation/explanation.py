@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from forewarn.testing.simulation.run import Run
 from forewarn.testing.simulation.shrinking import shrink
 from forewarn.testing.simulation.story import tell
+from forewarn.testing.simulation.workers import run_in_worker
 from forewarn.testing.simulation.world import Size
 
-__all__ = ["Explanation", "explain"]
+__all__ = ["Explanation", "explain", "run_with_story"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +35,20 @@ def explain(run_world: Callable[[int, Size], Run], run: Run, size: Size) -> Expl
     """Search for a smaller world that breaks one of the same properties; it takes at most 60 runs.
 
     Args:
-        run_world: Runs a world, as `run_seed` does.
+        run_world: Runs a world, as `run_seed` does; called in processes of their own.
         run: Run that failed.
         size: Its size.
     """
-    small = shrink(
-        replace(size, kinds=tuple(run.kinds)), lambda each: bool(run.broken & run_world(run.seed, each).broken)
-    )
-    again = run_world(run.seed, small)
-    story = () if again.outcome is None else tuple(tell(again.outcome))
-    return Explanation(seed=run.seed, size=small, complaints=tuple(again.complaints), story=story)
+
+    def repeat(each: Size) -> tuple[Run, Sequence[str]]:
+        return run_in_worker(lambda size: run_with_story(run_world, run.seed, size), each)
+
+    small = shrink(replace(size, kinds=tuple(run.kinds)), lambda each: bool(run.broken & repeat(each)[0].broken))
+    again, story = repeat(small)
+    return Explanation(seed=run.seed, size=small, complaints=tuple(again.complaints), story=tuple(story))
+
+
+def run_with_story(run_world: Callable[[int, Size], Run], seed: int, size: Size) -> tuple[Run, Sequence[str]]:
+    """Return a run without its outcome, which is large, and what happened in it, in lines."""
+    run = run_world(seed, size)
+    return replace(run, outcome=None), [] if run.outcome is None else list(tell(run.outcome))
