@@ -57,6 +57,7 @@ class Chaos:
         self._kinds: tuple[tuple[int, Callable[[random.Random], Awaitable[None]]], ...] = (
             (4, self._kill_replica),
             (2, self._kill_endpoint),
+            (2, self._kill_agent),
             (2, self._halt_replica),
             (1, self._halt_endpoint),
             (3, self._cut_endpoint),
@@ -123,6 +124,14 @@ class Chaos:
     async def _kill_endpoint(self, rng: random.Random) -> None:
         part = self._world.endpoints[rng.choice(self._world.hosts)]
         with self._taken("endpoint killed", part.name) as is_ours:
+            if is_ours:
+                part.kill()
+                await asyncio.sleep(rng.uniform(0, 1.5))
+                await part.start()
+
+    async def _kill_agent(self, rng: random.Random) -> None:
+        part = rng.choice(self._world.agents).part
+        with self._taken("agent killed", part.name) as is_ours:
             if is_ours:
                 part.kill()
                 await asyncio.sleep(rng.uniform(0, 1.5))

@@ -14,6 +14,7 @@ from itertools import combinations
 from typing import Any
 
 from forewarn.core.causes import CAUSES
+from tests.faultrun.agents import UNDOING, list_undone
 from tests.faultrun.records import CLOSING, Account, Command, Sight
 
 __all__ = ["CHECKS", "check"]
@@ -77,6 +78,41 @@ def approvals_kept(account: Account) -> Iterator[str]:
         over = None if maintenance is None else maintenance["started_at"] or maintenance["ended_at"]
         if over is None or _at(over) > told_at:
             yield f"the approval of {vote.event_id} by {vote.vm} got 200 at {told_at} and was lost"
+
+
+def agents_prepare_before_they_approve(account: Account) -> Iterator[str]:
+    """R102: an agent approves only what its VM has prepared for."""
+    prepared_at: dict[tuple[str, str], datetime] = {}
+    for step in account.steps:
+        if step.name == "prepare" and step.ended_at is not None:
+            prepared_at.setdefault((step.vm, step.event_id), step.ended_at)
+    for entry in _entries(account, "approved"):
+        vm = entry["actor"].removeprefix("vm:")
+        if vm not in account.agent_starts:
+            continue
+        at = prepared_at.get((vm, entry["event_id"]))
+        if at is None or at > _at(entry["at"]):
+            yield f"the agent of {vm} approved {entry['event_id']} at {entry['at']}, and had prepared at {at}"
+
+
+def agents_undo_each_preparation(account: Account) -> Iterator[str]:
+    """R100, R104: each preparation is undone after its event; once, unless the agent was killed meanwhile."""
+    of_event = {event["id"]: m for m in account.maintenances.values() for event in m["events"]}
+    yield from (
+        f"{step.vm} prepared for {step.event_id} at {step.ended_at} and never undid it"
+        for step in list_undone(account.steps)
+    )
+    counts: Counter[tuple[str, str]] = Counter()
+    for step in account.steps:
+        if step.name not in UNDOING:
+            continue
+        counts[step.vm, step.event_id] += 1
+        ended_at = of_event[step.event_id]["ended_at"]
+        if ended_at is None or step.begun_at < _at(ended_at):
+            yield f"{step.vm} undid its preparation for {step.event_id} at {step.begun_at}, before {ended_at}"
+    for (vm, event_id), count in counts.items():
+        if count > 1 and account.agent_starts.get(vm) == 1:
+            yield f"{vm} undid its preparation for {event_id} {count} times"
 
 
 def nothing_started_early(account: Account) -> Iterator[str]:
@@ -306,6 +342,8 @@ CHECKS: tuple[Callable[[Account], Iterable[str]], ...] = (
     actuator_told_once,
     steps_taken_once,
     approvals_kept,
+    agents_prepare_before_they_approve,
+    agents_undo_each_preparation,
     nothing_started_early,
     times_given_hold,
     incarnations_grow,

@@ -13,6 +13,7 @@ __all__ = ["Fleet"]
 
 _SET_SHARE = 0.4
 _SERVICE_SHARE = 0.2
+_AGENTS_MAX = 8
 
 
 class Fleet:
@@ -29,6 +30,7 @@ class Fleet:
         numbers: By VM that is declared now: its number, of which its address is made.
         passing: VMs that were added, moved or removed.
         gone: VMs that were removed.
+        with_agents: VMs in which an agent runs: they are alone, and stay where they are.
     """
 
     def __init__(self, hosts: Sequence[str], vm_count: int) -> None:
@@ -48,6 +50,8 @@ class Fleet:
             elif number < service_until:
                 scope, domain = "service", host % 2
             self._put(f"vm-{number}", number, host, scope, domain)
+        alone = [f"vm-{number}" for number in range(service_until, vm_count)]
+        self.with_agents = frozenset(alone[:_AGENTS_MAX])
 
     def _put(self, name: str, number: int, host: int, scope: str, domain: int) -> None:
         self.places[name] = Place(
@@ -64,11 +68,16 @@ class Fleet:
         """Another one, in which a VM or two were added, moved or removed."""
         other = Fleet.__new__(Fleet)
         other.hosts, other._set_count, other._next = self.hosts, self._set_count, self._next
+        other.with_agents = self.with_agents
         other.places, other.numbers = dict(self.places), dict(self.numbers)
         other.passing, other.gone = set(self.passing), set(self.gone)
         for _ in range(rng.randint(1, 2)):
             rng.choice([other._add, other._move, other._move, other._remove])(rng)
         return other
+
+    @property
+    def _movable(self) -> list[str]:
+        return [name for name in self.numbers if name not in self.with_agents]
 
     def _add(self, rng: random.Random) -> None:
         number, host = self._next, rng.randrange(len(self.hosts))
@@ -78,15 +87,15 @@ class Fleet:
         self.passing.add(name)
 
     def _move(self, rng: random.Random) -> None:
-        name = rng.choice(self.names)
+        name = rng.choice(self._movable)
         place = self.places[name]
         host = rng.choice([each for each in self.hosts if each != place.host] or self.hosts)
         self.places[name] = replace(place, host=host)
         self.passing.add(name)
 
     def _remove(self, rng: random.Random) -> None:
-        if len(self.numbers) > len(self.hosts):
-            name = rng.choice(self.names)
+        if len(self._movable) > len(self.hosts):
+            name = rng.choice(self._movable)
             del self.numbers[name]
             self.passing.add(name)
             self.gone.add(name)

@@ -36,6 +36,7 @@ __all__ = ["Child", "Nursery", "set_ahead"]
 
 _IMPORTED = (
     "alembic.command",
+    "forewarn.agent.run",
     "forewarn.server.service",
     "forewarn.cli.main",
     "forewarn.host.endpoint_process",

@@ -28,6 +28,7 @@ class Part:
         settings: Environment variables of it.
         namespace: It is in; None: where the nursery is.
         clock: A file that says how far its clock is ahead; None: it is right.
+        says_ready: Whether it prints a line when it is ready; else it counts as ready once it runs.
 
     Attributes:
         starts: How often it was started.
@@ -42,6 +43,8 @@ class Part:
         settings: Mapping[str, str],
         namespace: str | None = None,
         clock: Path | None = None,
+        *,
+        says_ready: bool = True,
     ) -> None:
         self.name = name
         self.starts = 0
@@ -51,6 +54,7 @@ class Part:
         self._settings = settings
         self._namespace = namespace
         self._clock = clock
+        self._says_ready = says_ready
         self._child: Child | None = None
 
     @property
@@ -77,6 +81,8 @@ class Part:
                 self._arguments, [stdout, log], settings=self._settings, namespace=self._namespace, clock=self._clock
             )
             stdout.close()
+            if not self._says_ready:
+                return True
             has_said = asyncio.Event()
             loop = asyncio.get_running_loop()
             loop.add_reader(reading, has_said.set)

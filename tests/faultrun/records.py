@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-__all__ = ["CLOSING", "Account", "Command", "Place", "Reading", "Run", "Showing", "Sight", "Try", "Vote"]
+__all__ = ["CLOSING", "Account", "Command", "Place", "Reading", "Run", "Showing", "Sight", "Step", "Try", "Vote"]
 
 CLOSING = "closing"
 """The reason of the maintenance that is scheduled at the end, so that there is something for documents to show."""
@@ -107,6 +107,17 @@ class Run:
     ended_at: datetime | None = None
 
 
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """A step of an agent; `ended_at` is None if it was killed before its end."""
+
+    vm: str
+    name: str
+    event_id: str
+    begun_at: datetime
+    ended_at: datetime | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Showing:
     """What a VM is answered at the end, by whom."""
@@ -152,6 +163,8 @@ class Account:
         showings: What VMs are answered at the end.
         strangers: What VMs are answered at the end on hosts where they are not.
         readings: Of clocks that were off.
+        agent_starts: By VM with an agent, how often the agent was started.
+        steps: Steps of all agents.
         statuses: How often VMs got which status from GET.
     """
 
@@ -170,4 +183,6 @@ class Account:
     showings: list[Showing] = field(default_factory=list)
     strangers: list[Showing] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
+    agent_starts: dict[str, int] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
     statuses: dict[int, int] = field(default_factory=dict)

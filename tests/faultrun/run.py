@@ -14,6 +14,7 @@ import httpx
 
 from forewarn.clock import uptime_s
 from tests.faultrun.actuator import read_runs
+from tests.faultrun.agents import list_undone
 from tests.faultrun.chaos import Chaos
 from tests.faultrun.checker import check, endpoints_show_the_truth, strangers_refused
 from tests.faultrun.operators import Operator, Steward
@@ -87,7 +88,13 @@ async def run(
         operators = [Operator(made, random.Random(rng.random()), number) for number in range(_OPERATORS)]
         steward = Steward(made, random.Random(rng.random()))
         chaos = Chaos(made, random.Random(rng.random()), note)
-        await asyncio.gather(*(made.admit(vm, rng.getrandbits(32), [], []) for vm in made.fleet.names))
+        await asyncio.gather(
+            *(
+                made.admit(vm, rng.getrandbits(32), [], [])
+                for vm in made.fleet.names
+                if vm not in made.fleet.with_agents
+            )
+        )
         await _wait_seen(made)
         note("every VM has seen a document")
         await _go_wrong([*operators, steward], chaos, seconds)
@@ -135,7 +142,8 @@ async def _come_to_rest(made: World) -> None:
     while uptime_s() < deadline_s:
         async with made.operator(0) as client:
             active = await _pages(client, "/v1/maintenance", state=sorted(_ACTIVE))
-        if not active and not any(open_count for _, open_count in await _states(made)):
+        is_voting = any(open_count for _, open_count in await _states(made))
+        if not active and not is_voting and not list_undone(made.steps):
             return
         await asyncio.sleep(0.2)
 
@@ -156,6 +164,11 @@ async def _account(made: World, operators: list[Operator]) -> Account:
         account.votes += votes
         statuses += counted
     account.statuses = dict(statuses)
+    # Before the last maintenance, for which they would prepare again.
+    for agent in made.agents:
+        agent.part.kill()
+        account.agent_starts[agent.vm] = agent.part.starts
+    account.steps = made.steps
     await _schedule_last(made)
     deadline_s = uptime_s() + _AGREE_S
     while True:
@@ -222,6 +235,7 @@ def _figures(account: Account) -> dict[str, int]:
         "approvals": len(account.votes),
         "approvals without an answer": sum(each.status is None for each in tries),
         "approvals refused with 503": sum(each.status == 503 for each in tries),
+        "preparations of agents": sum(step.name == "prepare" for step in account.steps),
         "documents seen": len(account.sights),
         "answers to GET": sum(account.statuses.values()),
     }

@@ -15,6 +15,7 @@ import httpx
 
 from forewarn.util.secrets import load_or_create_token
 from tests.faultrun.actuator import actuator_settings
+from tests.faultrun.agents import AgentVm
 from tests.faultrun.clients import NAMES, ask_once
 from tests.faultrun.crowd import Crowd
 from tests.faultrun.fleet import Fleet
@@ -23,7 +24,7 @@ from tests.faultrun.networks import Loopback, Namespaces, Network, Way, inside
 from tests.faultrun.nursery import Nursery, set_ahead
 from tests.faultrun.parts import Part
 from tests.faultrun.postgres import DATABASE, Cluster, Template
-from tests.faultrun.records import Showing
+from tests.faultrun.records import Showing, Step
 from tests.support.databases import Database
 from tests.support.spans import GUARD_S
 
@@ -63,6 +64,7 @@ class World:
         replicas: The processes of `serve`.
         endpoints: The processes of `forewarn endpoint`, by host.
         crowds: The VMs of each host.
+        agents: The VMs with an agent.
         to_database: The links of the replicas to the database.
         to_replica: The ways from hosts to replicas, by host and number of the replica.
         to_host: What is cut when a host is cut off altogether.
@@ -78,6 +80,7 @@ class World:
         self.replicas: list[Part] = []
         self.endpoints: dict[str, Part] = {}
         self.crowds: dict[str, Crowd] = {}
+        self.agents: list[AgentVm] = []
         self.to_database: list[Link] = []
         self.to_replica: dict[tuple[str, int], Way] = {}
         self.to_host: dict[str, list[Way]] = {}
@@ -102,6 +105,11 @@ class World:
         """All of them."""
         return [*self.replicas, *self.endpoints.values()]
 
+    @property
+    def steps(self) -> list[Step]:
+        """Steps of all agents until now."""
+        return [step for agent in self.agents for step in agent.steps]
+
     def operator(self, number: int, timeout_s: float = GUARD_S) -> httpx.AsyncClient:
         """A client of that replica; the caller closes it."""
         return httpx.AsyncClient(
@@ -120,6 +128,8 @@ class World:
             inventory = self.fleet.inventory(self.addresses)
             (await client.put("/v1/inventory", json=inventory)).raise_for_status()
         await asyncio.gather(*(self._begin_host(number, host) for number, host in enumerate(self.hosts)))
+        for vm in sorted(self.fleet.with_agents):
+            await self._begin_agent(vm)
 
     async def _begin_replica(self, number: int) -> None:
         mine = self.folder / f"r{number}"
@@ -161,6 +171,13 @@ class World:
         self.endpoints[host] = Part(f"endpoint-{host}", self._nursery, self.folder, words, {}, namespace)
         self.crowds[host] = await Crowd.begin(self._nursery, self.folder / f"vms-{host}.log", namespace)
         await self.endpoints[host].start()
+
+    async def _begin_agent(self, vm: str) -> None:
+        number = self.hosts.index(self.fleet.places[vm].host)
+        endpoint, namespace = self.network.endpoint(number), self.network.namespace(number)
+        agent = AgentVm(vm, self.addresses[vm], endpoint, self._nursery, self.folder, namespace)
+        self.agents.append(agent)
+        await agent.part.start()
 
     async def admit(self, vm: str, seed: int, known: list[str], votes: list[str]) -> None:
         """Have a VM ask where it is now.
@@ -211,7 +228,7 @@ class World:
 
     async def end(self) -> None:
         """Kill everything that was started."""
-        for part in self.parts:
+        for part in (*self.parts, *(agent.part for agent in self.agents)):
             part.kill()
         for crowd in self.crowds.values():
             crowd.kill()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.faultrun import checker
-from tests.faultrun.records import CLOSING, Account, Command, Place, Reading, Run, Showing, Sight, Try, Vote
+from tests.faultrun.records import CLOSING, Account, Command, Place, Reading, Run, Showing, Sight, Step, Try, Vote
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -113,6 +113,11 @@ def sound() -> Account:
         strangers=[showing("old", "endpoint-h0", 404, b"")],
         readings=[Reading(replica="replica-0", ahead_s=3, status=503, text="clock is off", is_leader=False)],
         statuses={200: 8},
+        agent_starts={"web-1": 1},
+        steps=[
+            Step(vm="web-1", name="prepare", event_id="E-a", begun_at=at(1), ended_at=at(1.8)),
+            Step(vm="web-1", name="recover", event_id="E-a", begun_at=at(4.5), ended_at=at(4.6)),
+        ],
     )
 
 
@@ -322,9 +327,39 @@ def not_found_and_stayed(account: Account) -> None:
     account.votes[0].tries[:0] = tried(404)
 
 
+def approved_while_preparing(account: Account) -> None:
+    account.steps[0].ended_at = at(2.5)
+
+
+def approved_after_a_preparation_that_was_killed(account: Account) -> None:
+    account.steps[0].ended_at = None
+
+
+def never_undone(account: Account) -> None:
+    account.steps[1].ended_at = None
+
+
+def undone_early(account: Account) -> None:
+    account.steps[1].begun_at = at(3.9)
+
+
+def undone_before_the_end(account: Account) -> None:
+    account.maintenances["a"]["ended_at"] = None
+
+
+def undone_twice(account: Account) -> None:
+    account.steps.append(account.steps[1])
+
+
 @pytest.mark.parametrize(
     ("spoil", "found_by"),
     [
+        (approved_while_preparing, "agents_prepare_before_they_approve"),
+        (approved_after_a_preparation_that_was_killed, "agents_prepare_before_they_approve"),
+        (never_undone, "agents_undo_each_preparation"),
+        (undone_early, "agents_undo_each_preparation"),
+        (undone_before_the_end, "agents_undo_each_preparation"),
+        (undone_twice, "agents_undo_each_preparation"),
         (told_twice, "actuator_told_once"),
         (completed_without_a_run, "actuator_told_once"),
         (completed_by_half_a_run, "actuator_told_once"),

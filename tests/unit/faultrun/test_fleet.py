@@ -48,6 +48,16 @@ def test_a_vm_keeps_its_audience_and_its_fault_domain_wherever_it_moves() -> Non
         assert (before.label, before.fault_domain) == (after.label, after.fault_domain)
 
 
+def test_a_vm_with_an_agent_is_alone_and_stays_where_it_is() -> None:
+    made = changes(100)
+    agents = made[0].with_agents
+    assert agents
+    for fleet in made:
+        assert agents <= fleet.numbers.keys()
+        assert {vm: fleet.places[vm] for vm in agents} == {vm: made[0].places[vm] for vm in agents}
+        assert not any(fleet.places[vm].is_spread for vm in agents)
+
+
 def test_a_change_leaves_what_was_before_as_it_was() -> None:
     fleet = Fleet(HOSTS, 9)
     before = json.dumps(fleet.inventory(addresses(fleet)))
