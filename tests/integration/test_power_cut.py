@@ -18,14 +18,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
 from forewarn.agent.state import StateFile
 from forewarn.store import SqlStore
+from tests.integration.test_host_endpoint import endpoint, token
 from tests.integration.test_kill import Verdict, client_of
 from tests.support.documents import ROOT
 from tests.support.load import Load, Remembered, inventory
+from tests.support.ports import reserve_port
 from tests.support.power_mount import PowerMount, powered
 from tests.support.processes import served, wait_for
 
@@ -122,6 +125,53 @@ def test_the_state_of_an_agent(mount: PowerMount, rng: random.Random) -> None:
         assert found in {last, last + 1}
         assert not path.with_name("agent.json.unreadable").exists()
     assert last > 0
+
+
+HOST = """
+hosts: [{name: host-1}]
+vms: [{name: vm-1, host: host-1, addresses: [127.0.0.1]}]
+"""
+VM = "127.0.0.1"
+
+
+@pytest.mark.timeout(60 * CUTS + 300)
+def test_the_state_of_a_host_endpoint(mount: PowerMount, rng: random.Random, tmp_path: Path) -> None:
+    """Invariant 6: what a VM was shown does not go back, although the control plane cannot be reached afterwards."""
+    (tmp_path / "inventory.yaml").write_text(HOST)
+    state = ("--state-file", str(mount.folder / "state" / "host-1.json"))
+    (mount.folder / "state").mkdir()
+    sync_all(mount.folder)
+    shown = 0
+    arguments = ("--inventory", str(tmp_path / "inventory.yaml"))
+    with served(tmp_path, *arguments) as service, client_of(service, tmp_path) as client:
+        key = token(service, tmp_path)
+        for _ in range(CUTS):
+            with endpoint(service, tmp_path, token_file=key, more=state) as host:
+                wait_for(lambda: host.ask(VM).status == 200)
+                for _ in range(rng.randint(1, 3)):
+                    _change_document(client)
+                    wait_for(lambda least=shown: host.document(VM)["DocumentIncarnation"] > least)
+                    shown = host.document(VM)["DocumentIncarnation"]
+                if rng.random() < 0.5:  # the last one may be on its way
+                    _change_document(client)
+                mount.cut(rng.randrange(1 << 32))
+                host.process.kill()
+            mount.unmount()
+            mount.mount()
+            nobody = (f"http://127.0.0.1:{reserve_port()}",)
+            with endpoint(service, tmp_path, token_file=key, urls=nobody, more=state) as host:
+                assert host.document(VM)["DocumentIncarnation"] >= shown
+    assert shown > CUTS
+
+
+def _change_document(client: httpx.Client) -> None:
+    """Change what the VM is shown."""
+    scheduled = client.get("/v1/maintenance", params={"state": "scheduled"}).json()["items"]
+    if scheduled:
+        answer = client.post(f"/v1/maintenance/{scheduled[0]['id']}/cancel")
+    else:
+        answer = client.post("/v1/maintenance", json={"vms": ["vm-1"], "type": "Freeze"})
+    answer.raise_for_status()
 
 
 TOKEN = """
