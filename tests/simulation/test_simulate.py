@@ -155,8 +155,3 @@ def test_an_actuator_that_asks_the_hypervisor_passes() -> None:
 
 def test_an_actuator_that_relies_on_its_memory_is_found() -> None:
     assert "maintenances_are_carried_out_once" in broken(make_actuator=Forgetful)
-
-
-def test_there_must_be_a_seed() -> None:
-    with pytest.raises(ValueError, match="at least one seed"):
-        simulate(0)

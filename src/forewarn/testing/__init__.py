@@ -1,8 +1,8 @@
 """Test a handler against Forewarn's own endpoint, which runs in the test's process, on virtual time.
 
 With pytest, request the fixture `scheduled_events`; with unittest or anything else, use `ScheduledEvents` as a context
-manager. `simulate` tries a handler or an actuator in simulated clusters with faults. Needs
-``pip install forewarn[testing]``.
+manager. Needs ``pip install forewarn[testing]``. `simulate`, which tests a handler or an actuator in simulated clusters
+with faults, needs ``forewarn[server]``.
 """
 
 from __future__ import annotations
@@ -57,5 +57,6 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
     try:
         return getattr(importlib.import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:
-        msg = f"{name} needs {error.name}, which is missing: pip install 'forewarn[testing]'"
+        extra = "server" if name == "simulate" else "testing"
+        msg = f"{name} needs {error.name}, which is missing: pip install 'forewarn[{extra}]'"
         raise ModuleNotFoundError(msg, name=error.name) from error

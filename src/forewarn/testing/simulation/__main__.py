@@ -29,13 +29,18 @@ from forewarn.testing.simulation.world import Size
 from forewarn.util.failpoint import FailPoint
 
 _INTERRUPTED = 130
+_USAGE = 2
+_SIZES = ("replicas", "hosts", "vms", "operations", "kinds")
 
 
 def main() -> int:
     """Run the seeds that the command line names; return the exit status, 1 if a property was broken."""
     arguments = _parse_arguments()
-    size = Size(**{name: getattr(arguments, name) for name in ("replicas", "hosts", "vms", "operations", "kinds")})
-    size = replace(size, span_s=arguments.span)
+    try:
+        size = Size(**{name: getattr(arguments, name) for name in _SIZES}, span_s=arguments.span)
+    except ValueError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return _USAGE
     with tempfile.TemporaryDirectory(prefix="forewarn-simulation-") as folder:
         load_operator_token(Path(folder))
         simulation = partial(run_seed, folder=Path(folder))

@@ -1,4 +1,4 @@
-"""Agents of one availability set, whose VMs share a host: which of them approves, and after whom."""
+"""How the agents of an availability set agree which of them approves an event that names several VMs, and when."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class AgentGroup:
     """How the agents of one availability set agree.
 
     Args:
-        rng: Draws whether there is such a group, and its mode.
+        rng: Draws whether the VMs share a host, and the mode.
         addresses: Address of each of its VMs, by name.
-        has_one_host: True if the VMs share a host whatever is drawn.
+        has_one_host: True if the cluster has only one host.
 
     Attributes:
         mode: Mode of the agents, as in `TogetherSettings`; ``""`` if no event names several VMs.

@@ -19,13 +19,23 @@ if TYPE_CHECKING:
     from forewarn.testing.simulation.machine import Machine
     from forewarn.testing.simulation.world import World
 
-__all__ = ["KINDS", "Chaos"]
+__all__ = ["KINDS", "Chaos", "draw_kinds"]
 
 _KINDS_MAX = 6
+"""Maximum number of kinds; `_STRUCK` may add one."""
+
 _PAUSES_S = (2.0, 10.0, 30.0)
 _LOST_HINTS = 0.8
 _STRUCK = 0.5
 """Share of the worlds with faults that get strikes in any case: what they hit is rare, and worth most."""
+
+
+def draw_kinds(rng: random.Random) -> list[str]:
+    """Draw up to seven kinds of faults."""
+    drawn = rng.sample(sorted(KINDS), rng.randint(0, _KINDS_MAX))
+    if drawn and "strike" not in drawn and rng.random() < _STRUCK:
+        drawn.append("strike")
+    return drawn
 
 
 class Chaos:
@@ -41,9 +51,7 @@ class Chaos:
     """
 
     def __init__(self, world: World, rng: random.Random, kinds: Sequence[str] | None = None) -> None:
-        drawn = rng.sample(sorted(KINDS), rng.randint(0, _KINDS_MAX))
-        if drawn and "strike" not in drawn and rng.random() < _STRUCK:
-            drawn.append("strike")
+        drawn = draw_kinds(rng)
         self.kinds = drawn if kinds is None else list(kinds)
         self._world = world
         self._rng = rng

@@ -1,4 +1,4 @@
-"""Check a handler or an actuator of the caller's own in simulated clusters."""
+"""Test your handler or your actuator in simulated clusters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SimulationFailed(AssertionError):
     Attributes:
         seed: Seed of the cluster.
         size: A small cluster that breaks the property with that seed.
-        complaints: What was broken in it; a line begins with the name of the property.
+        complaints: A line for each violation in it; it begins with the name of the property.
         story: What happened in it, in lines.
     """
 
@@ -51,27 +51,30 @@ def simulate(
     """Run simulated clusters with faults, and check that each keeps its promises.
 
     A cluster has replicas of Forewarn's service, hosts, VMs, operators and tenants. Machines are killed, networks are
-    cut, clocks jump. Everything in it follows from its seed; a cluster takes about a second.
+    cut, clocks jump. Everything in it follows from its seed. A cluster takes one or two seconds of a core.
 
     Args:
-        seeds: Seeds, or a number: then the seeds are 1, 2, 3 and so on.
+        seeds: Seeds to run, or a number n for the seeds 1 to n.
         handler: Runs in each VM; None for Forewarn's agent.
         make_actuator: Makes the actuator of a replica, again each time the replica starts; None for Forewarn's own.
-        size: Size of each cluster; None for three replicas, two hosts and four VMs.
+        size: Size of each cluster; None for the defaults of `Size`.
         jobs: Number of processes; None for one for each core.
 
     Returns:
         How often each kind of thing happened in all clusters, for example ``impact``, ``step`` or ``kill``.
 
     Raises:
-        SimulationFailed: A cluster broke a property. For the first one that did, a smaller cluster is searched that
-            breaks it too.
-        ValueError: There is no seed, or the system cannot fork, as on Windows.
+        SimulationFailed: A cluster broke a property. The error describes the first seed that did, in a cluster that
+            was made smaller if possible.
+        ValueError: There is no seed or no process, or the system cannot fork, as on Windows.
+        BrokenProcessPool: A worker process has died.
     """
     size = size or Size()
     chosen = list(range(1, seeds + 1)) if isinstance(seeds, int) else list(seeds)
     if not chosen:
         raise ValueError("expected at least one seed")
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs is {jobs}, expected at least 1")
     facts = Counter[str]()
     with tempfile.TemporaryDirectory(prefix="forewarn-simulation-") as folder:
         load_operator_token(Path(folder))

@@ -8,6 +8,7 @@ replica: no connection, a commit whose answer is lost, a commit that waits for t
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -123,6 +124,7 @@ class LinkState:
         loses_answer: Probability that the answer to a commit is lost.
         aborts: Probability that a transaction is rolled back at its commit.
         dies_at_commit: Called right after the next commit, before the replica learns of it; None to go on.
+        requests: Number of transactions and reads in each second of virtual time.
     """
 
     def __init__(self, random: Callable[[], float]) -> None:
@@ -131,7 +133,12 @@ class LinkState:
         self.loses_answer = 0.0
         self.aborts = 0.0
         self.dies_at_commit: Callable[[], None] | None = None
+        self.requests: Counter[int] = Counter()
         self._random = random
+
+    def count_request(self) -> None:
+        """Count a transaction or a read that begins now."""
+        self.requests[int(asyncio.get_running_loop().time())] += 1
 
     def heal(self) -> None:
         """End every fault."""
@@ -167,6 +174,7 @@ class ReplicaStore:
             StoreUnavailable: The database was not reached, or its answer was lost: then it may be committed.
         """
         link = self._link
+        link.count_request()
         if link.is_cut or link.strikes(link.refuses):
             raise StoreUnavailable("no connection to the database")
         with self._database.write() as transaction:
@@ -186,6 +194,7 @@ class ReplicaStore:
         Raises:
             StoreUnavailable: The database was not reached.
         """
+        self._link.count_request()
         if self._link.is_cut or self._link.strikes(self._link.refuses):
             raise StoreUnavailable("no connection to the database")
         with self._database.read() as reader:

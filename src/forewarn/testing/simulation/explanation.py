@@ -1,4 +1,4 @@
-"""Why a property was broken: the smallest world in which that happens, and its story."""
+"""Why a property was broken: a small world in which that happens, and its story."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Explanation:
     Attributes:
         seed: Seed of the run.
         size: A small world in which the property is broken.
-        complaints: What was broken in it; a line begins with the name of the property.
-        story: What happened in it, a line for each fact; empty if the run did not end.
+        complaints: A line for each violation in it; it begins with the name of the property.
+        story: What happened in it, a line for each fact; empty if the run raised an error.
     """
 
     seed: int
@@ -32,10 +32,10 @@ class Explanation:
 
 
 def explain(run_world: Callable[[int, Size], Run], run: Run, size: Size) -> Explanation:
-    """Search for a smaller world that breaks one of the same properties; it takes at most 60 runs.
+    """Search for a smaller world that breaks one of the same properties; it takes at most 61 runs.
 
     Args:
-        run_world: Runs a world, as `run_seed` does; called in processes of their own.
+        run_world: Runs a world, as `run_seed` does; each run in a new process.
         run: Run that failed.
         size: Its size.
     """

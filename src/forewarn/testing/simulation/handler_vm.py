@@ -1,4 +1,4 @@
-"""A VM with a handler of the caller's own, written for asyncio."""
+"""A VM with a handler that is under test."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ __all__ = ["Guest", "Handler", "HandlerVm"]
 
 
 class Guest:
-    """What a handler has inside its VM. The VM may be killed at any ``await``; then the handler begins anew.
+    """Access of a handler to its VM.
 
-    Its endpoint has the usual address, ``http://169.254.169.254``, for any HTTP client that uses asyncio.
+    The VM may be killed at any ``await``; when it runs again, the handler is started from the beginning. Its endpoint
+    has the usual address, ``http://169.254.169.254``.
     """
 
     def __init__(self, vm: HandlerVm) -> None:
@@ -25,7 +26,7 @@ class Guest:
         return self._vm.name
 
     def read_state(self) -> bytes:
-        """Return what `write_state` wrote last, also in an earlier life of the VM; ``b""`` at first."""
+        """Return what `write_state` wrote last, also before a restart; ``b""`` at first."""
         return self._vm.disk
 
     def write_state(self, data: bytes) -> None:
@@ -40,7 +41,7 @@ class Guest:
         """Prepare for an event: takes up to 45 s.
 
         Raises:
-            HookFailed: It has failed, after up to 15 min; what was done has to be undone all the same.
+            HookFailed: It has failed, possibly after 15 min.
         """
         await self._vm.prepare_for(event_id)
 
@@ -48,17 +49,17 @@ class Guest:
         """Undo a preparation: takes up to 45 s.
 
         Raises:
-            HookFailed: It has failed, after up to 15 min, and has to be tried again.
+            HookFailed: It has failed, possibly after 15 min; call it again.
         """
         await self._vm.recover_from(event_id)
 
 
 Handler = Callable[[Guest], Awaitable[None]]
-"""A handler of the caller's own: runs for as long as its VM does."""
+"""A handler: a coroutine function that runs as long as its VM."""
 
 
 class HandlerVm(SimulatedVm):
-    """A VM in which such a handler runs."""
+    """A VM in which a `Handler` runs."""
 
     def configure(self, handler: Handler) -> None:
         """Set the handler; before the first start."""
@@ -74,7 +75,7 @@ class HandlerVm(SimulatedVm):
         """Run the handler.
 
         Raises:
-            RuntimeError: It has returned.
+            RuntimeError: The handler has returned.
         """
         await self._handler(Guest(self))
         raise RuntimeError("the handler has returned")

@@ -1,4 +1,4 @@
-"""The hypervisor that all replicas use: what was begun goes on, even if the replica that has begun it dies."""
+"""Simulated hypervisor of all replicas: work goes on, even if the replica that began it dies."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _COMPLETE_AFTER_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What was begun.
+    """Work on one maintenance.
 
     Attributes:
-        begun_at_s: Time of the begin, in seconds of the loop's clock.
+        begun_at_s: Start time, in seconds of the loop's clock.
     """
 
     maintenance_id: str
@@ -39,9 +39,9 @@ class _Work:
 
 
 class Hypervisor:
-    """Hypervisor that is slow, and whose calls may fail.
+    """Simulated hypervisor: slow, and during the fault ``fail-hypervisor`` its calls fail.
 
-    It interrupts the VMs 5 s after the begin and returns them 20 s after it. A call fails with `ActuatorError`.
+    It interrupts the VMs 5 s after the start of the work, and returns them 20 s after the start.
 
     Args:
         trace: Gets a fact for each maintenance that is begun, interrupts its VMs, completes or is stopped.
@@ -67,10 +67,9 @@ class Hypervisor:
         self._context = copy_context()
 
     async def begin(self, maintenance_id: str, vms: Sequence[str], event_type: EventType) -> Progress:
-        """Begin to interrupt VMs, under the id of their maintenance.
+        """Begin to interrupt VMs, under the id of their maintenance; takes up to a second.
 
-        It begins whatever it is asked for: to begin the same maintenance twice is the caller's mistake, and ends as a
-        broken property.
+        A repeated call begins the same work again, which breaks the property `maintenances_are_carried_out_once`.
 
         Raises:
             ActuatorError: The call has failed. Nothing was begun, unless `loses_answers`.
@@ -92,7 +91,7 @@ class Hypervisor:
         return self._read_progress(work)
 
     async def find(self, maintenance_id: str) -> Progress | None:
-        """Return how far a maintenance is; None if nothing was begun under that id.
+        """Return the progress of a maintenance; None if nothing was begun under that id. Takes up to half a second.
 
         Raises:
             ActuatorError: The call has failed.
@@ -104,7 +103,7 @@ class Hypervisor:
         return None if work is None else self._read_progress(work)
 
     async def stop(self, maintenance_id: str) -> None:
-        """Interrupt the VMs of a maintenance no more; do nothing if nothing was begun."""
+        """Do not interrupt the VMs of a maintenance from now on; takes no time, and never fails."""
         self._stopped.add(maintenance_id)
         self._trace.note("hypervisor", "abort", maintenance=maintenance_id)
 

@@ -34,6 +34,7 @@ class Outcome:
         quiet_from: Begin of the quiet hours.
         quiet_until: End of the quiet hours.
         delay_s_max: How long a request to the database, or its answer, took at most, in seconds.
+        requests_per_s_max: Highest number of requests to the database by one replica in one second.
         reached: How often each failpoint was reached.
         struck: At how many of them a process was killed or halted.
     """
@@ -50,6 +51,7 @@ class Outcome:
     quiet_from: datetime = START
     quiet_until: datetime = START
     delay_s_max: float = 0.0
+    requests_per_s_max: int = 0
     reached: Counter[FailPoint] = field(default_factory=Counter)
     struck: Counter[FailPoint] = field(default_factory=Counter)
 

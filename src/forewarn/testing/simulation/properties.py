@@ -30,6 +30,9 @@ _PROMPT = timedelta(seconds=2)
 _REQUESTS = 40
 """Number of requests to the database for which a start may have to wait; each has an answer."""
 
+_REQUESTS_PER_S_MAX = 100
+"""Maximum number of requests to the database in one second; what a replica has to do takes half of it at most."""
+
 _HARMLESS = {
     "kill-endpoint",
     "kill-agent",
@@ -216,6 +219,12 @@ def recoveries_wait_for_the_end(outcome: Outcome) -> Iterator[str]:
             yield f"{fact.subject}: {fact.details['step']} of {fact.details['event']} at {fact.at_s:.3f} s"
 
 
+def replicas_spare_the_database(outcome: Outcome) -> Iterator[str]:
+    """No replica asks its database again and again without a pause."""
+    if outcome.requests_per_s_max > _REQUESTS_PER_S_MAX:
+        yield f"a replica sent {outcome.requests_per_s_max} requests to its database in one second"
+
+
 def find_missing_notifications(outcome: Outcome) -> Iterator[str]:
     """Yield a line for each notification of a start or an end that never arrived."""
     arrived = {(fact.details["about"], fact.details["type"]) for fact in outcome.facts if fact.kind == "webhook"}
@@ -329,6 +338,7 @@ PROPERTIES: tuple[Property, ...] = (
     vms_have_one_maintenance_at_a_time,
     starts_are_prompt,
     recoveries_wait_for_the_end,
+    replicas_spare_the_database,
     impacts_follow_starts,
     impacts_wait_for_preparation,
     preparations_are_undone,

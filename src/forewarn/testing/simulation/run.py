@@ -7,10 +7,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from forewarn.testing.simulation.chaos import draw_kinds
 from forewarn.testing.simulation.outcome import Outcome
 from forewarn.testing.simulation.parts import Parts
 from forewarn.testing.simulation.properties import find_complaints
-from forewarn.testing.simulation.world import Size, simulate
+from forewarn.testing.simulation.world import Size, make_rng, simulate
 from forewarn.util.failpoint import FailPoint
 
 __all__ = ["Run", "run_seed"]
@@ -59,7 +60,8 @@ def run_seed(seed: int, size: Size, folder: Path, parts: Parts | None = None) ->
     # A run that cannot end is a complaint like any other. So is one that something has cancelled.
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as said
         complaint = f"{_NO_END}: the run raised {type(error).__name__}: {error}"
-        return Run(seed=seed, complaints=[complaint], kinds=size.kinds or ())
+        drawn = draw_kinds(make_rng("chaos", seed)) if size.kinds is None else size.kinds
+        return Run(seed=seed, complaints=[complaint], kinds=tuple(drawn))
     kinds = next(fact.details["kinds"] for fact in outcome.facts if fact.kind == "kinds")
     return Run(
         seed=seed,

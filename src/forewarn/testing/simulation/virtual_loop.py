@@ -294,6 +294,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         transport.begin(protocol)
         return transport, protocol
 
+    async def sock_connect(self, sock: object, address: object) -> None:
+        """Refuse: a real socket would leave the simulation.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError(f"no real socket can connect to {address}: use a client such as httpx")
+
     async def create_server(  # type: ignore[override] # as above
         self,
         protocol_factory: Callable[[], asyncio.BaseProtocol],

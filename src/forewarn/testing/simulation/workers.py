@@ -1,4 +1,4 @@
-"""Runs in processes of their own: what the simulation kills leaves memory and coroutines behind."""
+"""Worker processes for runs: killed processes of the simulation leave memory and coroutines behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import structlog
 __all__ = ["run_in_worker", "run_in_workers"]
 
 _CALLS_OF_ONE_PROCESS = 12
-"""Number of calls after which workers are replaced. A run of the default size leaves some 45 MB behind."""
+"""Average number of calls after which a worker is replaced. A run of the default size leaves some 45 MB behind."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -37,7 +37,7 @@ def run_in_workers(
         jobs: Number of processes.
 
     Raises:
-        BrokenProcessPool: A worker has died; a `multiprocessing.Pool` would wait for its result for ever.
+        BrokenProcessPool: A worker has died; a `multiprocessing.Pool` would wait for its result forever.
         ValueError: The system cannot fork.
     """
     batch = jobs * _CALLS_OF_ONE_PROCESS
@@ -49,7 +49,7 @@ def run_in_workers(
         waiting = deque[Future[_Result]]()
         try:
             for item in items[first : first + batch]:
-                # Few at a time: the caller may stop at any result, and then what has begun is waited for.
+                # Few at a time: if the caller stops early, calls that have begun must end first.
                 if len(waiting) > jobs:
                     yield waiting.popleft().result()
                 waiting.append(pool.submit(_call, item))
@@ -69,8 +69,8 @@ def _prepare_worker(function: Callable[[Any], Any]) -> None:
     _function = function
     logging.disable(logging.CRITICAL)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    # To collect what was killed takes a third of the time: coroutines that never ended run their cleanup then. The end
-    # of the worker does without.
+    # To collect killed coroutines takes a third of the time, because their cleanup runs then. The end of the worker
+    # does not run it.
     gc.disable()
     sys.unraisablehook = lambda _: None
     signal.signal(signal.SIGINT, signal.SIG_IGN)

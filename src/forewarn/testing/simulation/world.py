@@ -25,7 +25,7 @@ from forewarn.clock import replace_uptime
 from forewarn.core.model import ACTIVE_STATES, EventType
 from forewarn.testing.simulation.agent_group import AgentGroup
 from forewarn.testing.simulation.agent_vm import AgentVm
-from forewarn.testing.simulation.chaos import Chaos
+from forewarn.testing.simulation.chaos import KINDS, Chaos
 from forewarn.testing.simulation.database import Database, LinkState
 from forewarn.testing.simulation.handler_vm import HandlerVm
 from forewarn.testing.simulation.host import METADATA_ADDRESS, HostEndpoint
@@ -49,7 +49,7 @@ from forewarn.util.failpoint import listen_to_failpoints
 from forewarn.util.tasks import cancel_tasks
 from forewarn.wire.rollout import decode_rollout
 
-__all__ = ["Size", "World", "simulate"]
+__all__ = ["Size", "World", "make_rng", "simulate"]
 
 _REST_S_MAX = 4 * 3600.0
 _SILENT_S_MAX = 45 * 60.0
@@ -67,6 +67,7 @@ _QUIET = 0.15
 """Share of the worlds whose availability set has quiet hours. Its maintenance takes until their end."""
 
 _QUIET_FROM, _QUIET_UNTIL = timedelta(minutes=10), timedelta(minutes=30)
+_SIZES_MAX = {"replicas": 9, "hosts": 50, "vms": 200, "operations": 10_000, "span_s": 86_400}
 _WEB = 2
 """Number of VMs in the availability set; the others are alone."""
 
@@ -76,12 +77,15 @@ class Size:
     """Size of a simulated cluster.
 
     Attributes:
-        replicas: Number of replicas of the service; from 1.
-        hosts: Number of hosts, each with an endpoint; from 1.
-        vms: Number of VMs, spread over the hosts; from 1. The first two are an availability set.
-        operations: Number of requests of operators and tenants; from 1.
-        span_s: Duration of the phase with faults, in simulated seconds.
-        kinds: Kinds of faults, as ``--faults`` of ``make simulate`` names them; None draws up to six for each seed.
+        replicas: Number of replicas of the service; 1 to 9.
+        hosts: Number of hosts, each with an endpoint; 1 to 50.
+        vms: Number of VMs, spread over the hosts; 1 to 200. The first two are an availability set.
+        operations: Number of requests of operators and tenants; 1 to 10,000.
+        span_s: Duration of the phase with faults, in simulated seconds; 1 to 86,400.
+        kinds: Kinds of faults, from `KINDS`; ``()`` for none. None draws up to seven for each seed.
+
+    Raises:
+        ValueError: A number is out of range, or a kind is unknown.
     """
 
     replicas: int = 3
@@ -90,6 +94,19 @@ class Size:
     operations: int = 8
     span_s: float = 300.0
     kinds: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Check everything."""
+        for name, most in _SIZES_MAX.items():
+            if not 1 <= (value := getattr(self, name)) <= most:
+                raise ValueError(f"{name} is {value}, expected 1 to {most}")
+        if unknown := sorted(set(self.kinds or ()) - KINDS.keys()):
+            raise ValueError(f"unknown kinds of faults: {', '.join(unknown)}; expected some of {', '.join(KINDS)}")
+
+
+def make_rng(name: str, seed: int) -> random.Random:
+    """Return the source of one part's randomness, so that parts do not change what others draw."""
+    return random.Random(f"{name} {seed}")  # noqa: S311 - for simulations only
 
 
 class World:
@@ -148,7 +165,7 @@ class World:
         return [*self.replicas, *self.hosts, *self.vms, self.receiver]
 
     def _make_rng(self, name: str) -> random.Random:
-        return random.Random(f"{name} {self.seed}")  # noqa: S311 - for simulations only
+        return make_rng(name, self.seed)
 
     def _add(self, kind: type[Any], name: str, address: str) -> Any:  # noqa: ANN401 - a machine of that kind
         node: Node = self.network.add_node(name, address)
@@ -313,6 +330,7 @@ class World:
             quiet_from=START + _QUIET_FROM,
             quiet_until=START + _QUIET_UNTIL,
             delay_s_max=self._delay_s_max,
+            requests_per_s_max=max(max(replica.link.requests.values(), default=0) for replica in self.replicas),
             reached=self.strikes.reached,
             struck=self.strikes.struck,
         )

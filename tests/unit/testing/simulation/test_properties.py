@@ -124,6 +124,7 @@ BROKEN = {
     "vms_have_one_maintenance_at_a_time": rolled_out(79),
     "starts_are_prompt": replace(GOOD, maintenances=(replace(M, started_at=START + timedelta(seconds=53)),)),
     "recoveries_wait_for_the_end": replace(GOOD, maintenances=(replace(M, ended_at=START + timedelta(seconds=81)),)),
+    "replicas_spare_the_database": replace(GOOD, requests_per_s_max=120),
     "impacts_follow_starts": replace(GOOD, maintenances=WAITING),
     "impacts_wait_for_preparation": replace(GOOD, facts=(*without(end(49, "prepare")), end(70, "prepare"))),
     "preparations_are_undone": replace(GOOD, facts=without(end(81, "recover"))),

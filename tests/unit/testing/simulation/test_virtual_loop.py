@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,14 @@ def test_a_run_that_does_not_end_well_is_a_complaint(
     monkeypatch.setattr(simulation_run, "simulate", fail)
     [complaint] = run_seed(1, Size(), tmp_path).complaints
     assert complaint.startswith("the_run_ends: ")
+
+
+def test_no_real_socket_connects() -> None:
+    loop = VirtualLoop()
+
+    async def connect() -> None:
+        with socket.socket() as sock, pytest.raises(NotImplementedError, match="use a client such as httpx"):
+            await loop.sock_connect(sock, ("192.0.2.1", 80))
+
+    loop.run_until_complete(connect())
+    loop.close()
