@@ -29,7 +29,7 @@ def _run(example: Example, service: Served, folder: Path) -> subprocess.Complete
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=5 * GUARD_S,
     )
 
 

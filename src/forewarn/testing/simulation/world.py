@@ -52,8 +52,11 @@ from forewarn.wire.rollout import decode_rollout
 __all__ = ["Size", "World", "make_rng", "simulate"]
 
 _REST_S_MAX = 4 * 3600.0
-_SILENT_S_MAX = 45 * 60.0
-"""Time without a fact after which there will be none: nothing waits for longer than half an hour."""
+_SILENT_S_MAX = 30 * 60.0
+"""Time without a fact after which there will be none: nothing but a notification waits for longer."""
+
+_RETRY_S_MAX = 70 * 60.0
+"""The same while a notification is missing: an hour may pass before its next attempt."""
 
 _LOOK_S = 20.0
 _DELAYS_S_MAX = (0.005, 0.02, 0.2)
@@ -302,8 +305,10 @@ class World:
             with suppress(httpx.HTTPError):
                 await people.start(self.operators.resume_rollouts())
             outcome = self._read_outcome()
-            is_over = not outcome.left and not any(find_missing_notifications(outcome))
-            if is_over or self._loop.time() > min(deadline_s, changed_s + _SILENT_S_MAX):
+            is_notified = not any(find_missing_notifications(outcome))
+            silent_s_max = _SILENT_S_MAX if is_notified else _RETRY_S_MAX
+            is_over = is_notified and not outcome.left
+            if is_over or self._loop.time() > min(deadline_s, changed_s + silent_s_max):
                 return outcome
 
     def _read_outcome(self) -> Outcome:
