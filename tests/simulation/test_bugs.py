@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from forewarn.testing.simulation.properties import PROPERTIES
 from tests.simulation.bugs.__main__ import find_bug
 from tests.simulation.bugs.bugs import BUGS, SOURCE, Bug
+from tests.support.documents import ROOT
+
+PAGE = ROOT / "docs/explanation/testing.md"
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
@@ -25,6 +30,13 @@ def test_a_bug_changes_code_that_still_compiles(bug: Bug, tmp_path: Path) -> Non
 def test_there_are_at_least_twenty() -> None:
     names = {bug.name for bug in BUGS}
     assert len(names) == len(BUGS) >= 20
+
+
+def test_the_page_has_each_bug() -> None:
+    row = r"^\| `([a-z-]+)`: (.+) \| (?:\d+ \| `([a-z_]+)`|not found by [\d,]+ \|) \|$"
+    rows = re.findall(row, PAGE.read_text(), re.MULTILINE)
+    assert [(name, what) for name, what, _ in rows] == [(bug.name, bug.what) for bug in BUGS]
+    assert {name for *_, name in rows if name} <= {each.__name__ for each in PROPERTIES} | {"the_run_ends"}
 
 
 @pytest.mark.slow

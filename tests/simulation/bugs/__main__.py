@@ -51,11 +51,23 @@ def find_bug(bug: Bug, seeds: int) -> tuple[int, str] | None:
     return int(count[1]), complaint[1]
 
 
+def _format_line(bug: Bug, found: tuple[int, str] | None, seeds: int) -> str:
+    result = f"not found by {seeds} seeds" if found is None else f"{found[0]:4} seeds  {found[1]}"
+    return f"{bug.name:34} {result}"
+
+
+def _format_row(bug: Bug, found: tuple[int, str] | None, seeds: int) -> str:
+    """Return a row of the table in docs/explanation/testing.md."""
+    result = f"not found by {seeds:,} | " if found is None else f"{found[0]} | `{found[1]}`"
+    return f"| `{bug.name}`: {bug.what} | {result} |"
+
+
 def main() -> int:
     """Look for the bugs that the command line names, or for all; return 1 if one was not found."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.bugs", description="Look for planted bugs.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all. {', '.join(bug.name for bug in BUGS)}")
     parser.add_argument("--seeds", type=int, default=1000, help="seeds for each bug (default: %(default)s)")
+    parser.add_argument("--rows", action="store_true", help="print rows for docs/explanation/testing.md")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - {bug.name for bug in BUGS}):
         parser.error(f"unknown: {', '.join(unknown)}")
@@ -64,8 +76,8 @@ def main() -> int:
     for bug in chosen:
         found = find_bug(bug, arguments.seeds)
         missed += found is None
-        result = f"not found by {arguments.seeds} seeds" if found is None else f"{found[0]:4} seeds  {found[1]}"
-        sys.stdout.write(f"{bug.name:30} {result}\n")
+        write = _format_row if arguments.rows else _format_line
+        sys.stdout.write(f"{write(bug, found, arguments.seeds)}\n")
         sys.stdout.flush()
     sys.stdout.write(f"{len(chosen) - missed} of {len(chosen)} were found\n")
     return int(missed > 0)

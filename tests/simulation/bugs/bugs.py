@@ -87,7 +87,7 @@ BUGS = (
     ),
     Bug(
         name="begin-after-the-lease",
-        what="The actuator is not told until when it may begin, so a replica that was halted begins after its lease.",
+        what="The actuator does not know until when it may begin, so a replica that was halted begins after its lease.",
         file="scheduling/scheduler.py",
         edits=(("                    BEGIN_BEFORE_S.set(self._engine.leadership.until_s)\n", ""),),
     ),
