@@ -59,7 +59,7 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 
         place.mkdir()
         with _database(store, place) as url:
             began_s = time.monotonic()
-            _build(url, count)
+            build_history(url, count)
             built_s = time.monotonic() - began_s
             print(f"  {words}: built in {built_s:.0f} s", flush=True)
             found = _ask(url, effort.questions, count)
@@ -89,8 +89,11 @@ def _database(store: str, place: Path) -> Iterator[str]:
 # Building
 
 
-def _build(url: str, count: int) -> None:
-    """Create the history. Indexes are created after the rows: this is many times faster."""
+def build_history(url: str, count: int) -> None:
+    """Create a history of that many maintenances in an empty database.
+
+    Indexes are created after the rows: this is many times faster.
+    """
     SqlStore(url).close()
     indexes = [index for table in (t.audit_log, t.maintenance, t.claim, t.event) for index in table.indexes]
     is_sqlite = url.startswith("sqlite")
@@ -122,15 +125,19 @@ def _statements(count: int, *, is_sqlite: bool) -> Iterator[str]:
         f"""'["vm-' || {v} || '","' || {_host(v)} || '","scope-' || ({v} / 10) || '",0]'""" for v in vms
     )
     json = "'[' || {0} || ']'" if is_sqlite else "CAST('[' || {0} || ']' AS JSON)"
+    # Nothing here verifies the chain.
+    no_hash = "zeroblob(32)" if is_sqlite else "decode(repeat('00', 32), 'hex')"
+    empty = json.format(chr(39) * 2)
     state = "CASE WHEN k % 1000 = 0 THEN 'failed' ELSE 'completed' END"
     kind = "CASE WHEN k % 3 = 0 THEN 'Reboot' WHEN k % 10007 = 1 THEN 'Preempt' ELSE 'Freeze' END"
     yield (
         "INSERT INTO maintenance (id, sequence, request_id, cause, type, impact, source, description, duration_s, "
-        "state, created_at, notice, not_before, started_at, impacted_at, ended_at, attempts, hosts, claims) "
+        "state, created_at, notice, not_before, started_at, impacted_at, ended_at, attempts, hosts, claims, "
+        "deferrals, extensions, extended, is_at_once_unwarned, moved_by) "
         f"{head}SELECT 'm-' || k, {number} + 1, 'm-' || k, 'host-maintenance', {kind}, {kind}, 'Platform', "
         f"CASE WHEN k % 500000 = 11 THEN 'the Needle in it' ELSE 'Host server is undergoing maintenance.' END, 9, "
         f"{state}, {at}, 900000000, {at} + 900000000, {at} + 900000000, {at} + 907000000, {at} + 1500000000, 0, "
-        f"{json.format(chr(39) * 2)}, {json.format(claims)} FROM {source}"
+        f"{empty}, {json.format(claims)}, 0, 0, 0, false, {empty} FROM {source}"
     )
     for v in vms:
         yield (
@@ -165,8 +172,9 @@ def _statements(count: int, *, is_sqlite: bool) -> Iterator[str]:
     entries = " UNION ALL ".join(f"SELECT {turn} AS j" for turn in range(_ENTRIES_EACH))
     yield (
         "INSERT INTO audit_log (sequence, at, kind, actor, maintenance_id, audience, vm, source_address, api_version, "
-        f"reason) {head}SELECT {number} + 3 + j, {at} + {later}, {kinds}, {actors}, 'm-' || k, {of_approval}, "
-        f"CASE j WHEN 4 THEN {needle} END FROM {source} CROSS JOIN ({entries}) AS each"
+        f"reason, chain, hash) {head}SELECT {number} + 3 + j, {at} + {later}, {kinds}, {actors}, 'm-' || k, "
+        f"{of_approval}, CASE j WHEN 4 THEN {needle} END, 'audit', {no_hash} "
+        f"FROM {source} CROSS JOIN ({entries}) AS each"
     )
     last = count * _NUMBERS_EACH + _NUMBERS_EACH
     yield f"INSERT INTO meta (key, value) VALUES ('sequence', '{last}'), ('clock', 'real')"
