@@ -344,7 +344,7 @@ def test_what_waits_for_a_service_that_is_killed_leaves_no_trace_in_the_log(
     assert "Traceback" not in (tmp_path / "serve.log").read_text()
 
 
-def _stopped_by(stop: Callable[[Served], None], tmp_path: Path, arguments: list[str]) -> None:
+def _check_stop(stop: Callable[[Served], None], tmp_path: Path, arguments: list[str]) -> None:
     """A request that is held is answered, the exit status is 0, and no process is left."""
     with (
         served(tmp_path, *arguments, prefix=("setsid",)) as service,
@@ -366,11 +366,11 @@ def _stopped_by(stop: Callable[[Served], None], tmp_path: Path, arguments: list[
 
 
 def test_on_sigterm_requests_that_are_held_are_answered(tmp_path: Path, inventory: list[str]) -> None:
-    _stopped_by(lambda service: service.process.send_signal(signal.SIGTERM), tmp_path, inventory)
+    _check_stop(lambda service: service.process.send_signal(signal.SIGTERM), tmp_path, inventory)
 
 
 def test_an_interrupt_of_all_processes_of_a_terminal_stops_both_in_order(tmp_path: Path, inventory: list[str]) -> None:
-    _stopped_by(lambda service: os.killpg(service.process.pid, signal.SIGINT), tmp_path, inventory)
+    _check_stop(lambda service: os.killpg(service.process.pid, signal.SIGINT), tmp_path, inventory)
 
 
 def test_signals_to_the_metadata_process_itself_are_for_the_service_to_act_on(
@@ -384,7 +384,7 @@ def test_signals_to_the_metadata_process_itself_are_for_the_service_to_act_on(
         assert Vm(service, TWO).events == []
         service.process.send_signal(signal.SIGTERM)
 
-    _stopped_by(stop, tmp_path, inventory)
+    _check_stop(stop, tmp_path, inventory)
 
 
 @pytest.mark.parametrize(

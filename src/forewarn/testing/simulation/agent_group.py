@@ -1,4 +1,4 @@
-"""How the agents of an availability set agree which of them approves an event that names several VMs, and when."""
+"""Agreement between the agents of an availability set: which of them approves an event that names several VMs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MODES = ("all-prepared", "all-prepared", "leader", "each", "primary")
 
 
 class AgentGroup:
-    """How the agents of one availability set agree.
+    """Agreement between the agents of one availability set.
 
     Args:
         rng: Draws whether the VMs share a host, and the mode.

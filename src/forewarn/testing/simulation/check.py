@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -80,7 +79,7 @@ def simulate(
         load_operator_token(Path(folder))
         run_world = partial(run_seed, folder=Path(folder), parts=Parts(handler=handler, make_actuator=make_actuator))
         jobs = min(jobs or os.cpu_count() or 1, len(chosen))
-        for run in run_in_workers(lambda seed: replace(run_world(seed, size), outcome=None), chosen, jobs):
+        for run in run_in_workers(lambda seed: run_world(seed, size).without_outcome(), chosen, jobs):
             if run.complaints:
                 raise SimulationFailed(explain(run_world, run, size))
             facts.update(run.facts)

@@ -49,6 +49,6 @@ def explain(run_world: Callable[[int, Size], Run], run: Run, size: Size) -> Expl
 
 
 def run_with_story(run_world: Callable[[int, Size], Run], seed: int, size: Size) -> tuple[Run, Sequence[str]]:
-    """Return a run without its outcome, which is large, and what happened in it, in lines."""
+    """Return a run without its outcome, and what happened in it, in lines."""
     run = run_world(seed, size)
-    return replace(run, outcome=None), [] if run.outcome is None else list(tell(run.outcome))
+    return run.without_outcome(), [] if run.outcome is None else list(tell(run.outcome))

@@ -28,7 +28,7 @@ class Outcome:
         entries: Audit log.
         rollouts: All rollouts.
         left: What had not come to its end.
-        group_mode: How the agents of the availability set agree; ``""`` if no event names several VMs.
+        group_mode: Mode in which the agents of the availability set agree; ``""`` if no event names several VMs.
         visible: For each VM, the VMs whose events it may see.
         quiet_vms: VMs with quiet hours.
         quiet_from: Begin of the quiet hours.

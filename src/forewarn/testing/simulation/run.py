@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from forewarn.testing.simulation.chaos import draw_kinds
@@ -39,6 +39,10 @@ class Run:
     reached: Counter[FailPoint] = field(default_factory=Counter)
     struck: Counter[FailPoint] = field(default_factory=Counter)
     outcome: Outcome | None = None
+
+    def without_outcome(self) -> Run:
+        """Return this run without its outcome, which is large."""
+        return replace(self, outcome=None)
 
     @property
     def broken(self) -> set[str]:

@@ -298,9 +298,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Refuse: a real socket would leave the simulation.
 
         Raises:
-            NotImplementedError: Always.
+            RuntimeError: Always.
         """
-        raise NotImplementedError(f"no real socket can connect to {address}: use a client such as httpx")
+        del sock
+        raise RuntimeError(f"no real socket can connect to {address}: use a client such as httpx")
 
     async def create_server(  # type: ignore[override] # as above
         self,

@@ -146,6 +146,12 @@ def shared(mode: str, *, approved_s: float = 50, kinds: tuple[str, ...] = ()) ->
     )
 
 
+def test_a_large_cluster_may_ask_its_database_more_often() -> None:
+    visible = {f"vm-{number}": frozenset({f"vm-{number}"}) for number in range(12)} | dict(GOOD.visible)
+    assert "replicas_spare_the_database" not in complaining(replace(GOOD, visible=visible, requests_per_s_max=130))
+    assert "replicas_spare_the_database" in complaining(replace(GOOD, visible=visible, requests_per_s_max=400))
+
+
 @pytest.mark.parametrize("mode", ["", "all-prepared"])
 def test_one_vm_must_not_approve_for_another_that_prepares(mode: str) -> None:
     assert "impacts_wait_for_preparation" in complaining(shared(mode))

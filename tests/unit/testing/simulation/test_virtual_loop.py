@@ -58,7 +58,7 @@ def test_no_real_socket_connects() -> None:
     loop = VirtualLoop()
 
     async def connect() -> None:
-        with socket.socket() as sock, pytest.raises(NotImplementedError, match="use a client such as httpx"):
+        with socket.socket() as sock, pytest.raises(RuntimeError, match="use a client such as httpx"):
             await loop.sock_connect(sock, ("192.0.2.1", 80))
 
     loop.run_until_complete(connect())
