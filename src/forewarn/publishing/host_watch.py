@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cached_property
 
 from forewarn.core.inventory import Inventory
@@ -46,7 +45,7 @@ class HostWatch:
         declared: VMs of the host, with their scopes.
     """
 
-    __slots__ = ("_must_restart", "_waiting", "_woken", "audiences", "declared", "host")
+    __slots__ = ("_is_woken", "_must_restart", "_waiter", "_waiting", "audiences", "declared", "host")
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -54,8 +53,8 @@ class HostWatch:
         self.declared: Declared = ((), ())
         self._waiting: dict[str, DocumentChange] = {}
         self._must_restart = True
-        self._woken = asyncio.Event()
-        self._woken.set()
+        self._is_woken = True
+        self._waiter: asyncio.Future[None] | None = None
 
     def queue_change(self, change: DocumentChange) -> None:
         """Queue a changed document, in the place of an older one of its audience."""
@@ -70,28 +69,42 @@ class HostWatch:
 
     def wake(self) -> None:
         """Wake the watcher to take its changes."""
-        self._woken.set()
+        self._is_woken = True
+        _release_waiter(self._waiter)
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait until woken or timed out; return True if woken.
 
-        Uses a timer instead of a task, since thousands wait at a time.
+        One task may wait at a time.
         """
-        # A wake since the changes were last taken is remembered, so that no change is lost between two waits.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._woken.wait()
-        return self._woken.is_set()
+        # A wake since the changes were last taken is remembered, so that no change is lost between two waits. A future
+        # and a timer, because one change may wake thousands: `asyncio.timeout` and an `Event` took a quarter longer
+        # until the last of them had it.
+        if not self._is_woken:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = loop.call_later(timeout_s, _release_waiter, self._waiter)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+        return self._is_woken
 
     def take_changes(self) -> list[DocumentChange] | None:
         """Take the queued changes; None if the watcher must start over with the full state."""
-        self._woken.clear()
+        self._is_woken = False
         changes, self._waiting = list(self._waiting.values()), {}
         if self._must_restart:
             # The state is built after this, so it contains the changes that are dropped here.
             self._must_restart = False
             return None
         return changes
+
+
+def _release_waiter(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
 
 
 class HostWatches:

@@ -241,7 +241,7 @@ BUGS = (
                 "            for watch in watches:\n                watch.queue_change(change)",
                 (
                     "            for watch in watches:\n"
-                    "                if not watch._woken.is_set():\n"
+                    "                if not watch._is_woken:\n"
                     "                    watch.queue_change(change)"
                 ),
             ),
