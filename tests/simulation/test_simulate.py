@@ -46,7 +46,7 @@ def broken(*, handler: Handler | None = None, make_actuator: Callable[[Hyperviso
 
 
 def test_the_correct_handler_of_the_page_passes() -> None:
-    happened = simulate(12, handler=handler_in("handler.py"))
+    happened = simulate(5, handler=handler_in("handler.py"))
     for kind in ("impact", "step", "kill"):
         assert happened[kind] > 0
 

@@ -91,7 +91,11 @@ class _ObservedTransport:
     async def send(self, request: HttpRequest) -> HttpAnswer:
         """Send one request."""
         answer = await self._transport.send(request)
-        if "scheduledevents" not in request.path or answer.status != HTTPStatus.OK:
+        if "scheduledevents" not in request.path:
+            return answer
+        if answer.status >= HTTPStatus.BAD_REQUEST:
+            self._vm.note("refused", method=request.method, status=answer.status)
+        if answer.status != HTTPStatus.OK:
             return answer
         if request.method == "POST":
             for event_id in decode_approval(request.body, 1000):

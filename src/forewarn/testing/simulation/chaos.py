@@ -1,6 +1,7 @@
 """Faults of a run: which kinds there are is drawn from the seed, and when each happens.
 
-Each seed draws only some kinds. So in some worlds two rare kinds happen often, and meet.
+Each seed draws only some kinds. So in some worlds two rare kinds happen often, and meet. And in half of the worlds, the
+busy ones, faults follow at once on what happens, and operators do several things at the same time.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -19,23 +21,54 @@ if TYPE_CHECKING:
     from forewarn.testing.simulation.machine import Machine
     from forewarn.testing.simulation.world import World
 
-__all__ = ["KINDS", "Chaos", "draw_kinds"]
+__all__ = ["KINDS", "Chaos", "Plan", "draw_plan"]
 
 _KINDS_MAX = 6
-"""Maximum number of kinds; `_STRUCK` may add one."""
+"""Maximum number of kinds; `_STRUCK` and `_STRANDED` may add one each."""
 
 _PAUSES_S = (2.0, 10.0, 30.0)
 _LOST_HINTS = 0.8
 _STRUCK = 0.5
 """Share of the worlds with faults that get strikes in any case: what they hit is rare, and worth most."""
 
+_BUSY = 0.5
+_STRANDED = 0.4
+"""Share of the busy worlds with faults in which host endpoints start without the control plane."""
 
-def draw_kinds(rng: random.Random) -> list[str]:
-    """Draw up to seven kinds of faults."""
-    drawn = rng.sample(sorted(KINDS), rng.randint(0, _KINDS_MAX))
+_ACTIVITY = frozenset({"host", "vm", "restart", "cancel", "rollout", "approved", "document", "execute", "step-end"})
+"""Kinds of facts on which faults follow in busy worlds: something is under way then."""
+
+_SOON_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Which faults a world has, and how they come.
+
+    Attributes:
+        kinds: Kinds of faults.
+        is_busy: True if faults follow on what happens, and operators do several things at once.
+    """
+
+    kinds: tuple[str, ...]
+    is_busy: bool
+
+
+def draw_plan(rng: random.Random, busy_rng: random.Random, kinds: Sequence[str] | None = None) -> Plan:
+    """Draw up to eight kinds of faults, and whether the world is busy.
+
+    Args:
+        rng: Source of the kinds.
+        busy_rng: Source of the rest. It is another one, so that seeds that once failed have kept their worlds.
+        kinds: Kinds of faults; None to draw them.
+    """
+    is_busy = busy_rng.random() < _BUSY
+    drawn = rng.sample(sorted(KINDS.keys() - {_STRAND}), rng.randint(0, _KINDS_MAX))
     if drawn and "strike" not in drawn and rng.random() < _STRUCK:
         drawn.append("strike")
-    return drawn
+    if drawn and is_busy and busy_rng.random() < _STRANDED:
+        drawn.append(_STRAND)
+    return Plan(kinds=tuple(drawn if kinds is None else kinds), is_busy=is_busy)
 
 
 class Chaos:
@@ -43,30 +76,33 @@ class Chaos:
 
     Args:
         world: The world that it troubles.
-        rng: Source of kinds, moments and victims.
-        kinds: Kinds of faults; None to draw them.
-
-    Attributes:
-        kinds: Kinds of faults in this run.
+        rng: Source of moments and victims.
+        plan: Which faults there are, and how they come.
     """
 
-    def __init__(self, world: World, rng: random.Random, kinds: Sequence[str] | None = None) -> None:
-        drawn = draw_kinds(rng)
-        self.kinds = drawn if kinds is None else list(kinds)
+    def __init__(self, world: World, rng: random.Random, plan: Plan) -> None:
+        self._plan = plan
         self._world = world
         self._rng = rng
         self._pause_s = rng.choice(_PAUSES_S)
 
     async def run(self) -> None:
         """Let faults happen, until cancelled."""
-        if not self.kinds:
+        if not self._plan.kinds:
             return
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(self._rng.expovariate(1 / self._pause_s))
-                kind = self._rng.choice(self.kinds)
-                self._world.trace.note("chaos", kind)
-                group.create_task(KINDS[kind](self._world, self._rng))
+                if self._plan.is_busy:
+                    await self._world.trace.wait_for(_ACTIVITY, self._pause_s)
+                    await asyncio.sleep(self._rng.uniform(0, _SOON_S))
+                kind = self._rng.choice(self._plan.kinds)
+                group.create_task(self._cause(kind))
+
+    async def _cause(self, kind: str) -> None:
+        self._world.trace.note("chaos", kind)
+        await KINDS[kind](self._world, self._rng)
+        self._world.trace.note("chaos", "over", fault=kind)
 
     def heal(self) -> None:
         """End every fault and start everything that is down."""
@@ -114,6 +150,19 @@ async def _kill_at_commit(world: World, rng: random.Random) -> None:
 
 async def _kill_endpoint(world: World, rng: random.Random) -> None:
     await _kill(rng.choice(world.hosts), rng, is_power_loss=rng.choice([False, True]))
+
+
+async def _strand_endpoint(world: World, rng: random.Random) -> None:
+    """Start a host endpoint while it can reach no replica: all that it has is its disk."""
+    host = rng.choice(world.hosts)
+    pairs = [(replica.name, host.name) for replica in world.replicas]
+    pairs += [(target, source) for source, target in pairs]
+    for pair in pairs:
+        world.network.cut(*pair)
+    await _kill(host, rng, is_power_loss=rng.choice([False, True]))
+    await asyncio.sleep(rng.choice([15.0, 60.0]))
+    for pair in pairs:
+        world.network.heal(*pair)
 
 
 async def _kill_agent(world: World, rng: random.Random) -> None:
@@ -238,6 +287,8 @@ async def _kill_receiver(world: World, rng: random.Random) -> None:
     await _kill(world.receiver, rng, is_power_loss=rng.random() < 0.5)  # noqa: PLR2004 - a coin
 
 
+_STRAND = "strand-endpoint"
+
 KINDS: dict[str, Act] = {
     "kill-replica": _kill_replica,
     "lose-replica": _lose_replica,
@@ -260,5 +311,6 @@ KINDS: dict[str, Act] = {
     "fail-hypervisor": _fail_hypervisor,
     "fail-receiver": _fail_receiver,
     "kill-receiver": _kill_receiver,
+    _STRAND: _strand_endpoint,
 }
 """Faults by name."""

@@ -6,13 +6,14 @@ Each property is a function of the outcome. It yields a line for each time that 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from forewarn.agent.agreement import TogetherSettings
 from forewarn.agent.rule import EventStep
 from forewarn.core.model import EntryKind, Event, EventSource
+from forewarn.testing.simulation.machine_clock import START
 from forewarn.testing.simulation.outcome import Outcome
 
 __all__ = ["PROPERTIES", "find_complaints", "find_missing_notifications"]
@@ -25,7 +26,10 @@ _NOTIFIED = {EntryKind.STARTED, EntryKind.COMPLETED, EntryKind.CANCELED, EntryKi
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 _PROMPT = timedelta(seconds=2)
-"""Maximum lateness of a start without faults of the replicas, apart from the time that the database takes."""
+"""Maximum lateness of a start while no fault can delay it, apart from the time that the database takes."""
+
+_RECOVERY = timedelta(seconds=30)
+"""Time after a fault in which a start may still be late because of it: a lease has to end, or a replica to start."""
 
 _REQUESTS = 40
 """Number of requests to the database for which a start may have to wait; each has an answer."""
@@ -36,6 +40,7 @@ _REQUESTS_PER_S_AND_VM_MAX = 20
 
 _HARMLESS = {
     "kill-endpoint",
+    "strand-endpoint",
     "kill-agent",
     "cut-network",
     "isolate",
@@ -100,6 +105,33 @@ def documents_never_go_back(outcome: Outcome) -> Iterator[str]:
                 started[vm].add(event_id)
             elif event_id in started[vm]:
                 yield f"{vm}: event {event_id} is Scheduled again at {fact.at_s:.3f} s"
+
+
+def documents_show_what_is_committed(outcome: Outcome) -> Iterator[str]:
+    """A VM is shown no event that the database does not have; documents of one incarnation are the same (R42)."""
+    contents: dict[tuple[frozenset[str], int], Mapping[str, object]] = {}
+    for fact in outcome.facts:
+        if fact.kind != "document":
+            continue
+        vm, events, incarnation = fact.subject, fact.details["events"], fact.details["incarnation"]
+        for event_id, (status, _) in events.items():
+            maintenance = outcome.by_event.get(event_id)
+            if maintenance is None:
+                yield f"{vm}: event {event_id} at {fact.at_s:.3f} s was never committed"
+            elif status == "Started" and maintenance.started_at is None:
+                yield f"{vm}: event {event_id} is Started at {fact.at_s:.3f} s, and it never started"
+        if contents.setdefault((outcome.visible[vm], incarnation), events) != events:
+            yield f"{vm}: incarnation {incarnation} at {fact.at_s:.3f} s is not what it was"
+
+
+def endpoints_keep_answering(outcome: Outcome) -> Iterator[str]:
+    """A host endpoint that has shown its VM a document goes on to do so, with or without the control plane."""
+    served: set[str] = set()
+    for fact in outcome.facts:
+        if fact.kind == "document":
+            served.add(fact.subject)
+        elif fact.kind == "refused" and fact.details["method"] == "GET" and fact.subject in served:
+            yield f"{fact.subject}: was answered {fact.details['status']} at {fact.at_s:.3f} s"
 
 
 def documents_show_the_own_scope_only(outcome: Outcome) -> Iterator[str]:
@@ -185,10 +217,9 @@ def vms_have_one_maintenance_at_a_time(outcome: Outcome) -> Iterator[str]:
 def starts_are_prompt(outcome: Outcome) -> Iterator[str]:
     """A maintenance starts at NotBefore or with the last approval, once its VMs are free (R76).
 
-    Only faults of the replicas, of their clocks and of the database may delay it.
+    Only faults of the replicas, of their clocks and of the database may delay it, while they last and shortly after.
     """
-    if not _HARMLESS.issuperset(outcome.kinds):
-        return
+    disturbed = list(_find_disturbed_spans(outcome))
     for maintenance in outcome.maintenances:
         if maintenance.started_at is None or maintenance.not_before is None:
             continue
@@ -203,9 +234,34 @@ def starts_are_prompt(outcome: Outcome) -> Iterator[str]:
             and other.ended_at <= maintenance.started_at
             and not set(other.vms).isdisjoint(maintenance.vms)
         ]
-        late = maintenance.started_at - max([ready_at, *before])
+        free_at = max([ready_at, *before])
+        late = maintenance.started_at - free_at
+        for begin, end in disturbed:
+            late -= max(min(end, maintenance.started_at) - max(begin, free_at), timedelta(0))
         if late > _PROMPT + timedelta(seconds=_REQUESTS * outcome.delay_s_max):
             yield f"maintenance {maintenance.id} started {late.total_seconds():.1f} s late"
+
+
+def _find_disturbed_spans(outcome: Outcome) -> Iterator[tuple[datetime, datetime]]:
+    """Yield the spans in which a fault may delay a start; they do not overlap."""
+    active, begin, end = 0, _NEVER, START
+    for fact in outcome.facts:
+        if fact.subject != "chaos" or fact.kind == "kinds":
+            continue
+        at = outcome.find_true_time(fact.at_s)
+        if fact.kind == "heal" and active:
+            active, end = 0, at + _RECOVERY
+        elif fact.kind == "over" and fact.details["fault"] not in _HARMLESS:
+            active -= 1
+            end = at + _RECOVERY
+        elif fact.kind not in _HARMLESS and fact.kind not in {"over", "heal"}:
+            if not active and begin < at and end < at:
+                yield begin, end
+                begin = at
+            begin = min(begin, at)
+            active += 1
+    if begin < _NEVER:
+        yield begin, end
 
 
 def recoveries_wait_for_the_end(outcome: Outcome) -> Iterator[str]:
@@ -332,6 +388,8 @@ PROPERTIES: tuple[Property, ...] = (
     agents_and_endpoints_never_fail,
     accepted_approvals_are_kept,
     documents_never_go_back,
+    documents_show_what_is_committed,
+    endpoints_keep_answering,
     documents_show_the_own_scope_only,
     starts_wait_for_approval,
     quiet_hours_hold,

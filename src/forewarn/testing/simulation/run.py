@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from forewarn.testing.simulation.chaos import draw_kinds
+from forewarn.testing.simulation.chaos import draw_plan
 from forewarn.testing.simulation.outcome import Outcome
 from forewarn.testing.simulation.parts import Parts
 from forewarn.testing.simulation.properties import find_complaints
@@ -64,8 +64,8 @@ def run_seed(seed: int, size: Size, folder: Path, parts: Parts | None = None) ->
     # A run that cannot end is a complaint like any other. So is one that something has cancelled.
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as said
         complaint = f"{_NO_END}: the run raised {type(error).__name__}: {error}"
-        drawn = draw_kinds(make_rng("chaos", seed)) if size.kinds is None else size.kinds
-        return Run(seed=seed, complaints=[complaint], kinds=tuple(drawn))
+        plan = draw_plan(make_rng("chaos", seed), make_rng("busy world", seed), size.kinds)
+        return Run(seed=seed, complaints=[complaint], kinds=plan.kinds)
     kinds = next(fact.details["kinds"] for fact in outcome.facts if fact.kind == "kinds")
     return Run(
         seed=seed,

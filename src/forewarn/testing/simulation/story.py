@@ -30,8 +30,12 @@ def _to_seconds(moment: datetime) -> float:
 
 def _describe_fact(fact: Fact) -> str:
     if fact.subject == "chaos":
-        drawn = f": {', '.join(fact.details['kinds'])}" if fact.kind == "kinds" else ""
-        return f"faults: {fact.kind}{drawn}"
+        match fact.kind:
+            case "kinds":
+                return f"faults: kinds: {', '.join(fact.details['kinds'])}"
+            case "over":
+                return f"faults: {fact.details['fault']} is over"
+        return f"faults: {fact.kind}"
     if fact.subject == "operator":
         return f"an operator or a tenant asks: {fact.kind}; the answer is {fact.details['status']}"
     describe = _SENTENCES.get(fact.kind)
@@ -56,6 +60,7 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "failed": lambda d: f"ends with {d['error']}",
     "document": lambda d: f"is shown, in document {d['incarnation']}: {_describe_events(d['events'])}",
     "view": lambda d: f"is listed to its tenant with {_describe_events({k: [v] for k, v in d['events'].items()})}",
+    "refused": lambda d: f"is answered {d['status']} to its {d['method']}",
     "approved": lambda d: f"has approved {d['event']}",
     "step": lambda d: f"begins the step {d['step']} for {d['event']}",
     "step-end": lambda d: f"ends the step {d['step']} for {d['event']}: {d['how']}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,10 +42,26 @@ class Trace:
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
+        self._waiting: dict[asyncio.Future[None], Container[str]] = {}
 
     def note(self, subject: str, kind: str, **details: Any) -> None:  # noqa: ANN401 - JSON
         """Add a fact that happens now."""
         self.facts.append(Fact(asyncio.get_running_loop().time(), subject, kind, details))
+        for future, kinds in self._waiting.items():
+            if kind in kinds and not future.done():
+                future.set_result(None)
+
+    async def wait_for(self, kinds: Container[str], timeout_s: float) -> None:
+        """Wait for the next fact of these kinds; not longer than `timeout_s`, in virtual seconds."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = kinds
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            return
+        finally:
+            del self._waiting[future]
 
     def digest(self) -> str:
         """Return a hash of the whole trace: two runs with one digest were the same."""

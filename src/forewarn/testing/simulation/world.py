@@ -25,7 +25,7 @@ from forewarn.clock import replace_uptime
 from forewarn.core.model import ACTIVE_STATES, EventType
 from forewarn.testing.simulation.agent_group import AgentGroup
 from forewarn.testing.simulation.agent_vm import AgentVm
-from forewarn.testing.simulation.chaos import KINDS, Chaos
+from forewarn.testing.simulation.chaos import KINDS, Chaos, draw_plan
 from forewarn.testing.simulation.database import Database, LinkState
 from forewarn.testing.simulation.handler_vm import HandlerVm
 from forewarn.testing.simulation.host import METADATA_ADDRESS, HostEndpoint
@@ -71,6 +71,9 @@ _QUIET = 0.15
 
 _QUIET_FROM, _QUIET_UNTIL = timedelta(minutes=10), timedelta(minutes=30)
 _SIZES_MAX = {"replicas": 9, "hosts": 50, "vms": 200, "operations": 10_000, "span_s": 86_400}
+_AT_ONCE_MAX = 4
+"""Maximum number of things that operators do at once, in a busy world."""
+
 _WEB = 2
 """Number of VMs in the availability set; the others are alone."""
 
@@ -85,7 +88,7 @@ class Size:
         vms: Number of VMs, spread over the hosts; 1 to 200. The first two are an availability set.
         operations: Number of requests of operators and tenants; 1 to 10,000.
         span_s: Duration of the phase with faults, in simulated seconds; 1 to 86,400.
-        kinds: Kinds of faults, from `KINDS`; ``()`` for none. None draws up to seven for each seed.
+        kinds: Kinds of faults, from `KINDS`; ``()`` for none. None draws up to eight for each seed.
 
     Raises:
         ValueError: A number is out of range, or a kind is unknown.
@@ -178,11 +181,13 @@ class World:
         """Run it to its end: set up, faults, healing, rest."""
         people = SimulatedProcess("operator", self._people, MachineClock(self._loop))
         await people.start(self._set_up())
-        chaos = Chaos(self, self._make_rng("chaos"), self.size.kinds)
-        self.trace.note("chaos", "kinds", kinds=chaos.kinds)
+        rng = self._make_rng("chaos")
+        plan = draw_plan(rng, self._make_rng("busy world"), self.size.kinds)
+        chaos = Chaos(self, rng, plan)
+        self.trace.note("chaos", "kinds", kinds=list(plan.kinds))
         trouble = asyncio.create_task(chaos.run())
-        await people.start(self._operate())
-        if trouble.done() and chaos.kinds:
+        await people.start(self._operate(is_busy=plan.is_busy))
+        if trouble.done() and plan.kinds:
             trouble.result()  # raises its error: a run without its faults must not pass
         await cancel_tasks(trouble)
         chaos.heal()
@@ -268,13 +273,21 @@ class World:
 
     # The phase with faults
 
-    async def _operate(self) -> None:
+    async def _operate(self, *, is_busy: bool) -> None:
         until_s = self._loop.time() + self.size.span_s
-        for _ in range(self.size.operations):
-            await asyncio.sleep(self._rng.expovariate(self.size.operations / self.size.span_s))
-            with suppress(httpx.HTTPError, ValueError):
-                await self.operators.act()
+        left = self.size.operations
+        while left:
+            at_once = min(left, self._rng.randint(1, _AT_ONCE_MAX)) if is_busy else 1
+            left -= at_once
+            await asyncio.sleep(self._rng.expovariate(self.size.operations / at_once / self.size.span_s))
+            async with asyncio.TaskGroup() as group:
+                for _ in range(at_once):
+                    group.create_task(self._act())
         await asyncio.sleep(max(0.0, until_s - self._loop.time()))
+
+    async def _act(self) -> None:
+        with suppress(httpx.HTTPError, ValueError):
+            await self.operators.act()
 
     def _interrupt_vms(self, names: Sequence[str], event_type: EventType) -> None:
         """Take the VMs away, like a hypervisor; a frozen VM notices nothing."""

@@ -47,6 +47,15 @@ def webhook(at_s: float, name: str, number: int = 1) -> Fact:
     return fact(at_s, "receiver", "webhook", id=f"{name}-{number}", about="E", type=name)
 
 
+def refused(method: str) -> Fact:
+    return fact(5, "web-0", "refused", method=method, status=503)
+
+
+def late(*chaos: Fact) -> Outcome:
+    """The last approval was at 50 s, and the start at 53 s, beside these faults."""
+    return replace(GOOD, facts=chaos, maintenances=(replace(M, started_at=START + timedelta(seconds=53)),))
+
+
 def rolled_out(started_s: float, *, at_once: int = 1) -> Outcome:
     """Two hosts, the first one from 50 to 80 s, the second one from `started_s` to 100 s."""
     spans = {"m": (50, 80), "n": (started_s, 100)}
@@ -114,6 +123,8 @@ BROKEN = {
     "agents_and_endpoints_never_fail": replace(GOOD, facts=(fact(5, "web-0", "failed", error="ValueError: no"),)),
     "accepted_approvals_are_kept": replace(GOOD, entries=(), maintenances=WAITING, facts=without(IMPACT)),
     "documents_never_go_back": replace(GOOD, facts=(STARTED, ANNOUNCED)),
+    "documents_show_what_is_committed": replace(GOOD, facts=(ANNOUNCED, document(20, 2, E=["Started", ["web-0"]]))),
+    "endpoints_keep_answering": replace(GOOD, facts=(SHOWN, refused("GET"))),
     "documents_show_the_own_scope_only": replace(GOOD, facts=(document(10, 2, E=["Scheduled", ["db"]]),)),
     "starts_wait_for_approval": replace(GOOD, events=UNAPPROVED),
     "quiet_hours_hold": replace(QUIET, events=UNAPPROVED),
@@ -169,12 +180,54 @@ def test_one_vm_may_approve_for_another_if_its_mode_says_so(outcome: Outcome) ->
     assert "impacts_wait_for_preparation" not in complaining(outcome)
 
 
-def test_faults_of_agents_and_of_the_network_delay_no_start() -> None:
-    kinds = fact(0, "chaos", "kinds", kinds=["kill-agent", "isolate"])
-    late = replace(
-        GOOD, facts=(kinds, *GOOD.facts), maintenances=(replace(M, started_at=START + timedelta(seconds=53)),)
-    )
-    assert "starts_are_prompt" in complaining(late)
+def fault(begin_s: float, end_s: float, kind: str) -> tuple[Fact, Fact]:
+    return fact(begin_s, "chaos", kind), fact(end_s, "chaos", "over", fault=kind)
+
+
+HEALED = fact(60, "chaos", "heal")
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        fault(45, 55, "isolate"),  # of the VMs' network
+        fault(5, 15, "halt"),  # over for long
+        (*fault(2, 3, "halt"), *fault(55, 58, "halt")),  # before it and after it
+        (*fault(2, 6, "halt"), *fault(3, 5, "halt")),  # one during the other
+    ],
+)
+def test_a_start_that_no_fault_delayed_is_prompt(faults: tuple[Fact, ...]) -> None:
+    assert "starts_are_prompt" in complaining(late(*sorted(faults, key=lambda each: each.at_s), HEALED))
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        fault(49, 52, "halt"),
+        fault(25, 35, "kill-replica"),  # its successor may still be starting
+        (fact(20, "chaos", "cut-database"), fact(45, "chaos", "heal")),  # until the end of all faults
+        (*fault(2, 3, "halt"), *fault(45, 47, "halt")),
+        (fact(40, "chaos", "halt"), *fault(42, 43, "halt"), fact(51, "chaos", "over", fault="halt")),
+    ],
+)
+def test_a_fault_excuses_a_late_start_until_shortly_after_its_end(faults: tuple[Fact, ...]) -> None:
+    assert "starts_are_prompt" not in complaining(late(*faults))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        (document(10, 2, X=["Scheduled", ["web-0"]]),),  # no such event is in the database
+        (ANNOUNCED, document(20, 2)),  # another document of the same incarnation
+    ],
+)
+def test_a_document_that_was_never_committed_is_a_complaint(facts: tuple[Fact, ...]) -> None:
+    assert "documents_show_what_is_committed" in complaining(replace(GOOD, facts=facts))
+
+
+def test_an_event_that_is_shown_as_started_has_started() -> None:
+    outcome = replace(GOOD, facts=(STARTED,), maintenances=WAITING)
+    assert "documents_show_what_is_committed" in complaining(outcome)
 
 
 def test_a_cancel_after_the_approval_excuses_nothing() -> None:
@@ -246,14 +299,8 @@ def test_every_property_has_an_outcome_that_breaks_it() -> None:
         ("quiet_hours_hold", replace(QUIET, events=UNAPPROVED, quiet_vms=frozenset({"db"}))),
         ("rollouts_keep_their_budget", rolled_out(80)),
         ("vms_have_one_maintenance_at_a_time", rolled_out(80)),
-        (
-            "starts_are_prompt",  # a replica may have been halted
-            replace(
-                GOOD,
-                facts=(fact(0, "chaos", "kinds", kinds=["isolate", "halt"]), *GOOD.facts),
-                maintenances=(replace(M, started_at=START + timedelta(seconds=53)),),
-            ),
-        ),
+        ("endpoints_keep_answering", replace(GOOD, facts=(refused("GET"), SHOWN))),  # it knew nothing yet
+        ("endpoints_keep_answering", replace(GOOD, facts=(SHOWN, refused("POST")))),  # an approval needs the replicas
         (
             "starts_are_prompt",  # another one of the VM ended only then
             replace(

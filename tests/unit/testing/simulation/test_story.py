@@ -16,6 +16,8 @@ def test_facts_and_entries_stand_in_the_order_of_time() -> None:
         Fact(0.0, "chaos", "kinds", {"kinds": ["isolate"]}),
         Fact(61.5, "operator", "host", {"status": 201}),
         Fact(62.25, "vm-0", "document", {"incarnation": 2, "events": {"E": ["Scheduled", ["vm-0"]]}}),
+        Fact(63.0, "chaos", "isolate"),
+        Fact(65.0, "chaos", "over", {"fault": "isolate"}),
         Fact(70.0, "vm-0", "kill", {"power": True}),
     )
     entry = AuditEntry(
@@ -26,6 +28,8 @@ def test_facts_and_entries_stand_in_the_order_of_time() -> None:
         "  1:01.500  an operator or a tenant asks: host; the answer is 201",
         "  1:01.750  audit log: scheduled m by operator:ann",
         "  1:02.250  vm-0 is shown, in document 2: E Scheduled of ['vm-0']",
+        "  1:03.000  faults: isolate",
+        "  1:05.000  faults: isolate is over",
         "  1:10.000  vm-0 loses its power",
     ]
 
