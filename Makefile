@@ -18,7 +18,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help libraries demo test test-slow test-guests test-browser simulate simulate-bugs lint bench reference docs man zipapp release deb screenshots constraints clean
+.PHONY: help libraries demo test test-slow test-guests test-browser simulate simulate-bugs mutants lint bench reference docs man zipapp release deb screenshots constraints clean
 
 help: ## Show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r target does; do \
@@ -48,6 +48,9 @@ simulate: .venv/.dev ## Simulate whole clusters with faults; ARGS="--seeds 100 -
 
 simulate-bugs: .venv/.dev ## Plant bugs, and count the seeds until the simulation finds each
 	@$(BIN)/python -m tests.simulation.bugs $(ARGS)
+
+mutants: .venv/.dev ## Plant small random changes, and print those that no test finds; ARGS="--count 30 core"
+	@$(BIN)/python -m tests.mutation $(ARGS)
 
 lint: .venv/.dev ## Check style, types, layers, spelling, wording and workflows
 	@failed=; \

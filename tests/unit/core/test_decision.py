@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
+from forewarn.core.maintenance.alert_schedule import AlertCheck
 from forewarn.core.maintenance.decision import ChangeSet, DecisionRules, Draft, WorkingSet
 from forewarn.core.maintenance.enablement import disable_audience, enable_audience
 from forewarn.core.maintenance.lifecycle import Trigger
@@ -42,6 +44,16 @@ def test_any_change_makes_a_decision_worth_committing() -> None:
     assert not ChangeSet(vms={"a": vm("a")}).is_empty
     assert not ChangeSet(maintenances={"m": maintenance()}).is_empty
     assert not ChangeSet(events={"e": an_event()}).is_empty
+
+
+def test_the_next_time_to_look_is_the_earliest() -> None:
+    spans = (("m", 9), ("n", 5))
+    due = {name: replace(maintenance(id=name), due_at=NOW + minutes(after)) for name, after in spans}
+    undue = replace(maintenance(id="o"), due_at=None)
+    assert ChangeSet(maintenances=due | {"o": undue}).next_due_at == NOW + minutes(5)
+    check = AlertCheck(maintenance_id="m", at=NOW + minutes(2))
+    assert ChangeSet(maintenances=due, alert_checks={"m": check, "n": None}).next_due_at == NOW + minutes(2)
+    assert ChangeSet(maintenances={"o": undue}, alert_checks={"n": None}).next_due_at is None
 
 
 def test_a_decision_leaves_what_was_loaded_as_it_was() -> None:

@@ -10,9 +10,11 @@ from forewarn.core.maintenance.alert_schedule import AlertThresholds
 from forewarn.core.maintenance.forecast import (
     Forecast,
     MaintenanceProblem,
+    MissingVote,
     MissingVoteReason,
     NextStep,
     forecast_maintenance,
+    restrict_forecast,
 )
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Maintenance, MaintenanceState
@@ -247,3 +249,28 @@ def test_one_that_had_to_queue_and_was_put_off_was_announced_at_its_turn() -> No
     assert MaintenanceProblem.UNSEEN not in look(made, second).problems
     asked_in_the_queue = {"scope:web": second.created_at + minutes(1)}
     assert MaintenanceProblem.UNSEEN in look(made, second, asked_in_the_queue).problems
+
+
+# What a tenant may see of it
+
+SEEN = MissingVote(event_id="E1", audience="web", reason=MissingVoteReason.NOT_APPROVED)
+NEVER_SEEN = MissingVote(event_id="E2", audience="db", reason=MissingVoteReason.NEVER_SEEN)
+PROBLEMS = (MaintenanceProblem.LATE, MaintenanceProblem.UNSEEN, MaintenanceProblem.UNAPPROVED)
+WHOLE = Forecast(next_step=NextStep.STARTED, votes=(SEEN, NEVER_SEEN), blocked_by=("m", "n"), problems=PROBLEMS)
+
+
+def test_a_tenant_who_may_see_everything_is_shown_everything() -> None:
+    assert restrict_forecast(WHOLE, {"E1", "E2"}, {"m", "n"}) == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("events", "maintenances", "expected"),
+    [
+        ({"E1"}, {"m", "n"}, replace(WHOLE, votes=(SEEN,), problems=(PROBLEMS[0], PROBLEMS[2]))),
+        ({"E2"}, {"m", "n"}, replace(WHOLE, votes=(NEVER_SEEN,))),
+        ({"E1", "E2"}, {"n"}, replace(WHOLE, blocked_by=("n",))),
+        (set[str](), set[str](), replace(WHOLE, votes=(), blocked_by=(), problems=(PROBLEMS[0],))),
+    ],
+)
+def test_a_tenant_learns_only_that_there_is_more(events: set[str], maintenances: set[str], expected: Forecast) -> None:
+    assert restrict_forecast(WHOLE, events, maintenances) == replace(expected, has_hidden_blockers=True)

@@ -133,3 +133,11 @@ def test_others_block_when_they_are_going_on_or_come_first(
 ) -> None:
     """R61: a failure or a user's restart that is going on is no time to take a second fault domain."""
     assert blocks_hosts(maintenance(vm("a"), cause=cause, source=source, state=state)) is is_blocking
+
+
+def test_of_several_vms_that_are_held_the_first_is_named() -> None:
+    survey = seen(vm("a", host="h-1"), vm("b", host="h-1"))
+    occupied = Occupancy(survey)
+    occupied.add_maintenance(maintenance(vm("b"), id="m-2"))
+    occupied.add_maintenance(maintenance(vm("a"), id="m-1"))
+    assert occupied.find_obstacle("h-1") == "vm a is held by maintenance m-1"

@@ -1,0 +1,1 @@
+"""Mutants of Forewarn's own code, against its tests: run `make mutants`."""

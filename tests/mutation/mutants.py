@@ -1,0 +1,79 @@
+"""Mutants of the package's code, made by mutmut: each is one file with one change."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from libcst import Module
+from mutmut.mutation.file_mutation import create_mutations
+
+__all__ = ["SOURCE", "Mutant", "make_mutants"]
+
+SOURCE = Path(__file__).parents[2] / "src" / "forewarn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A file of the package with one change.
+
+    Attributes:
+        file: Path of the file below the package.
+        source: Complete source of the mutant.
+        line: Number of the first line that differs.
+        was: Lines before the change.
+        now: Lines after the change.
+    """
+
+    file: str
+    source: str
+    line: int
+    was: str
+    now: str
+
+    def __str__(self) -> str:
+        """Return the place and the change."""
+        return f"{self.file}:{self.line}\n  - {self.was}\n  + {self.now}"
+
+
+def make_mutants(file: Path) -> Iterator[Mutant]:
+    """Yield the mutants of a file of the package, without those that only change the words of a message.
+
+    Args:
+        file: File below `SOURCE`.
+    """
+    source = file.read_text(encoding="utf-8")
+    module, mutations, _, _ = create_mutations(file.name, source)
+    seen = {_without_messages(source)}
+    for mutation in mutations:
+        changed = cast("Module", module.deep_replace(mutation.original_node, mutation.mutated_node)).code
+        tree = _without_messages(changed)
+        if tree not in seen:
+            seen.add(tree)
+            yield _describe(file.relative_to(SOURCE).as_posix(), source, changed)
+
+
+class _MessagesRemoved(ast.NodeTransformer):
+    """Replaces all strings with a space in them: those are sentences."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        return ast.Constant("") if isinstance(node.value, str) and " " in node.value else node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
+        is_sentence = any(isinstance(part, ast.Constant) and " " in str(part.value) for part in node.values)
+        return ast.Constant("") if is_sentence else node
+
+
+def _without_messages(source: str) -> str:
+    return ast.dump(_MessagesRemoved().visit(ast.parse(source)))
+
+
+def _describe(file: str, before: str, after: str) -> Mutant:
+    diff = list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0))
+    line = int(diff[2].split()[1].lstrip("-").partition(",")[0])
+    was, now = (" ".join(each[1:].strip() for each in diff[3:] if each[0] == sign) for sign in "-+")
+    return Mutant(file=file, source=after, line=line, was=was, now=now)
