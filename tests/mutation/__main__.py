@@ -1,7 +1,8 @@
 """Plants mutants in a copy of the package, one at a time, and prints those that no test finds.
 
-`make mutants` tries a sample of the core, the engine, the scheduler, the host endpoint and the agent. Each mutant meets
-the tests of its own folder first, then all unit tests and the quick simulations, and at last whole simulated clusters.
+`make mutants` tries a sample of the core, the engine, the scheduler, the host endpoint and the agent. Each one meets
+the unit tests of its folder first, or the simulations if it has none; then all unit tests and quick simulations, and
+at last whole simulated clusters.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _LEFT_OUT = ("--ignore=tests/unit/test_reference.py", "--ignore=tests/unit/tools
 
 def _list_stages(mutant: Mutant) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield the names and commands of the stages, the quickest first."""
-    own = ROOT / "tests" / "unit" / Path(mutant.file).parts[0]
-    if own.is_dir():
-        yield "unit tests of its folder", (*_PYTEST, *_QUICK, str(own))
+    unit = ROOT / "tests" / "unit" / Path(mutant.file).parts[0]
+    own = unit if unit.is_dir() else ROOT / "tests" / "simulation"
+    yield f"tests/{own.relative_to(ROOT / 'tests')}", (*_PYTEST, *_QUICK, str(own))
     yield "unit tests and simulations", (*_PYTEST, *_QUICK, *_LEFT_OUT, "tests/unit", "tests/simulation")
     yield (
         "simulated clusters",

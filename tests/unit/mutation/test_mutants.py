@@ -38,5 +38,5 @@ def test_a_mutant_is_found_by_the_tests_of_its_folder(tmp_path: Path) -> None:
     source = FILE.read_text()
     changed = source.replace("return is_alone and vm.name in", "return is_alone and vm.name not in")
     mutant = Mutant(file="core/access.py", source=changed, line=1, was="", now="")
-    assert find_stage(mutant, package) == "unit tests of its folder"
+    assert find_stage(mutant, package) == "tests/unit/core"
     assert (package / "core/access.py").read_text() == source

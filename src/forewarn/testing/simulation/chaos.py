@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "Chaos", "Plan", "draw_plan"]
 
 _KINDS_MAX = 6
-"""Maximum number of kinds; `_STRUCK` and `_STRANDED` may add one each."""
+"""Maximum number of kinds, apart from strikes and those of `_LATER`."""
 
 _PAUSES_S = (2.0, 10.0, 30.0)
 _LOST_HINTS = 0.8
@@ -32,8 +32,11 @@ _STRUCK = 0.5
 """Share of the worlds with faults that get strikes in any case: what they hit is rare, and worth most."""
 
 _BUSY = 0.5
-_STRANDED = 0.4
-"""Share of the busy worlds with faults in which host endpoints start without the control plane."""
+_LATER = ("abort-commits", "slow-database", "strand-endpoint")
+"""Kinds that only busy worlds have: they came later, and seeds that once failed have to keep their worlds."""
+
+_LATE = 0.3
+"""Probability of each of these kinds, in a busy world with faults."""
 
 _ACTIVITY = frozenset({"host", "vm", "restart", "cancel", "rollout", "approved", "document", "execute", "step-end"})
 """Kinds of facts on which faults follow in busy worlds: something is under way then."""
@@ -55,19 +58,19 @@ class Plan:
 
 
 def draw_plan(rng: random.Random, busy_rng: random.Random, kinds: Sequence[str] | None = None) -> Plan:
-    """Draw up to eight kinds of faults, and whether the world is busy.
+    """Draw up to ten kinds of faults, and whether the world is busy.
 
     Args:
         rng: Source of the kinds.
-        busy_rng: Source of the rest. It is another one, so that seeds that once failed have kept their worlds.
+        busy_rng: Source of the rest.
         kinds: Kinds of faults; None to draw them.
     """
     is_busy = busy_rng.random() < _BUSY
-    drawn = rng.sample(sorted(KINDS.keys() - {_STRAND}), rng.randint(0, _KINDS_MAX))
+    drawn = rng.sample(sorted(KINDS.keys() - set(_LATER)), rng.randint(0, _KINDS_MAX))
     if drawn and "strike" not in drawn and rng.random() < _STRUCK:
         drawn.append("strike")
-    if drawn and is_busy and busy_rng.random() < _STRANDED:
-        drawn.append(_STRAND)
+    if drawn and is_busy:
+        drawn += [kind for kind in _LATER if busy_rng.random() < _LATE]
     return Plan(kinds=tuple(drawn if kinds is None else kinds), is_busy=is_busy)
 
 
@@ -110,6 +113,7 @@ class Chaos:
         world.trace.note("chaos", "heal")
         world.network.heal_all()
         world.database.hint_is_lost = lambda: False
+        world.database.delay_s_max = world.delay_s_max
         world.hypervisor.failures = world.receiver.failures = 0.0
         for replica in world.replicas:
             replica.link.heal()
@@ -192,6 +196,20 @@ async def _trouble_database(world: World, rng: random.Random) -> None:
     await asyncio.sleep(rng.choice([5.0, 30.0]))
     for replica in world.replicas:
         replica.link.refuses = replica.link.loses_answer = replica.link.aborts = 0.0
+
+
+async def _abort_commits(world: World, rng: random.Random) -> None:
+    """Roll back every other transaction of a replica, as a database does that is being restarted."""
+    link = rng.choice(world.replicas).link
+    link.aborts = 0.5
+    await asyncio.sleep(rng.choice([2.0, 10.0]))
+    link.aborts = 0.0
+
+
+async def _slow_database(world: World, rng: random.Random) -> None:
+    world.database.delay_s_max = rng.choice([0.5, 2.0])
+    await asyncio.sleep(rng.choice([5.0, 20.0]))
+    world.database.delay_s_max = world.delay_s_max
 
 
 async def _lose_hints(world: World, rng: random.Random) -> None:
@@ -287,8 +305,6 @@ async def _kill_receiver(world: World, rng: random.Random) -> None:
     await _kill(world.receiver, rng, is_power_loss=rng.random() < 0.5)  # noqa: PLR2004 - a coin
 
 
-_STRAND = "strand-endpoint"
-
 KINDS: dict[str, Act] = {
     "kill-replica": _kill_replica,
     "lose-replica": _lose_replica,
@@ -311,6 +327,8 @@ KINDS: dict[str, Act] = {
     "fail-hypervisor": _fail_hypervisor,
     "fail-receiver": _fail_receiver,
     "kill-receiver": _kill_receiver,
-    _STRAND: _strand_endpoint,
+    "abort-commits": _abort_commits,
+    "slow-database": _slow_database,
+    "strand-endpoint": _strand_endpoint,
 }
 """Faults by name."""

@@ -66,6 +66,7 @@ class Database:
         tables: Everything that is committed.
         leases: Leases by name.
         hint_is_lost: Decides for each hint to a replica whether it is lost.
+        delay_s_max: Maximum time for a request to the database, and for its answer, in seconds.
     """
 
     def __init__(self, clock: MachineClock) -> None:
@@ -73,6 +74,7 @@ class Database:
         self.leases: dict[str, Lease] = {}
         self.clock = clock
         self.hint_is_lost: Callable[[], bool] = lambda: False
+        self.delay_s_max = 0.0
         self._waiting: dict[asyncio.Future[bool], None] = {}
 
     @contextmanager

@@ -14,6 +14,7 @@ from forewarn.host.control_plane_client import ControlPlaneClient
 from forewarn.host.remote_authority import RemoteAuthority, build_empty_state
 from forewarn.testing.simulation.libraries import TLS
 from forewarn.testing.simulation.machine import Machine
+from forewarn.testing.simulation.publications import note_publications
 from forewarn.wire.hostfeed import HostFeedState, parse_line
 
 __all__ = ["METADATA_ADDRESS", "HostEndpoint"]
@@ -41,6 +42,7 @@ class HostEndpoint(Machine):
         state = parse_line(self.disk) if self.disk else build_empty_state(self.name)
         assert isinstance(state, HostFeedState)  # noqa: S101 - written by `_save`
         remote = RemoteAuthority(client, state, self.clock, self._save)
+        note_publications(self, remote.feed)
         traffic = Traffic(EndpointLimits(), len(remote.feed.versions), FaultRegistry(self.clock))
         app = MetadataApp(remote, self.clock, traffic, 0.0)
         server = MetadataServer(app, traffic, remote.identity, self.clock)

@@ -15,6 +15,7 @@ from forewarn.agent.rule import EventStep
 from forewarn.core.model import EntryKind, Event, EventSource
 from forewarn.testing.simulation.machine_clock import START
 from forewarn.testing.simulation.outcome import Outcome
+from forewarn.testing.simulation.trace import Fact
 
 __all__ = ["PROPERTIES", "find_complaints", "find_missing_notifications"]
 
@@ -60,6 +61,9 @@ _VM_CLOCKS = {"vm-clock", "clock-drift"}
 _RANKS = {"scheduled": 0, "started": 1, "completed": 2, "canceled": 2, "failed": 2}
 """Order of the notifications of one event."""
 
+_DOCUMENTS = {"document", "published"}
+"""Kinds of facts about a document: a VM is shown it, or a replica or host endpoint begins to show it."""
+
 _UNDOING = {EventStep.RECOVER.value, EventStep.CANCELED.value}
 
 
@@ -90,38 +94,51 @@ def accepted_approvals_are_kept(outcome: Outcome) -> Iterator[str]:
 
 
 def documents_never_go_back(outcome: Outcome) -> Iterator[str]:
-    """The incarnation that a VM is shown never falls (R42), and no event goes from Started to Scheduled."""
-    newest: dict[str, int] = defaultdict(int)
-    started: dict[str, set[str]] = defaultdict(set)
+    """The incarnation of a document never falls (R42), and no event goes from Started to Scheduled.
+
+    This holds for what each VM is shown, and for what each replica and each host endpoint would show.
+    """
+    newest: dict[tuple[str, str], tuple[int, ...]] = {}
+    started: dict[tuple[str, str], set[str]] = defaultdict(set)
     for fact in outcome.facts:
-        if fact.kind != "document":
+        if fact.kind not in _DOCUMENTS:
             continue
-        vm, incarnation = fact.subject, fact.details["incarnation"]
-        if incarnation < newest[vm]:
-            yield f"{vm}: incarnation {incarnation} at {fact.at_s:.3f} s after {newest[vm]}"
-        newest[vm] = max(newest[vm], incarnation)
+        key = fact.subject, fact.details.get("audience", "")
+        version = _get_version(fact)
+        if version < newest.get(key, version):
+            yield f"{fact.subject}: document {version[-1]} at {fact.at_s:.3f} s after {newest[key][-1]}"
+        newest[key] = max(newest.get(key, version), version)
         for event_id, (status, _) in fact.details["events"].items():
             if status == "Started":
-                started[vm].add(event_id)
-            elif event_id in started[vm]:
-                yield f"{vm}: event {event_id} is Scheduled again at {fact.at_s:.3f} s"
+                started[key].add(event_id)
+            elif event_id in started[key]:
+                yield f"{fact.subject}: event {event_id} is Scheduled again at {fact.at_s:.3f} s"
 
 
 def documents_show_what_is_committed(outcome: Outcome) -> Iterator[str]:
-    """A VM is shown no event that the database does not have; documents of one incarnation are the same (R42)."""
-    contents: dict[tuple[frozenset[str], int], Mapping[str, object]] = {}
+    """No document has an event that the database does not have; documents of one incarnation are the same (R42).
+
+    This holds for what each VM is shown, and for what each replica and each host endpoint would show.
+    """
+    contents: dict[tuple[object, ...], Mapping[str, object]] = {}
     for fact in outcome.facts:
-        if fact.kind != "document":
+        if fact.kind not in _DOCUMENTS:
             continue
-        vm, events, incarnation = fact.subject, fact.details["events"], fact.details["incarnation"]
+        events, version = fact.details["events"], _get_version(fact)
         for event_id, (status, _) in events.items():
             maintenance = outcome.by_event.get(event_id)
             if maintenance is None:
-                yield f"{vm}: event {event_id} at {fact.at_s:.3f} s was never committed"
+                yield f"{fact.subject}: event {event_id} at {fact.at_s:.3f} s was never committed"
             elif status == "Started" and maintenance.started_at is None:
-                yield f"{vm}: event {event_id} is Started at {fact.at_s:.3f} s, and it never started"
-        if contents.setdefault((outcome.visible[vm], incarnation), events) != events:
-            yield f"{vm}: incarnation {incarnation} at {fact.at_s:.3f} s is not what it was"
+                yield f"{fact.subject}: event {event_id} is Started at {fact.at_s:.3f} s, and it never started"
+        audience = fact.details.get("audience") or outcome.visible[fact.subject]
+        if contents.setdefault((audience, version), events) != events:
+            yield f"{fact.subject}: document {version[-1]} at {fact.at_s:.3f} s is not what it was"
+
+
+def _get_version(fact: Fact) -> tuple[int, ...]:
+    """Return epoch and incarnation of a document; a VM is not shown the epoch."""
+    return tuple(fact.details["version"]) if fact.kind == "published" else (fact.details["incarnation"],)
 
 
 def endpoints_keep_answering(outcome: Outcome) -> Iterator[str]:

@@ -18,6 +18,7 @@ from forewarn.control import Context, make_control_app
 from forewarn.server.service import Service
 from forewarn.testing.simulation.database import Database, LinkState, ReplicaStore
 from forewarn.testing.simulation.machine import Machine
+from forewarn.testing.simulation.publications import note_publications
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -61,6 +62,7 @@ class Replica(Machine):
             bind=self._bind,
             make_app=_use_shared_app,
         )
+        note_publications(self, service.feed)
         async with service.running():
             self.note("ready")
             await asyncio.get_running_loop().create_future()

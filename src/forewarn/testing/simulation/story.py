@@ -59,6 +59,7 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "saved": lambda _: "can write its state to its disk again",
     "failed": lambda d: f"ends with {d['error']}",
     "document": lambda d: f"is shown, in document {d['incarnation']}: {_describe_events(d['events'])}",
+    "published": lambda d: f"shows {d['audience']}, in document {d['version'][1]}: {_describe_events(d['events'])}",
     "view": lambda d: f"is listed to its tenant with {_describe_events({k: [v] for k, v in d['events'].items()})}",
     "refused": lambda d: f"is answered {d['status']} to its {d['method']}",
     "approved": lambda d: f"has approved {d['event']}",

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +87,7 @@ class Size:
         vms: Number of VMs, spread over the hosts; 1 to 200. The first two are an availability set.
         operations: Number of requests of operators and tenants; 1 to 10,000.
         span_s: Duration of the phase with faults, in simulated seconds; 1 to 86,400.
-        kinds: Kinds of faults, from `KINDS`; ``()`` for none. None draws up to eight for each seed.
+        kinds: Kinds of faults, from `KINDS`; ``()`` for none. None draws up to ten for each seed.
 
     Raises:
         ValueError: A number is out of range, or a kind is unknown.
@@ -123,6 +122,9 @@ class World:
         size: Size of the world.
         state_dir: Folder with the operator's token.
         parts: What is not Forewarn's own.
+
+    Attributes:
+        delay_s_max: `Database.delay_s_max` without faults.
     """
 
     def __init__(self, seed: int, size: Size, state_dir: Path, parts: Parts) -> None:
@@ -154,8 +156,8 @@ class World:
         self.strikes = Strikes({machine.name: machine for machine in self.machines}.__getitem__)
         links = self._make_rng("database")
         delays = self._make_rng("delays")
-        self._delay_s_max = delays.choice(_DELAYS_S_MAX)
-        loop.draw_delay_s = partial(delays.uniform, 0.0, self._delay_s_max)
+        self.delay_s_max = self.database.delay_s_max = delays.choice(_DELAYS_S_MAX)
+        loop.draw_delay_s = lambda: delays.uniform(0.0, self.database.delay_s_max)
         for replica in self.replicas:
             replica.prepare(self.database, LinkState(links.random), self._make_actuator, state_dir)
         urls = [f"http://{replica.node.address}:{CONTROL_PORT}" for replica in self.replicas]
@@ -347,7 +349,7 @@ class World:
             quiet_vms=web if self._has_quiet_hours else frozenset(),
             quiet_from=START + _QUIET_FROM,
             quiet_until=START + _QUIET_UNTIL,
-            delay_s_max=self._delay_s_max,
+            delay_s_max=self.delay_s_max,
             requests_per_s_max=max(max(replica.link.requests.values(), default=0) for replica in self.replicas),
             reached=self.strikes.reached,
             struck=self.strikes.struck,

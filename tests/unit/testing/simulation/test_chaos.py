@@ -20,9 +20,10 @@ def test_every_kind_of_fault_is_drawn_and_half_of_the_worlds_are_busy() -> None:
 
 def test_a_kind_that_came_later_leaves_the_others_as_they_were() -> None:
     """Seeds that once failed are replayed, so they must keep their worlds."""
+    later = {"abort-commits", "slow-database", "strand-endpoint"}
     for seed in range(50):
         calm, busy = (draw_plan(random.Random(seed), random.Random(other)) for other in (0, 1))
-        assert [kind for kind in busy.kinds if kind != "strand-endpoint"] == list(calm.kinds)
+        assert [kind for kind in busy.kinds if kind not in later] == list(calm.kinds)
         assert (calm.is_busy, busy.is_busy) == (False, True)
 
 

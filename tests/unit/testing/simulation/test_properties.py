@@ -47,6 +47,10 @@ def webhook(at_s: float, name: str, number: int = 1) -> Fact:
     return fact(at_s, "receiver", "webhook", id=f"{name}-{number}", about="E", type=name)
 
 
+def published(at_s: float, incarnation: int, subject: str = "host-0", epoch: int = 1, **events: list[Any]) -> Fact:
+    return fact(at_s, subject, "published", audience="scope:web", version=[epoch, incarnation], events=events)
+
+
 def refused(method: str) -> Fact:
     return fact(5, "web-0", "refused", method=method, status=503)
 
@@ -219,10 +223,21 @@ def test_a_fault_excuses_a_late_start_until_shortly_after_its_end(faults: tuple[
     [
         (document(10, 2, X=["Scheduled", ["web-0"]]),),  # no such event is in the database
         (ANNOUNCED, document(20, 2)),  # another document of the same incarnation
+        (published(10, 2, X=["Scheduled", ["web-0"]]),),  # no VM has asked for it yet
+        (published(10, 2, "replica-0"), published(11, 2, E=["Scheduled", ["web-0"]])),  # two processes disagree
     ],
 )
 def test_a_document_that_was_never_committed_is_a_complaint(facts: tuple[Fact, ...]) -> None:
     assert "documents_show_what_is_committed" in complaining(replace(GOOD, facts=facts))
+
+
+def test_a_process_that_would_show_an_older_document_is_a_complaint() -> None:
+    facts = (published(10, 3), published(11, 2))
+    assert "documents_never_go_back" in complaining(replace(GOOD, facts=facts))
+    # Another audience, another process, or a new epoch, which counts from the beginning again.
+    other = fact(11, "host-0", "published", audience="vm:db", version=[1, 2], events={})
+    for later in (other, published(11, 2, "host-1"), published(11, 1, epoch=2)):
+        assert "documents_never_go_back" not in complaining(replace(GOOD, facts=(published(10, 3), later)))
 
 
 def test_an_event_that_is_shown_as_started_has_started() -> None:

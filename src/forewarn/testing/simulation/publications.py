@@ -1,0 +1,38 @@
+"""What the replicas and the host endpoints show, whether or not a VM asks for it."""
+
+from __future__ import annotations
+
+from forewarn.core.maintenance.decision import AudienceDocument
+from forewarn.core.model import MaintenanceState
+from forewarn.publishing.feed import Feed
+from forewarn.testing.simulation.machine import Machine
+
+__all__ = ["note_publications"]
+
+
+def note_publications(machine: Machine, feed: Feed) -> None:
+    """Note each document that a process begins to show.
+
+    Args:
+        machine: Machine that the process runs on.
+        feed: Feed of the process.
+    """
+    versions: dict[str, tuple[int, int]] = {}
+
+    def note(document: AudienceDocument) -> None:
+        key = document.audience.key
+        # An older document is published too, but not shown.
+        shown = feed.channel(key).document
+        if shown is None or shown.audience.enabled_at is None:
+            return
+        version = shown.audience.epoch, shown.audience.incarnation
+        if shown is document and versions.get(key) != version:
+            versions[key] = version
+            events = {event.id: [_get_status(m.state), sorted(event.resources)] for event, m in shown.items}
+            machine.note("published", audience=key, version=list(version), events=events)
+
+    feed.listeners.append(note)
+
+
+def _get_status(state: MaintenanceState) -> str:
+    return "Started" if state is MaintenanceState.STARTED else "Scheduled"
