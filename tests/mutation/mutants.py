@@ -41,7 +41,7 @@ class Mutant:
 
 
 def make_mutants(file: Path) -> Iterator[Mutant]:
-    """Yield the mutants of a file of the package, without those that only change the words of a message.
+    """Yield the mutants of a file of the package, without those that only change a message or ``__all__``.
 
     Args:
         file: File below `SOURCE`.
@@ -58,7 +58,11 @@ def make_mutants(file: Path) -> Iterator[Mutant]:
 
 
 class _MessagesRemoved(ast.NodeTransformer):
-    """Replaces all strings with a space in them: those are sentences."""
+    """Replaces all strings with a space in them, which are sentences, and removes ``__all__``."""
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        is_all = isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__"
+        return ast.Pass() if is_all else self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
         return ast.Constant("") if isinstance(node.value, str) and " " in node.value else node

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from forewarn.core.access import FILE_OPERATOR, Ownership, Principal, Role, Token
-from forewarn.core.model import AuditEntry, Claim, EntryKind, Scope, ScopeKind
+from forewarn.core.model import AuditEntry, Claim, EntryKind, Scope, ScopeKind, VirtualMachine
+from forewarn.core.selection import Selection
 from tests.support.world import NOW
 from tests.unit.core.builders import an_event, maintenance, vm
 
@@ -105,3 +106,67 @@ def test_a_token_is_taken_before_it_ends() -> None:
     assert not replace(token, expires_at=None, revoked_at=NOW).is_valid(NOW - timedelta(days=1))
     assert token.to_principal().actor == "operator:ann"
     assert replace(token, role=Role.HOST, host="h").to_principal().actor == "host:h"
+
+
+# Entries of the audit log
+
+OWNED = Ownership(scopes=frozenset({"web"}), vms=frozenset({"db", "Web_9"}))
+VMS = {name: vm(name) for name in ("db", "other")} | {"Web_9": replace(vm("Web_9"), scope="foreign")}
+
+
+def entry_of(**about: str) -> AuditEntry:
+    return replace(AuditEntry(kind=EntryKind.STARTED, at=NOW, actor="forewarn"), **about)  # type: ignore[arg-type] # of any field
+
+
+def find_vm(name: str) -> tuple[VirtualMachine, Scope | None] | None:
+    found = VMS.get(name)
+    return None if found is None else (found, None)
+
+
+@pytest.mark.parametrize(
+    ("about", "is_owned"),
+    [
+        ({"audience": "scope:web"}, True),
+        ({"audience": "scope:foreign"}, False),
+        ({"audience": "vm:web"}, False),  # a VM of that name is no scope
+        ({"audience": "vm:db"}, True),
+        ({"audience": "vm:other"}, False),
+        ({"vm": "db"}, True),
+        ({"vm": "other"}, False),
+        ({"vm": "Web_9"}, False),  # it has joined the scope of another tenant
+        ({"vm": "gone"}, False),
+        ({"vm": "db", "audience": "scope:foreign"}, True),
+        ({}, False),
+    ],
+)
+def test_an_entry_without_a_maintenance_belongs_to_the_owner_of_what_it_names(
+    about: dict[str, str], is_owned: bool
+) -> None:
+    assert OWNED.has_entry(entry_of(**about), None, find_vm) is is_owned
+
+
+@pytest.mark.parametrize(
+    ("about", "is_owned"),
+    [
+        ({}, True),
+        ({"vm": "Web_0"}, True),
+        ({"vm": "Foreign_0"}, False),
+        ({"vm": "Web_9"}, False),  # by its claim it was another tenant's
+        ({"audience": "scope:web"}, True),
+        ({"audience": "vm:db"}, True),
+        ({"audience": "scope:foreign"}, False),
+        ({"audience": "scope:web", "event_id": "E"}, True),
+        ({"event_id": "E"}, False),  # of whose VMs it is, nothing says
+    ],
+)
+def test_an_entry_of_a_maintenance_belongs_to_the_owner_of_its_claims(about: dict[str, str], is_owned: bool) -> None:
+    entry = entry_of(maintenance_id="m", **about)
+    assert OWNED.has_entry(entry, HELD, find_vm) is is_owned
+    assert not OWNED.has_entry(entry, None, find_vm)
+
+
+def test_the_claim_that_makes_an_entry_the_tenants_is_at_the_selected_place() -> None:
+    entry = entry_of(maintenance_id="m")
+    assert OWNED.has_entry(entry, HELD, find_vm, Selection(vm="Web_0"))
+    assert not OWNED.has_entry(entry, HELD, find_vm, Selection(vm="Foreign_0"))
+    assert not OWNED.has_entry(entry, HELD, find_vm, Selection(host="host-2"))

@@ -155,7 +155,8 @@ def test_a_preempted_vm_is_deallocated() -> None:
     assert world.state_of(made) is S.STARTED
     world.complete(made)
     assert world.vms["a"].power_state is PowerState.DEALLOCATED
-    assert EntryKind.VM_CHANGED in {entry.kind for entry in world.changes.entries}
+    (entry,) = (entry for entry in world.changes.entries if entry.kind is EntryKind.VM_CHANGED)
+    assert (entry.vm, entry.maintenance_id, entry.reason) == ("a", made.id, "deallocated")
 
 
 def test_a_terminated_vm_is_deleted_at_the_time_out() -> None:

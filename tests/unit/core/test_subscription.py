@@ -42,7 +42,7 @@ def test_a_receiver_may_ask_for_a_longer_pause_but_not_for_any() -> None:
 
 def test_what_fails_when_it_is_old_is_given_up() -> None:
     just_before = record_failed_attempt(DELIVERY, NOW + minutes(30) - timedelta(seconds=1), "no", BACKOFF, 1)
-    assert just_before.state is DeliveryState.WAITING
+    assert (just_before.state, just_before.attempts, just_before.last_error) == (DeliveryState.WAITING, 1, "no")
     dead = record_failed_attempt(just_before, NOW + minutes(30), "answered 503", BACKOFF, 1)
     assert (dead.state, dead.next_at, dead.attempts, dead.last_error) == (DeliveryState.DEAD, None, 2, "answered 503")
 
