@@ -1,7 +1,7 @@
 """Faults of a run: which kinds there are is drawn from the seed, and when each happens.
 
 Each seed draws only some kinds. So in some worlds two rare kinds happen often, and meet. And in half of the worlds, the
-busy ones, faults follow at once on what happens, and operators do several things at the same time.
+busy ones, faults closely follow other facts, and operators do several things at the same time.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _LATE = 0.3
 """Probability of each of these kinds, in a busy world with faults."""
 
 _ACTIVITY = frozenset({"host", "vm", "restart", "cancel", "rollout", "approved", "document", "execute", "step-end"})
-"""Kinds of facts on which faults follow in busy worlds: something is under way then."""
+"""Kinds of facts after which faults happen in busy worlds, because something is under way then."""
 
 _SOON_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Which faults a world has, and how they come.
+    """Faults of a world, and their timing.
 
     Attributes:
         kinds: Kinds of faults.
-        is_busy: True if faults follow on what happens, and operators do several things at once.
+        is_busy: True if faults closely follow other facts, and operators do several things at once.
     """
 
     kinds: tuple[str, ...]
@@ -80,7 +80,7 @@ class Chaos:
     Args:
         world: The world that it troubles.
         rng: Source of moments and victims.
-        plan: Which faults there are, and how they come.
+        plan: Faults of the world, and their timing.
     """
 
     def __init__(self, world: World, rng: random.Random, plan: Plan) -> None:
@@ -157,7 +157,7 @@ async def _kill_endpoint(world: World, rng: random.Random) -> None:
 
 
 async def _strand_endpoint(world: World, rng: random.Random) -> None:
-    """Start a host endpoint while it can reach no replica: all that it has is its disk."""
+    """Start a host endpoint while it cannot reach a replica, so that it has only the copy on its disk."""
     host = rng.choice(world.hosts)
     pairs = [(replica.name, host.name) for replica in world.replicas]
     pairs += [(target, source) for source, target in pairs]
@@ -199,7 +199,7 @@ async def _trouble_database(world: World, rng: random.Random) -> None:
 
 
 async def _abort_commits(world: World, rng: random.Random) -> None:
-    """Roll back every other transaction of a replica, as a database does that is being restarted."""
+    """Roll back half of the transactions of a replica, like a database that is being restarted."""
     link = rng.choice(world.replicas).link
     link.aborts = 0.5
     await asyncio.sleep(rng.choice([2.0, 10.0]))

@@ -1,4 +1,4 @@
-"""What the replicas and the host endpoints show, whether or not a VM asks for it."""
+"""Facts about the documents that replicas and host endpoints show, even if no VM asks for them."""
 
 from __future__ import annotations
 
