@@ -13,7 +13,7 @@ import os
 import random
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -27,7 +27,7 @@ from forewarn.testing.scenario.scenario_loader import Scenario, load_scenario, s
 from forewarn.testing.trial.report import TrialReport
 from forewarn.testing.trial.trial import try_handler
 
-__all__ = ["HANDLERS", "Mutant", "harmless_mutants", "measure", "mutants_of"]
+__all__ = ["HANDLERS", "Mutant", "harmless_mutants", "make_mutations", "measure", "mutants_of"]
 
 HANDLERS = ("handlers/handler.py", "handler.py", "watch.py")
 """Correct handlers in examples/: one that polls, one with a long poll, and one that uses `forewarn.client`."""
@@ -105,14 +105,26 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 
 def mutants_of(handler: str) -> Iterator[Mutant]:
     """Yield the mutants of a handler, without duplicates and without those that only print something different."""
     source = (ROOT / "examples" / handler).read_text(encoding="utf-8")
-    module, mutations, _, _ = create_mutations(handler, source)
-    seen = {_without_prints(source)}
+    for changed in make_mutations(handler, source, _without_prints):
+        yield Mutant(handler=handler, source=changed, **_difference(source, changed))
+
+
+def make_mutations(name: str, source: str, normalize: Callable[[str], str]) -> Iterator[str]:
+    """Yield sources with one change each, made by mutmut.
+
+    Args:
+        name: Name of the file.
+        source: Python source without changes.
+        normalize: Returns the part of a source that matters; sources with equal parts are yielded once.
+    """
+    module, mutations, _, _ = create_mutations(name, source)
+    seen = {normalize(source)}
     for mutation in mutations:
         changed = cast("Module", module.deep_replace(mutation.original_node, mutation.mutated_node)).code
-        tree = _without_prints(changed)
+        tree = normalize(changed)
         if tree not in seen:
             seen.add(tree)
-            yield Mutant(handler=handler, source=changed, **_difference(source, changed))
+            yield changed
 
 
 class _Quiet(ast.NodeTransformer):

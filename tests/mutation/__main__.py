@@ -67,20 +67,26 @@ def find_stage(mutant: Mutant, package: Path) -> str:
     file = package / mutant.file
     original = file.read_text(encoding="utf-8")
     file.write_text(mutant.source, encoding="utf-8")
-    environment = os.environ | {"PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        for name, command in _list_stages(mutant):
-            try:
-                done = subprocess.run(
-                    command, check=False, capture_output=True, cwd=ROOT, env=environment, timeout=_TIMEOUT_S
-                )
-            except subprocess.TimeoutExpired:
-                return name
-            if done.returncode:
-                return name
-        return ""
+        return next((name for name, command in _list_stages(mutant) if _fails(command, package)), "")
     finally:
         file.write_text(original, encoding="utf-8")
+
+
+def _fails(command: Sequence[str], package: Path) -> bool:
+    """Return whether a stage fails with this copy of the package, or does not end."""
+    environment = os.environ | {"PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, cwd=ROOT, env=environment, timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode != 0
+
+
+def find_failing_stage(mutants: Sequence[Mutant], package: Path) -> str:
+    """Return a stage that fails without a mutant, so that it would find each of these; ``""`` if none does."""
+    stages = {tuple(command): name for mutant in mutants for name, command in _list_stages(mutant)}
+    return next((name for command, name in stages.items() if _fails(command, package)), "")
 
 
 def _print(text: str) -> None:
@@ -89,7 +95,7 @@ def _print(text: str) -> None:
 
 
 def main() -> int:
-    """Try a sample of mutants; return 1 if some were not found."""
+    """Try a sample of mutants; return 1 if some were not found, 2 if the tests fail without them."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="Look for mutants that live.")
     parser.add_argument(
         "parts", nargs="*", default=PARTS, help=f"folders or files below src/forewarn (default: {', '.join(PARTS)})"
@@ -112,6 +118,9 @@ def main() -> int:
             package = Path(folder) / str(number) / SOURCE.name
             shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
             packages.put(package)
+        if failing := find_failing_stage(drawn, Path(folder) / "0" / SOURCE.name):
+            _print(f"{failing} fail without a mutant, so they would find every one")
+            return 2
 
         def try_one(mutant: Mutant) -> str:
             package = packages.get()

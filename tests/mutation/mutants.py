@@ -7,10 +7,8 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-from libcst import Module
-from mutmut.mutation.file_mutation import create_mutations
+from bench.mutants import make_mutations
 
 __all__ = ["SOURCE", "Mutant", "make_mutants"]
 
@@ -47,14 +45,8 @@ def make_mutants(file: Path) -> Iterator[Mutant]:
         file: File below `SOURCE`.
     """
     source = file.read_text(encoding="utf-8")
-    module, mutations, _, _ = create_mutations(file.name, source)
-    seen = {_without_messages(source)}
-    for mutation in mutations:
-        changed = cast("Module", module.deep_replace(mutation.original_node, mutation.mutated_node)).code
-        tree = _without_messages(changed)
-        if tree not in seen:
-            seen.add(tree)
-            yield _describe(file.relative_to(SOURCE).as_posix(), source, changed)
+    for changed in make_mutations(file.name, source, _without_messages):
+        yield _describe(file.relative_to(SOURCE).as_posix(), source, changed)
 
 
 class _MessagesRemoved(ast.NodeTransformer):

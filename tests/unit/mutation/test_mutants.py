@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import find_stage
+from tests.mutation.__main__ import find_failing_stage, find_stage
 from tests.mutation.mutants import SOURCE, Mutant, make_mutants
 
 FILE = SOURCE / "core" / "access.py"
@@ -40,3 +40,12 @@ def test_a_mutant_is_found_by_the_tests_of_its_folder(tmp_path: Path) -> None:
     mutant = Mutant(file="core/access.py", source=changed, line=1, was="", now="")
     assert find_stage(mutant, package) == "tests/unit/core"
     assert (package / "core/access.py").read_text() == source
+
+
+@pytest.mark.slow
+def test_a_stage_that_fails_without_a_mutant_is_found_first(tmp_path: Path) -> None:
+    package = tmp_path / SOURCE.name
+    shutil.copytree(SOURCE, package)
+    (package / "core/access.py").write_text("raise RuntimeError")
+    mutant = next(make_mutants(FILE))
+    assert find_failing_stage([mutant], package) == "tests/unit/core"
