@@ -137,6 +137,6 @@ endif
 	@[[ -x $(BIN)/pip ]] || { echo "Making .venv"; $(PYTHON) -m venv --clear .venv; }
 	@echo "Installing forewarn[$(EXTRAS)] into .venv"
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-	$(BIN)/pip install --no-input -c constraints.txt -e '.[$(EXTRAS)]' > .venv/pip.log 2>&1 \
+	$(BIN)/pip install --no-input --no-compile -c constraints.txt -e '.[$(EXTRAS)]' > .venv/pip.log 2>&1 \
 	|| { cat .venv/pip.log >&2; echo "pip failed; its output is above" >&2; exit 1; }
 	@touch $@ $(if $(filter %.all,$@),.venv/.server .venv/.packaging .venv/.dev .venv/.docs .venv/.release)

@@ -232,7 +232,7 @@ def _step(text: str) -> None:
 
 
 def _install(binaries: Path, *arguments: str) -> None:
-    _run_python("-m", "pip", "--python", str(binaries / "python"), "install", "--quiet", *arguments)
+    _run_python("-m", "pip", "--python", str(binaries / "python"), "install", "--quiet", "--no-compile", *arguments)
 
 
 def _run_python(*arguments: str) -> None:

@@ -32,7 +32,7 @@ CASES = [
     # What takes nothing cannot be sent anything unfit.
     if path not in ENDLESS and (mode is FITTING or {"parameters", "requestBody"} & operation.keys())
 ]
-EXAMPLES = 25
+EXAMPLES = 16
 EXAMPLES_OF_OTHERS = 3
 OTHERS = [Role.TENANT, Role.READ_ONLY, Role.HOST, None]
 FOREIGN = re.compile(r"Wide_\d|vm-\d|host-(?:Web|Wide|vm)|operator:")

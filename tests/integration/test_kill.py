@@ -18,7 +18,7 @@ from tests.support.processes import Served, served, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-ROUNDS = 12
+ROUNDS = 8
 ONCE = ("scheduled", "queued", "started", "impacted", "completed")
 
 

@@ -40,7 +40,7 @@ pytestmark = [
     ),
 ]
 
-CUTS = int(os.environ.get("POWER_CUTS", "10"))
+CUTS = int(os.environ.get("POWER_CUTS", "5"))
 
 
 @pytest.fixture

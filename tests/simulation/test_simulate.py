@@ -1,4 +1,7 @@
-"""Handlers and actuators of others in simulated clusters: mistakes are found, and what is correct passes."""
+"""Handlers and actuators of others in simulated clusters: mistakes are found, and what is correct passes.
+
+`test_docs.py` runs the handlers of docs/how-to/simulate-a-cluster.md.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,11 @@ from forewarn.errors import HookFailed
 from forewarn.testing.simulation import Guest, Hypervisor, SimulationFailed, Size, simulate
 from forewarn.testing.simulation.handler_vm import Handler
 from forewarn.testing.simulation.hypervisor import HypervisorActuator
-from tests.support.documents import ROOT, files_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.begins_first]
 
-PAGE = ROOT / "docs/how-to/simulate-a-cluster.md"
 SMALL = Size(replicas=1, hosts=1, vms=1, operations=4, span_s=60)
 SEEDS = 20
-
-
-def handler_in(name: str) -> Handler:
-    names: dict[str, Handler] = {}
-    exec(compile(files_in(PAGE)[name], name, "exec"), names)  # noqa: S102 - of a page of this repository
-    return names["handle"]
 
 
 def broken(*, handler: Handler | None = None, make_actuator: Callable[[Hypervisor], MyActuator] | None = None) -> str:
@@ -43,16 +38,6 @@ def broken(*, handler: Handler | None = None, make_actuator: Callable[[Hyperviso
     assert any("vm-0" in line for line in failure.story)
     assert f"seeds=[{failure.seed}], size={failure.size}" in str(failure)
     return "\n".join(failure.complaints)
-
-
-def test_the_correct_handler_of_the_page_passes() -> None:
-    happened = simulate(5, handler=handler_in("handler.py"))
-    for kind in ("impact", "step", "kill"):
-        assert happened[kind] > 0
-
-
-def test_a_handler_that_forgets_what_it_has_prepared_is_found() -> None:
-    assert "preparations_are_undone: vm-0" in broken(handler=handler_in("forgetful.py"))
 
 
 class Careful:

@@ -20,6 +20,7 @@ import typer
 from forewarn.cli.connection import DEFAULT_URL, ControlConnection
 from forewarn.cli.output import Output
 from forewarn.errors import ConfigError
+from forewarn.util.garbage import pause_collections
 
 __all__ = [
     "BROKEN_PIPE",
@@ -197,7 +198,8 @@ def require_extra(name: Literal["server", "testing"]) -> Iterator[None]:
         ConfigError: A library of this extra is not installed.
     """
     try:
-        yield
+        with pause_collections():
+            yield
     except ModuleNotFoundError as error:
         # Any other missing module is a defect of this installation, which an extra would not cure.
         if (error.name or "").partition(".")[0] not in _EXTRA_LIBRARIES:

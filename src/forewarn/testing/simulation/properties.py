@@ -6,13 +6,14 @@ Each property is a function of the outcome. It yields a line for each time that 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from forewarn.agent.agreement import TogetherSettings
 from forewarn.agent.rule import EventStep
-from forewarn.core.model import EntryKind, Event, EventSource
+from forewarn.core.model import EntryKind, Event, EventSource, MaintenanceState
 from forewarn.testing.simulation.machine_clock import START
 from forewarn.testing.simulation.outcome import Outcome
 from forewarn.testing.simulation.trace import Fact
@@ -27,13 +28,13 @@ _NOTIFIED = {EntryKind.STARTED, EntryKind.COMPLETED, EntryKind.CANCELED, EntryKi
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 _PROMPT = timedelta(seconds=2)
-"""Maximum lateness of a start while no fault can delay it, apart from the time that the database takes."""
+"""Maximum lateness of a start or an end while no fault can delay it, apart from the time that the database takes."""
 
 _RECOVERY = timedelta(seconds=30)
-"""Time after a fault in which a start may still be late because of it: a lease has to end, or a replica to start."""
+"""Time after a fault in which a start or an end may still be late: a lease has to end, or a replica to start."""
 
 _REQUESTS = 40
-"""Number of requests to the database for which a start may have to wait; each has an answer."""
+"""Number of requests to the database for which a start or an end may have to wait; each has an answer."""
 
 _REQUESTS_PER_S_MAX = 100
 _REQUESTS_PER_S_AND_VM_MAX = 20
@@ -236,7 +237,7 @@ def starts_are_prompt(outcome: Outcome) -> Iterator[str]:
 
     Only faults of the replicas, of their clocks and of the database may delay it, while they last and shortly after.
     """
-    disturbed = list(_find_disturbed_spans(outcome))
+    disturbed = list(_find_disturbed_spans(outcome, _HARMLESS))
     for maintenance in outcome.maintenances:
         if maintenance.started_at is None or maintenance.not_before is None:
             continue
@@ -252,15 +253,43 @@ def starts_are_prompt(outcome: Outcome) -> Iterator[str]:
             and not set(other.vms).isdisjoint(maintenance.vms)
         ]
         free_at = max([ready_at, *before])
-        late = maintenance.started_at - free_at
-        for begin, end in disturbed:
-            late -= max(min(end, maintenance.started_at) - max(begin, free_at), timedelta(0))
+        late = _measure_delay(free_at, maintenance.started_at, disturbed)
         if late > _PROMPT + timedelta(seconds=_REQUESTS * outcome.delay_s_max):
             yield f"maintenance {maintenance.id} started {late.total_seconds():.1f} s late"
 
 
-def _find_disturbed_spans(outcome: Outcome) -> Iterator[tuple[datetime, datetime]]:
-    """Yield the spans in which a fault may delay a start; they do not overlap."""
+def ends_are_prompt(outcome: Outcome) -> Iterator[str]:
+    """A maintenance ends when its actuator has completed it, so its VMs learn at once that it is over (R82).
+
+    Only the faults that may delay a start, and failures of the hypervisor, may delay it.
+    """
+    disturbed = list(_find_disturbed_spans(outcome, _HARMLESS - {"fail-hypervisor"}))
+    completed = {
+        fact.details["maintenance"]: outcome.find_true_time(fact.at_s)
+        for fact in outcome.facts
+        if fact.subject == "hypervisor" and fact.kind == "complete"
+    }
+    for maintenance in outcome.maintenances:
+        completed_at = completed.get(maintenance.id)
+        if maintenance.state is not MaintenanceState.COMPLETED or completed_at is None or maintenance.ended_at is None:
+            continue
+        late = _measure_delay(completed_at, maintenance.ended_at, disturbed)
+        if late > _PROMPT + timedelta(seconds=_REQUESTS * outcome.delay_s_max):
+            yield f"maintenance {maintenance.id} ended {late.total_seconds():.1f} s late"
+
+
+def _measure_delay(
+    expected_at: datetime, happened_at: datetime, disturbed: Sequence[tuple[datetime, datetime]]
+) -> timedelta:
+    """Return how late something happened, without the time in which a fault may have delayed it."""
+    delay = happened_at - expected_at
+    for begin, end in disturbed:
+        delay -= max(min(end, happened_at) - max(begin, expected_at), timedelta(0))
+    return delay
+
+
+def _find_disturbed_spans(outcome: Outcome, harmless: AbstractSet[str]) -> Iterator[tuple[datetime, datetime]]:
+    """Yield the spans in which a fault that is not harmless may delay something; they do not overlap."""
     active, begin, end = 0, _NEVER, START
     for fact in outcome.facts:
         if fact.subject != "chaos" or fact.kind == "kinds":
@@ -268,10 +297,10 @@ def _find_disturbed_spans(outcome: Outcome) -> Iterator[tuple[datetime, datetime
         at = outcome.find_true_time(fact.at_s)
         if fact.kind == "heal" and active:
             active, end = 0, at + _RECOVERY
-        elif fact.kind == "over" and fact.details["fault"] not in _HARMLESS:
+        elif fact.kind == "over" and fact.details["fault"] not in harmless:
             active -= 1
             end = at + _RECOVERY
-        elif fact.kind not in _HARMLESS and fact.kind not in {"over", "heal"}:
+        elif fact.kind not in harmless and fact.kind not in {"over", "heal"}:
             if not active and begin < at and end < at:
                 yield begin, end
                 begin = at
@@ -414,6 +443,7 @@ PROPERTIES: tuple[Property, ...] = (
     maintenances_are_carried_out_once,
     vms_have_one_maintenance_at_a_time,
     starts_are_prompt,
+    ends_are_prompt,
     recoveries_wait_for_the_end,
     replicas_spare_the_database,
     impacts_follow_starts,

@@ -80,6 +80,7 @@ APPROVED = fact(50, "web-0", "approved", event="E")
 KILLED = fact(50, "web-0", "kill", power=True)
 EXECUTE = fact(55, "hypervisor", "execute", maintenance="m", vms=["web-0"])
 IMPACT = fact(60, "hypervisor", "impact", maintenance="m", vms=["web-0"])
+COMPLETE = fact(79, "hypervisor", "complete", maintenance="m", vms=["web-0"])
 ENTRIES = (
     AuditEntry(kind=EntryKind.APPROVED, at=APPROVED_AT, actor="vm:web-0", event_id="E"),
     AuditEntry(kind=EntryKind.STARTED, at=APPROVED_AT, actor="forewarn", maintenance_id="m"),
@@ -96,6 +97,7 @@ GOOD = Outcome(
         webhook(52, "started"),
         EXECUTE,
         IMPACT,
+        COMPLETE,
         document(80, 4),
         step(80, "recover"),
         end(81, "recover"),
@@ -138,6 +140,7 @@ BROKEN = {
     "notifications_arrive_in_order": replace(GOOD, facts=(webhook(82, "completed"), webhook(83, "started"))),
     "vms_have_one_maintenance_at_a_time": rolled_out(79),
     "starts_are_prompt": replace(GOOD, maintenances=(replace(M, started_at=START + timedelta(seconds=53)),)),
+    "ends_are_prompt": replace(GOOD, maintenances=(replace(M, ended_at=START + timedelta(seconds=82)),)),
     "recoveries_wait_for_the_end": replace(GOOD, maintenances=(replace(M, ended_at=START + timedelta(seconds=81)),)),
     "replicas_spare_the_database": replace(GOOD, requests_per_s_max=120),
     "impacts_follow_starts": replace(GOOD, maintenances=WAITING),
@@ -216,6 +219,19 @@ def test_a_start_that_no_fault_delayed_is_prompt(faults: tuple[Fact, ...]) -> No
 )
 def test_a_fault_excuses_a_late_start_until_shortly_after_its_end(faults: tuple[Fact, ...]) -> None:
     assert "starts_are_prompt" not in complaining(late(*faults))
+
+
+@pytest.mark.parametrize(("kind", "is_excused"), [("isolate", False), ("fail-hypervisor", True), ("halt", True)])
+def test_a_late_end_is_excused_by_failures_of_the_hypervisor_too(kind: str, is_excused: bool) -> None:
+    ended = replace(M, ended_at=START + timedelta(seconds=90))
+    facts = sorted((*GOOD.facts, *fault(70, 80, kind)), key=lambda each: each.at_s)
+    assert ("ends_are_prompt" not in complaining(replace(GOOD, facts=facts, maintenances=(ended,)))) is is_excused
+
+
+@pytest.mark.parametrize("state", [MaintenanceState.FAILED, MaintenanceState.CANCELED])
+def test_only_what_the_actuator_completed_has_to_end_then(state: MaintenanceState) -> None:
+    ended = replace(M, state=state, ended_at=START + timedelta(seconds=90))
+    assert "ends_are_prompt" not in complaining(replace(GOOD, maintenances=(ended,)))
 
 
 @pytest.mark.parametrize(
