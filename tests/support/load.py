@@ -112,7 +112,7 @@ class Load:
                     self._poll(connections[number], number)
                     if self._stop.is_set():
                         return
-                self._stop.wait(_POLL_EVERY_S)
+                time.sleep(_POLL_EVERY_S)
         except _GONE:
             pass  # killed
         finally:
