@@ -31,7 +31,7 @@ from forewarn.agent.record import EventRecord
 from forewarn.agent.rule import EventStep, Hook, Rule
 from forewarn.agent.steps import VARIABLES, build_payload
 from forewarn.agent.webhook_body import PLACEHOLDERS, READY
-from forewarn.cli.main import app as cli
+from forewarn.cli.main import make_app
 from forewarn.cli.openapi import openapi_document
 from forewarn.cli.scenario import format_scenario_time
 from forewarn.clock import RealClock
@@ -190,7 +190,7 @@ def notifications() -> str:
 def commands() -> str:
     """Return the page of all commands, with their help."""
     text = "# Commands\n\nEvery command has `--help` with examples.\n"
-    for words, command in leaves(typer.main.get_command(cli), ("forewarn",)):
+    for words, command in leaves(typer.main.get_command(make_app()), ("forewarn",)):
         text += f"\n## {' '.join(words)}\n\n{_help(command)}\n"
         options = [p for p in command.params if p.name != "help"]
         if options:

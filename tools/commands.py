@@ -8,7 +8,7 @@ from typing import Any
 
 import typer.main
 
-from forewarn.cli.main import app
+from forewarn.cli.main import make_app
 
 __all__ = ["leaves", "names_of", "nouns", "said_of", "words_of"]
 
@@ -16,7 +16,7 @@ __all__ = ["leaves", "names_of", "nouns", "said_of", "words_of"]
 @functools.cache
 def nouns() -> tuple[tuple[str, Any], ...]:
     """Return the commands and groups directly below `forewarn`, in the order of its help."""
-    root: Any = typer.main.get_command(app)
+    root: Any = typer.main.get_command(make_app())
     context = root.context_class(root, info_name="forewarn")
     return tuple((n, root.commands[n]) for n in root.list_commands(context) if not root.commands[n].hidden)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from forewarn.cli.main import app
+from forewarn.cli.main import make_app
 from forewarn.config import Settings
 from tests.support.documents import ROOT
 
@@ -39,11 +39,11 @@ def test_every_variable_and_option_that_it_names_is_there(unit: Path) -> None:
     text = unit.read_text()
     settings = {f"FOREWARN_{name.upper()}" for name in Settings.model_fields}
     commands = (["endpoint"], ["inventory", "follow-libvirt"])
-    helped = "".join(CliRunner().invoke(app, [*c, "--help"], env={"COLUMNS": "200"}).stdout for c in commands)
+    helped = "".join(CliRunner().invoke(make_app(), [*c, "--help"], env={"COLUMNS": "200"}).stdout for c in commands)
     names = set(re.findall(r"\bFOREWARN_[A-Z_]+\b", text)) - {"FOREWARN_NAME"}
     assert names
     assert {name for name in names if name not in settings and name not in helped} == set()
     [start] = re.findall(r"^ExecStart=/usr/bin/env forewarn ((?:[a-z][a-z-]* ?)+)(.*)$", text, re.MULTILINE)
-    shown = CliRunner().invoke(app, [*start[0].split(), "--help"], env={"COLUMNS": "200"})
+    shown = CliRunner().invoke(make_app(), [*start[0].split(), "--help"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
     assert all(option in shown.stdout for option in re.findall(r"--[a-z-]+", start[1]))

@@ -10,18 +10,18 @@ from forewarn import __version__
 from forewarn.cli.command import command, require_extra
 from forewarn.cli.output import Output
 
-__all__ = ["demo_app", "version_app"]
+__all__ = ["app"]
 
-demo_app, version_app = typer.Typer(), typer.Typer()
+app = typer.Typer()
 
 
-@command(version_app, "version", "forewarn version", panel="About")
+@command(app, "version", "forewarn version", panel="About")
 def version(output: Output) -> None:
     """Show the version."""
     output.print_result({"version": __version__, "python": platform.python_version()}, f"forewarn {__version__}")
 
 
-@command(demo_app, "demo", "forewarn demo", panel="Run")
+@command(app, "demo", "forewarn demo", panel="Run")
 def demo() -> None:
     """Demonstrate an announced migration and a host failure, in under 30 s."""
     with require_extra("server"):

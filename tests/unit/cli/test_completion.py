@@ -8,12 +8,12 @@ import pytest
 import typer.main
 
 from forewarn.cli.completion import Shell
-from forewarn.cli.main import app, run_command_line
+from forewarn.cli.main import make_app, run_command_line
 from forewarn.core.causes import CAUSES
 from forewarn.core.fault import FAULTS
 from forewarn.testing.scenario.scenario_loader import shipped_scenarios
 
-ROOT: Any = typer.main.get_command(app)
+ROOT: Any = typer.main.get_command(make_app())
 
 
 @pytest.mark.parametrize(

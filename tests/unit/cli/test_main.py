@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 import typer.main
 
 from forewarn import __version__
-from forewarn.cli.main import app, format_error, run_command_line
+from forewarn.cli.main import NOUNS, format_error, make_app, run_command_line
 from forewarn.errors import NotFound
 
 VERBS = {
@@ -75,7 +77,7 @@ def _walk(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]
         yield from _walk(child, (*words, name))
 
 
-COMMANDS = dict(_walk(typer.main.get_command(app)))
+COMMANDS = dict(_walk(typer.main.get_command(make_app())))
 
 
 def _options(name: str) -> set[str]:
@@ -84,6 +86,26 @@ def _options(name: str) -> set[str]:
 
 def test_every_command_of_the_design_is_there() -> None:
     assert set(COMMANDS) == EXPECTED
+
+
+def test_all_nouns_are_listed_in_their_order() -> None:
+    root: Any = typer.main.get_command(make_app())
+    assert root.list_commands(typer.Context(root)) == list(NOUNS)
+
+
+@pytest.mark.parametrize("noun", NOUNS)
+def test_a_noun_comes_with_the_commands_of_its_module_only(noun: str) -> None:
+    of_module = {name for name, module in NOUNS.items() if module == NOUNS[noun]}
+    root: Any = typer.main.get_command(make_app([noun]))
+    assert set(root.commands) == of_module
+
+
+def test_a_command_imports_no_other_ones_module() -> None:
+    program = "import sys; from forewarn.cli.main import run_command_line; run_command_line(['version']); "
+    program += "print(*(name for name in sys.modules if name.startswith('forewarn.cli.')))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert "forewarn.cli.about" in done.stdout
+    assert "forewarn.cli.vm" not in done.stdout
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
