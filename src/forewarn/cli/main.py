@@ -28,7 +28,7 @@ NOUNS = {
     "serve": "serve",
     "endpoint": "endpoint",
     "agent": "agent",
-    "demo": "about",
+    "demo": "demo",
     "database": "database",
     "inventory": "inventory",
     "vm": "vm",
@@ -52,7 +52,7 @@ NOUNS = {
     "config": "config",
     "openapi": "openapi",
     "completion": "completion",
-    "version": "about",
+    "version": "version",
 }
 """Single commands and groups in the order of the help, each with its module in `forewarn.cli`."""
 

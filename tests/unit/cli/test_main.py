@@ -104,7 +104,7 @@ def test_a_command_imports_no_other_ones_module() -> None:
     program = "import sys; from forewarn.cli.main import run_command_line; run_command_line(['version']); "
     program += "print(*(name for name in sys.modules if name.startswith('forewarn.cli.')))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert "forewarn.cli.about" in done.stdout
+    assert "forewarn.cli.version" in done.stdout
     assert "forewarn.cli.vm" not in done.stdout
 
 

@@ -1,24 +1,14 @@
-"""`forewarn version` and `forewarn demo`."""
+"""`forewarn demo`."""
 
 from __future__ import annotations
 
-import platform
-
 import typer
 
-from forewarn import __version__
 from forewarn.cli.command import command, require_extra
-from forewarn.cli.output import Output
 
 __all__ = ["app"]
 
 app = typer.Typer()
-
-
-@command(app, "version", "forewarn version", panel="About")
-def version(output: Output) -> None:
-    """Show the version."""
-    output.print_result({"version": __version__, "python": platform.python_version()}, f"forewarn {__version__}")
 
 
 @command(app, "demo", "forewarn demo", panel="Run")
