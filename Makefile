@@ -7,8 +7,8 @@ ARGS ?=
 # Tests spend a third of their time waiting for processes and time-outs: three workers keep two cores busy.
 TEST_WORKERS ?= 3
 
-# Slow tests spend most of their time waiting for processes: six workers keep two cores busy.
-SLOW_WORKERS ?= 6
+# Slow tests spend most of their time waiting for processes: seven workers keep two cores busy.
+SLOW_WORKERS ?= 7
 
 # Tests start hundreds of Python processes. With bytecode files, they do not compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
