@@ -17,6 +17,7 @@ from forewarn.store.tables import metadata
 from forewarn.util.secrets import hash_token
 
 __all__ = [
+    "COPIED",
     "VMS_PER_HOST",
     "WIDE",
     "address_of",
@@ -121,13 +122,14 @@ def fill(
         store.close()
 
 
-_COPIED = (
+COPIED = (
     ("host", "name", {"name": "'host-' || lpad(n::text, 5, '0')"}, "hosts", "host-00000"),
     (
-        "host_token",
+        "token",
         "host",
         {
             "id": "'t-host-' || lpad(n::text, 5, '0')",
+            "name": "'host-' || lpad(n::text, 5, '0')",
             "host": "'host-' || lpad(n::text, 5, '0')",
             "digest": "encode(sha256(('token-of-host-' || lpad(n::text, 5, '0'))::bytea), 'hex')",
         },
@@ -165,7 +167,7 @@ def multiply(url: str, hosts: int, per_host: int) -> None:
     fill(url, 1, per_host=1)
     counts = {"hosts": hosts, "vms": hosts * per_host}
     with open_engine(url).begin() as connection:
-        for table, key, changed, count, first in _COPIED:
+        for table, key, changed, count, first in COPIED:
             columns = [column.name for column in metadata.tables[table].columns]
             values = ", ".join(changed.get(name, f"one.{name}") for name in columns)
             query = (

@@ -18,7 +18,7 @@ from forewarn.core.access import Role
 from tests.support.access import token_of
 from tests.support.service import Running, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.begins_first]
 
 # `test_the_api_describes_itself` holds that this is what the service says of itself.
 DOCUMENT = json.loads((Path(__file__).parent.parent.parent / "docs/reference/openapi.json").read_text())

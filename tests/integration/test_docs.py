@@ -16,6 +16,7 @@ from tests.support.spans import GUARD_S
 EXAMPLES = list(examples())
 _FIRST = ("README", "first-steps")
 """What a newcomer reads is tried with the quick tests, all else with the slow ones."""
+_SLOW = (pytest.mark.slow, pytest.mark.begins_first)
 
 
 def _run(example: Example, service: Served, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -35,10 +36,7 @@ def _run(example: Example, service: Served, folder: Path) -> subprocess.Complete
 
 @pytest.mark.parametrize(
     "example",
-    [
-        pytest.param(e, marks=() if e.page.stem in _FIRST else pytest.mark.slow, id=f"{e.page.stem}: {e.name}")
-        for e in EXAMPLES
-    ],
+    [pytest.param(e, marks=() if e.page.stem in _FIRST else _SLOW, id=f"{e.page.stem}: {e.name}") for e in EXAMPLES],
 )
 def test_an_example_runs_as_shown(example: Example, tmp_path: Path) -> None:
     arguments = ("--clock", "virtual") if "virtual" in example.name else ()

@@ -19,12 +19,13 @@ from tests.simulation.bugs.bugs import BUGS, SOURCE, Bug
 __all__ = ["find_bug"]
 
 
-def find_bug(bug: Bug, seeds: int) -> tuple[int, str] | None:
+def find_bug(bug: Bug, seeds: int, jobs: int | None = None) -> tuple[int, str] | None:
     """Return how many seeds it took to find the bug, and the property that it broke; None if no seed found it.
 
     Args:
         bug: The bug.
         seeds: Maximum number of seeds.
+        jobs: Number of processes; None for one for each core.
     """
     with tempfile.TemporaryDirectory(prefix="forewarn-bug-") as folder:
         package = Path(folder) / SOURCE.name
@@ -38,6 +39,7 @@ def find_bug(bug: Bug, seeds: int) -> tuple[int, str] | None:
             f"--seeds={seeds}",
             "--stop",
             "--no-story",
+            *([] if jobs is None else [f"--jobs={jobs}"]),
         ]
         done = subprocess.run(
             command, check=False, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": folder}
