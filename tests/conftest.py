@@ -95,5 +95,10 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take minutes; pytest-xdist hands out files in the order of their tests."""
-    items.sort(key=lambda item: item.get_closest_marker("begins_first") is None)
+    """Begin with the files that take longest; pytest-xdist hands out files in the order of their tests."""
+    items.sort(key=_read_duration_s, reverse=True)
+
+
+def _read_duration_s(item: pytest.Item) -> int:
+    marker = item.get_closest_marker("begins_first")
+    return 0 if marker is None else int(marker.args[0])

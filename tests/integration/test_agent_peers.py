@@ -31,7 +31,7 @@ from tests.support.peered import SECRET, AgentProcess, approvals, group_of, oper
 from tests.support.processes import Served, served, wait_for
 from tests.support.spans import GUARD_S
 
-pytestmark = pytest.mark.begins_first
+pytestmark = pytest.mark.begins_first(200)
 
 DEADLINE_S = 5.0
 STAGGER_S = 1.5

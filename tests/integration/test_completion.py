@@ -25,7 +25,7 @@ from forewarn.cli.completion import Shell
 from tests.support.processes import Served, served, wait_for
 from tests.support.spans import GUARD_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.begins_first]
+pytestmark = [pytest.mark.slow, pytest.mark.begins_first(200)]
 
 INVENTORY = """\
 hosts: [{name: host-1}, {name: host-2}]

@@ -17,7 +17,7 @@ import pytest
 from tests.support.documents import ROOT
 from tests.support.processes import FOREWARN, wait_for
 
-pytestmark = pytest.mark.slow  # whole processes, for seconds
+pytestmark = [pytest.mark.slow, pytest.mark.begins_first(160)]  # whole processes, for seconds
 
 LONGEST_S = 120
 STORY = (

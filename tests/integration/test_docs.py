@@ -16,7 +16,7 @@ from tests.support.spans import GUARD_S
 EXAMPLES = list(examples())
 _FIRST = ("README", "first-steps")
 """What a newcomer reads is tried with the quick tests, all else with the slow ones."""
-_SLOW = (pytest.mark.slow, pytest.mark.begins_first)
+_SLOW = (pytest.mark.slow, pytest.mark.begins_first(150))
 
 
 def _run(example: Example, service: Served, folder: Path) -> subprocess.CompletedProcess[str]:

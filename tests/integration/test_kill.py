@@ -16,7 +16,7 @@ import pytest
 from tests.support.load import Load, Remembered, inventory
 from tests.support.processes import Served, served, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.begins_first(120), pytest.mark.timeout(600)]
 
 ROUNDS = 8
 ONCE = ("scheduled", "queued", "started", "impacted", "completed")

@@ -29,7 +29,7 @@ from tests.support.ports import reserve_address
 from tests.support.processes import Served, served, wait_for
 from tests.support.spans import GUARD_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.begins_first, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.begins_first(200), pytest.mark.timeout(120)]
 
 PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 ONE, TWO = "127.0.8.1", "127.0.8.2"

@@ -15,7 +15,7 @@ from tests.support.documents import ROOT
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.begins_first,
+    pytest.mark.begins_first(150),
     pytest.mark.skipif(os.geteuid() != 0, reason="it needs root, for a file system of its own"),
     pytest.mark.skipif(
         any(shutil.which(name) is None for name in ("dpkg-buildpackage", "dh_virtualenv", "unshare", "ip", "curl")),

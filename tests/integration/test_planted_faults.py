@@ -12,7 +12,7 @@ from tests.handlers.planted import CORRECT, planted_faults
 from tests.handlers.playing import Play, missing_tool, play_all
 
 # One test waits for all handlers, a few of them for minutes; they run in networks of their own.
-pytestmark = [pytest.mark.slow, pytest.mark.namespaces, pytest.mark.begins_first, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.namespaces, pytest.mark.begins_first(400), pytest.mark.timeout(3600)]
 
 PATIENCE_S = 10.0
 SCENARIOS = [name for name in shipped_scenarios() if load_scenario(name).only is None]

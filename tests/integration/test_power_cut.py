@@ -34,7 +34,7 @@ from tests.support.processes import served, wait_for
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.begins_first,
+    pytest.mark.begins_first(250),
     pytest.mark.skipif(
         os.geteuid() != 0 or not Path("/dev/fuse").exists() or shutil.which("fusermount3") is None,
         reason="needs root, /dev/fuse and fuse3",

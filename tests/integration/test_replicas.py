@@ -19,7 +19,7 @@ from tests.support.processes import Served, served, wait_for
 from tests.support.spans import GUARD_S
 from tests.support.wire import Wire, approval, get, post
 
-pytestmark = [pytest.mark.slow, pytest.mark.begins_first]
+pytestmark = [pytest.mark.slow, pytest.mark.begins_first(150)]
 
 INVENTORY = """
 hosts: [{name: host-1}]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.processes import wait_for
 
-pytestmark = pytest.mark.slow  # whole processes, for seconds
+pytestmark = [pytest.mark.slow, pytest.mark.begins_first(220)]  # whole processes, for seconds
 
 POLL = """
 import json, os, sys, time, urllib.request as u

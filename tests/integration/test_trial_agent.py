@@ -11,7 +11,7 @@ import pytest
 
 from forewarn.testing.scenario.scenario_loader import load_scenario, shipped_scenarios
 
-pytestmark = [pytest.mark.slow, pytest.mark.namespaces, pytest.mark.begins_first]
+pytestmark = [pytest.mark.slow, pytest.mark.namespaces, pytest.mark.begins_first(280)]
 
 AGENT = """
 dry_run = false

@@ -13,7 +13,7 @@ import pytest
 from forewarn.testing.scenario.scenario_loader import load_scenario, shipped_scenarios
 from tests.support.documents import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.begins_first]
+pytestmark = [pytest.mark.slow, pytest.mark.begins_first(340)]
 
 
 def whole_kit(folder: Path, handler: str, *options: str) -> subprocess.CompletedProcess[str]:

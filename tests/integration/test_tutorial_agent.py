@@ -14,7 +14,7 @@ from tests.support import namespaces
 from tests.support.documents import ROOT, files_in
 from tests.support.terminal import Block, blocks, terminal
 
-pytestmark = pytest.mark.begins_first
+pytestmark = pytest.mark.begins_first(100)
 
 PAGE = ROOT / "docs/tutorial/agent.md"
 FILES = ROOT / "examples/tutorial"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.documents import ROOT, files_in
 
-pytestmark = pytest.mark.begins_first
+pytestmark = pytest.mark.begins_first(340)
 
 TUTORIAL = ROOT / "docs/tutorial/test-your-handler.md"
 PREPARED = ("--prepared", "test -e drained")

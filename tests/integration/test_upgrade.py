@@ -23,7 +23,7 @@ from tests.support.earlier import EARLIER
 from tests.support.load import Load, Remembered, inventory
 from tests.support.processes import Served, served, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.begins_first, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.begins_first(250), pytest.mark.timeout(600)]
 
 REPLICAS = 3
 

@@ -14,7 +14,7 @@ import pytest
 
 from forewarn.util.failpoint import FailPoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.begins_first]
+pytestmark = [pytest.mark.slow, pytest.mark.begins_first(80)]
 
 TWICE = """
 import sys, pathlib, logging, structlog

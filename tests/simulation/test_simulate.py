@@ -22,7 +22,7 @@ from forewarn.testing.simulation import Guest, Hypervisor, SimulationFailed, Siz
 from forewarn.testing.simulation.handler_vm import Handler
 from forewarn.testing.simulation.hypervisor import HypervisorActuator
 
-pytestmark = [pytest.mark.slow, pytest.mark.begins_first]
+pytestmark = [pytest.mark.slow, pytest.mark.begins_first(100)]
 
 SMALL = Size(replicas=1, hosts=1, vms=1, operations=4, span_s=60)
 SEEDS = 20
