@@ -44,7 +44,8 @@ async def test_nothing_is_ever_wrong_under_faults_and_everything_ends_without_th
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(1000, 1005))
 async def test_nothing_is_ever_wrong_in_long_runs(seed: int) -> None:
-    await run(seed, 300)
+    fleet = await run(seed, 300)
+    assert fleet.audit_log, "something happened at all"
 
 
 async def test_a_run_follows_from_its_seed() -> None:

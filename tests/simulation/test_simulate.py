@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -136,6 +136,17 @@ class Forgetful(MyActuator):
 def test_an_actuator_that_asks_the_hypervisor_passes() -> None:
     happened = simulate(4, make_actuator=MyActuator)
     assert happened["execute"] > 0
+
+
+class Unhurried(MyActuator):
+    """Wants to be asked only after a minute, which is its own decision."""
+
+    async def execute(self, maintenance: Maintenance, now: datetime) -> Progress:
+        return replace(await super().execute(maintenance, now), check_at=now + timedelta(minutes=1))
+
+
+def test_an_actuator_may_learn_late_that_it_has_completed() -> None:
+    assert simulate(1, make_actuator=Unhurried, size=replace(SMALL, kinds=()))["complete"] > 0
 
 
 def test_an_actuator_that_relies_on_its_memory_is_found() -> None:

@@ -68,7 +68,7 @@ class _OrderedGroup(TyperGroup):
 
 
 def make_app(nouns: Iterable[str] = NOUNS) -> typer.Typer:
-    """Return the command line with all of `NOUNS`, or with those of some modules only, which takes half of the time.
+    """Return the command line with all of `NOUNS`, or only with those of some modules, which takes half the time.
 
     Args:
         nouns: Names from `NOUNS`; a module brings all of its commands.
@@ -129,9 +129,9 @@ def main() -> None:
 
 def run_command_line(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status."""
-    # To import the modules of all commands takes longer than most commands.
-    app = make_app(arguments[:1] if set(arguments[:1]) & NOUNS.keys() else NOUNS)
     try:
+        # Importing the modules of all commands takes longer than most commands do.
+        app = make_app(arguments[:1] if set(arguments[:1]) & NOUNS.keys() else NOUNS)
         # Without standalone mode, Typer returns the status of `typer.Exit` and leaves all other errors to this
         # function.
         return app(args=list(arguments), prog_name="forewarn", standalone_mode=False) or 0

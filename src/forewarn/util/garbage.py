@@ -26,7 +26,7 @@ def begin_rare_collections() -> None:
 def pause_collections() -> Iterator[None]:
     """Turn garbage collection off inside this block, which creates many objects that are not garbage.
 
-    To import the modules of the service takes an eighth less time.
+    With it, importing the modules of the service takes an eighth less time.
     """
     was_enabled = gc.isenabled()
     gc.disable()

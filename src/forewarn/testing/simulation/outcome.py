@@ -33,6 +33,7 @@ class Outcome:
         quiet_vms: VMs with quiet hours.
         quiet_from: Begin of the quiet hours.
         quiet_until: End of the quiet hours.
+        has_own_actuator: False if the actuator is a user's, who decides when it is asked for its progress.
         delay_s_max: How long a request to the database, or its answer, took at most, in seconds.
         requests_per_s_max: Highest number of requests to the database by one replica in one second.
         reached: How often each failpoint was reached.
@@ -50,6 +51,7 @@ class Outcome:
     quiet_vms: frozenset[str] = frozenset()
     quiet_from: datetime = START
     quiet_until: datetime = START
+    has_own_actuator: bool = True
     delay_s_max: float = 0.0
     requests_per_s_max: int = 0
     reached: Counter[FailPoint] = field(default_factory=Counter)

@@ -261,8 +261,11 @@ def starts_are_prompt(outcome: Outcome) -> Iterator[str]:
 def ends_are_prompt(outcome: Outcome) -> Iterator[str]:
     """A maintenance ends when its actuator has completed it, so its VMs learn at once that it is over (R82).
 
-    Only the faults that may delay a start, and failures of the hypervisor, may delay it.
+    Only the faults that may delay a start, and failures of the hypervisor, may delay it. It is not checked for an
+    actuator of a user.
     """
+    if not outcome.has_own_actuator:
+        return
     disturbed = list(_find_disturbed_spans(outcome, _HARMLESS - {"fail-hypervisor"}))
     completed = {
         fact.details["maintenance"]: outcome.find_true_time(fact.at_s)

@@ -349,6 +349,7 @@ class World:
             quiet_vms=web if self._has_quiet_hours else frozenset(),
             quiet_from=START + _QUIET_FROM,
             quiet_until=START + _QUIET_UNTIL,
+            has_own_actuator=self._parts.make_actuator is None,
             delay_s_max=self.delay_s_max,
             requests_per_s_max=max(max(replica.link.requests.values(), default=0) for replica in self.replicas),
             reached=self.strikes.reached,

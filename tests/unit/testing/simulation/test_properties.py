@@ -228,6 +228,10 @@ def test_a_late_end_is_excused_by_failures_of_the_hypervisor_too(kind: str, is_e
     assert ("ends_are_prompt" not in complaining(replace(GOOD, facts=facts, maintenances=(ended,)))) is is_excused
 
 
+def test_an_actuator_of_a_user_decides_when_it_is_asked() -> None:
+    assert "ends_are_prompt" not in complaining(replace(BROKEN["ends_are_prompt"], has_own_actuator=False))
+
+
 @pytest.mark.parametrize("state", [MaintenanceState.FAILED, MaintenanceState.CANCELED])
 def test_only_what_the_actuator_completed_has_to_end_then(state: MaintenanceState) -> None:
     ended = replace(M, state=state, ended_at=START + timedelta(seconds=90))
