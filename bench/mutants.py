@@ -13,13 +13,14 @@ import os
 import random
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 from libcst import Module
-from mutmut.mutation.file_mutation import create_mutations
+from mutmut.mutation.file_mutation import Mutation, create_mutations
 
 from bench.process import ROOT, BenchError
 from bench.result import Effort, Result, Row
@@ -27,7 +28,7 @@ from forewarn.testing.scenario.scenario_loader import Scenario, load_scenario, s
 from forewarn.testing.trial.report import TrialReport
 from forewarn.testing.trial.trial import try_handler
 
-__all__ = ["HANDLERS", "Mutant", "harmless_mutants", "make_mutations", "measure", "mutants_of"]
+__all__ = ["HANDLERS", "Mutant", "harmless_mutants", "list_mutations", "make_mutations", "measure", "mutants_of"]
 
 HANDLERS = ("handlers/handler.py", "handler.py", "watch.py")
 """Correct handlers in examples/: one that polls, one with a long poll, and one that uses `forewarn.client`."""
@@ -117,14 +118,23 @@ def make_mutations(name: str, source: str, normalize: Callable[[str], str]) -> I
         source: Python source without changes.
         normalize: Returns the part of a source that matters; sources with equal parts are yielded once.
     """
-    module, mutations, _, _ = create_mutations(name, source)
     seen = {normalize(source)}
-    for mutation in mutations:
-        changed = cast("Module", module.deep_replace(mutation.original_node, mutation.mutated_node)).code
+    for make in list_mutations(name, source):
+        changed = make()
         tree = normalize(changed)
         if tree not in seen:
             seen.add(tree)
             yield changed
+
+
+def list_mutations(name: str, source: str) -> Sequence[Callable[[], str]]:
+    """Return functions that make the source of one mutant each, some of them the same one."""
+    module, mutations, _, _ = create_mutations(name, source)
+
+    def make(mutation: Mutation) -> str:
+        return cast("Module", module.deep_replace(mutation.original_node, mutation.mutated_node)).code
+
+    return [partial(make, mutation) for mutation in mutations]
 
 
 class _Quiet(ast.NodeTransformer):

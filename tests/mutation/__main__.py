@@ -17,8 +17,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
+
+from rich.console import Console
+from rich.progress import track
 
 from tests.mutation.mutants import SOURCE, Mutant, make_mutants
 
@@ -108,9 +112,8 @@ def main() -> int:
     arguments = parser.parse_args()
     places = [SOURCE / part for part in arguments.parts]
     files = sorted(file for place in places for file in ([place] if place.is_file() else place.rglob("*.py")))
-    made = [mutant for file in files for mutant in make_mutants(file)]
-    drawn = random.Random(arguments.seed).sample(made, min(arguments.count, len(made)))
-    _print(f"{len(drawn)} of {len(made)} mutants of {len(files)} files")
+    drawn = list(islice(make_mutants(files, random.Random(arguments.seed)), arguments.count))
+    _print(f"{len(drawn)} mutants of {len(files)} files")
     found = Counter[str]()
     with tempfile.TemporaryDirectory(prefix="forewarn-mutants-") as folder, ThreadPoolExecutor(arguments.jobs) as pool:
         packages: SimpleQueue[Path] = SimpleQueue()
@@ -129,7 +132,8 @@ def main() -> int:
             finally:
                 packages.put(package)
 
-        for mutant, stage in zip(drawn, pool.map(try_one, drawn), strict=True):
+        stages = track(pool.map(try_one, drawn), "trying", len(drawn), console=Console(stderr=True), transient=True)
+        for mutant, stage in zip(drawn, stages, strict=True):
             found[stage] += 1
             if not stage:
                 _print(str(mutant))

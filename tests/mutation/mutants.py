@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.mutants import make_mutations
+from bench.mutants import list_mutations
 
 __all__ = ["SOURCE", "Mutant", "make_mutants"]
 
@@ -38,15 +39,23 @@ class Mutant:
         return f"{self.file}:{self.line}\n  - {self.was}\n  + {self.now}"
 
 
-def make_mutants(file: Path) -> Iterator[Mutant]:
-    """Yield the mutants of a file of the package, without those that only change a message or ``__all__``.
+def make_mutants(files: Sequence[Path], rng: random.Random) -> Iterator[Mutant]:
+    """Yield the mutants of files, in random order, without those that only change a message or ``__all__``.
 
     Args:
-        file: File below `SOURCE`.
+        files: Files below `SOURCE`.
+        rng: Source of the order.
     """
-    source = file.read_text(encoding="utf-8")
-    for changed in make_mutations(file.name, source, _without_messages):
-        yield _describe(file.relative_to(SOURCE).as_posix(), source, changed)
+    sources = {file: file.read_text(encoding="utf-8") for file in files}
+    seen = {file: {_without_messages(source)} for file, source in sources.items()}
+    made = [(file, make) for file, source in sources.items() for make in list_mutations(file.name, source)]
+    rng.shuffle(made)
+    for file, make in made:
+        changed = make()
+        tree = _without_messages(changed)
+        if tree not in seen[file]:
+            seen[file].add(tree)
+            yield _describe(file.relative_to(SOURCE).as_posix(), sources[file], changed)
 
 
 class _MessagesRemoved(ast.NodeTransformer):

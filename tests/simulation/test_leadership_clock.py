@@ -1,9 +1,9 @@
-"""A replica whose clock is found to be off while it leads: it leads no more from that moment on."""
+"""The lease of a replica whose clock is found to be off, or that was halted for a while."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from forewarn.clock import RealClock
+from forewarn.engine import leader_election
 from forewarn.engine.leader_election import LeasedLeadership
 from forewarn.engine.transaction import run_inline
 from forewarn.errors import ClockOff, LeaseLost
@@ -72,3 +73,38 @@ async def test_one_that_finds_its_clock_off_leads_no_more_from_then_on() -> None
     await leased._renew_or_take_lease()
     assert store.has_it_back.is_set()
     assert not leased.is_held
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.1])
+async def test_one_that_was_halted_beyond_the_end_of_its_lease_says_that_it_leads_again(
+    monkeypatch: pytest.MonkeyPatch, late_s: float
+) -> None:
+    """Meanwhile the scheduler may have seen that it does not lead, and wait until it does (R76).
+
+    Halted between two renewals, or during one, whose answer then came late.
+    """
+    passed_s, delay_s = 100.0, 0.0
+    monkeypatch.setattr(leader_election, "uptime_s", lambda: passed_s)
+
+    async def run_slowly(work: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the work returns
+        nonlocal passed_s
+        answer = work()
+        passed_s += delay_s
+        return answer
+
+    leased = LeasedLeadership(cast("SharedStore", Free()), Stepped(), "one", run_slowly, SPAN)
+    held: list[bool] = []
+    leased.on_change = lambda: held.append(leased.is_held)
+
+    async def renew_after(span_s: float) -> None:
+        nonlocal passed_s
+        passed_s += span_s
+        await leased._renew_or_take_lease()
+        leased._note_role()
+
+    await renew_after(0.0)
+    await renew_after(0.05)
+    assert held == [True], "it led all the time"
+    delay_s = late_s
+    await renew_after(SPAN.total_seconds() - late_s + 0.05)
+    assert held == [True, True]

@@ -157,7 +157,7 @@ class LeasedLeadership(Leadership):
                 _log.warning("cannot renew the lease; retrying", error=error.message)
             except Exception:  # noqa: BLE001 - the loop must survive a bug; the log has the trace
                 _log.exception("cannot renew the lease; retrying")
-            self._log_role_change()
+            self._note_role()
             await asyncio.sleep(min(self._span.total_seconds() / _RENEWALS, self._retry_in_s))
 
     async def _renew_or_take_lease(self) -> None:
@@ -172,7 +172,7 @@ class LeasedLeadership(Leadership):
             if renewed is not None:
                 self._note_reading(renewed.now, began_s)
                 if abs(self.skew) <= _SKEW_MAX:
-                    self.until_s = began_s + self._span.total_seconds()
+                    self._note_lease(term, began_s)
                 else:
                     self._term = None
                 return
@@ -190,13 +190,20 @@ class LeasedLeadership(Leadership):
         # The time that the database took is no skew; it lies between the two readings of our clock.
         self._note_reading(lease.now, began_s)
         if lease.holder == self.holder and abs(self.skew) <= _SKEW_MAX:
-            self._term = lease.term
-            self.until_s = began_s + self._span.total_seconds()
+            self._note_lease(lease.term, began_s)
             reach_failpoint(FailPoint.LEASE_TAKEN)
             return
         self._term = None
         if lease.holder:  # the holder may be dead: try when its lease ends, not a renewal later
             self._retry_in_s = max((lease.expires_at - lease.now).total_seconds(), 0) + _AFTER_S
+
+    def _note_lease(self, term: int, began_s: float) -> None:
+        """Note a lease that was taken or renewed."""
+        # While the process was halted or waited for the answer, its lease may have ended. Nothing noticed the end,
+        # except for the scheduler: it waits to be woken once this replica is the leader again.
+        self._was_held = self._was_held and self.is_held
+        self._term = term
+        self.until_s = began_s + self._span.total_seconds()
 
     def _note_reading(self, now: datetime, asked_s: float) -> None:
         """Note the skew. Our clock is read after the database's: a part of the difference may be latency."""
@@ -214,7 +221,7 @@ class LeasedLeadership(Leadership):
                 _log.warning("this machine's clock is right again", ahead_s=skew.total_seconds())
         self.skew = skew
 
-    def _log_role_change(self) -> None:
+    def _note_role(self) -> None:
         is_held = self.is_held
         if is_held != self._was_held:
             self._was_held = is_held

@@ -97,16 +97,16 @@ BUGS = (
         file="engine/leader_election.py",
         edits=(
             (
-                (
-                    "                if abs(self.skew) <= _SKEW_MAX:\n"
-                    "                    self.until_s = began_s + self._span.total_seconds()"
-                ),
-                (
-                    "                if abs(self.skew) <= _SKEW_MAX:\n"
-                    "                    self.until_s = began_s + 10 * self._span.total_seconds()"
-                ),
+                "                    self._note_lease(term, began_s)\n",
+                "                    self._note_lease(term, began_s + 9 * self._span.total_seconds())\n",
             ),
         ),
+    ),
+    Bug(
+        name="leads-again-unnoticed",
+        what="The scheduler is not woken if a replica takes its lease again after it had ended unnoticed.",
+        file="engine/leader_election.py",
+        edits=(("        self._was_held = self._was_held and self.is_held\n", ""),),
     ),
     Bug(
         name="one-approval-for-all",

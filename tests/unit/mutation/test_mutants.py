@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -15,7 +16,7 @@ FILE = SOURCE / "core" / "access.py"
 
 def test_a_mutant_has_one_change() -> None:
     source = FILE.read_text().splitlines()
-    mutants = list(make_mutants(FILE))
+    mutants = list(make_mutants([FILE], Random(1)))
     assert len(mutants) > 10
     for mutant in mutants:
         assert mutant.file == "core/access.py"
@@ -27,7 +28,7 @@ def test_a_mutant_has_one_change() -> None:
 
 
 def test_words_of_messages_are_left_alone() -> None:
-    for mutant in make_mutants(SOURCE / "errors.py"):
+    for mutant in make_mutants([SOURCE / "errors.py"], Random(1)):
         assert "XX" not in mutant.now or " " not in mutant.now.partition("XX")[2].partition("XX")[0], mutant
 
 
@@ -47,5 +48,5 @@ def test_a_stage_that_fails_without_a_mutant_is_found_first(tmp_path: Path) -> N
     package = tmp_path / SOURCE.name
     shutil.copytree(SOURCE, package)
     (package / "core/access.py").write_text("raise RuntimeError")
-    mutant = next(make_mutants(FILE))
+    mutant = next(make_mutants([FILE], Random(1)))
     assert find_failing_stage([mutant], package) == "tests/unit/core"

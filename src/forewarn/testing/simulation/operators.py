@@ -14,6 +14,7 @@ from forewarn.testing.simulation.trace import Trace
 __all__ = ["Operators"]
 
 _LISTED_MAX = 200
+_SHORT_NOTICES_S = (30, 60, 120, 300)
 
 Act = Callable[[httpx.AsyncClient], Awaitable[httpx.Response | None]]
 
@@ -29,12 +30,15 @@ class Operators:
 
     Attributes:
         hosts: Names of the hosts.
+        gives_short_notice: True if the operator forces notices that are shorter than the minimum, so that NotBefore
+            comes while there are faults.
         tenants: Tokens of the tenants, by the VM that each of them restarts.
         rollout_ids: Rollouts that were started.
     """
 
     def __init__(self, urls: Sequence[str], token: str, rng: random.Random, trace: Trace) -> None:
         self.hosts: list[str] = []
+        self.gives_short_notice = False
         self.tenants: dict[str, str] = {}
         self.rollout_ids: list[str] = []
         self._urls = urls
@@ -87,6 +91,8 @@ class Operators:
 
     async def _schedule(self, client: httpx.AsyncClient, what: Mapping[str, Sequence[str]]) -> httpx.Response:
         body = {**what, "type": self._draw_type(), "duration_s": 9}
+        if self.gives_short_notice:
+            body |= {"notice_s": self._rng.choice(_SHORT_NOTICES_S), "force": True, "reason": "a simulation"}
         return await client.post("/v1/maintenance", json=body, headers=self._make_key())
 
     async def _schedule_host(self, client: httpx.AsyncClient) -> httpx.Response:

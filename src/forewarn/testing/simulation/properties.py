@@ -164,13 +164,13 @@ def documents_show_the_own_scope_only(outcome: Outcome) -> Iterator[str]:
 
 
 def starts_wait_for_approval(outcome: Outcome) -> Iterator[str]:
-    """Nothing starts before NotBefore unless every event is approved, or an operator forced it (invariant 4)."""
+    """Nothing starts before NotBefore unless every event is approved (invariant 4); no simulated operator forces it."""
     for maintenance in outcome.maintenances:
         started_at, not_before = maintenance.started_at, maintenance.not_before
         if started_at is None or not_before is None or started_at >= not_before:
             continue
         for event in outcome.events.get(maintenance.id, ()):
-            if event.approved_at is None and maintenance.force_reason is None:
+            if event.approved_at is None:
                 yield f"maintenance {maintenance.id} started at {started_at} without approval of {event.id}"
 
 

@@ -50,6 +50,7 @@ class Replica(Machine):
             insecure=True,
             metadata_process="shared",
             history_retention=timedelta(days=30),
+            actuator_attempts_max=6,  # the default waits for 20 minutes until work that was lost has failed
         )
 
     async def run(self) -> None:

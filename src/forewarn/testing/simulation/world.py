@@ -63,12 +63,15 @@ _DELAYS_S_MAX = (0.005, 0.02, 0.2)
 
 _ALL = 100_000
 _UNAPPROVING = 0.05
-"""Share of the agents that never approve. Each event of theirs takes fifteen minutes."""
+"""Share of the worlds in which some agents never approve. Each event of theirs may take fifteen minutes."""
 
-_QUIET = 0.15
+_QUIET = 0.1
 """Share of the worlds whose availability set has quiet hours. Its maintenance takes until their end."""
 
-_QUIET_FROM, _QUIET_UNTIL = timedelta(minutes=10), timedelta(minutes=30)
+_QUIET_FROM, _QUIET_UNTIL = timedelta(minutes=10), timedelta(minutes=22)
+_SHORT_NOTICE = 0.9
+"""Share of the worlds without quiet hours whose operator gives less notice than the minimum."""
+
 _SIZES_MAX = {"replicas": 9, "hosts": 50, "vms": 200, "operations": 10_000, "span_s": 86_400}
 _AT_ONCE_MAX = 4
 """Maximum number of things that operators do at once, in a busy world."""
@@ -166,6 +169,9 @@ class World:
         self._urls = urls
         self._people = self.network.add_node("operator", "10.0.1.1")
         self._has_quiet_hours = self._rng.random() < _QUIET
+        self._has_unapproving = self._rng.random() < _UNAPPROVING
+        is_short = self._make_rng("notice").random() < _SHORT_NOTICE
+        self.operators.gives_short_notice = is_short and not self._has_quiet_hours  # forced maintenance ignores them
 
     @property
     def machines(self) -> list[Machine]:
@@ -266,7 +272,7 @@ class World:
             {"approve": "at-once", "recover": hook},
         ]
         kind = self._rng.choice(kinds)
-        if self._rng.random() < _UNAPPROVING:
+        if self._has_unapproving and self._rng.random() < 0.5:  # noqa: PLR2004 - a coin
             kind = {"approve": "never", "prepare": hook, "recover": hook}
         return Configuration(rule=(Rule(name="all", **kind),), timezone="UTC")
 
