@@ -73,6 +73,9 @@ class Fleet:
         other.passing, other.gone = set(self.passing), set(self.gone)
         for _ in range(rng.randint(1, 2)):
             rng.choice([other._add, other._move, other._move, other._remove])(rng)
+        for vm in other.gone - self.gone - self.numbers.keys():  # added and removed at once: it never was
+            other.passing.remove(vm)
+            other.gone.remove(vm)
         return other
 
     @property

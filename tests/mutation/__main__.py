@@ -45,7 +45,10 @@ def _list_stages(mutant: Mutant) -> Iterator[tuple[str, Sequence[str]]]:
     unit = ROOT / "tests" / "unit" / Path(mutant.file).parts[0]
     own = unit if unit.is_dir() else ROOT / "tests" / "simulation"
     yield f"tests/{own.relative_to(ROOT / 'tests')}", (*_PYTEST, *_QUICK, str(own))
-    yield "unit tests and simulations", (*_PYTEST, *_QUICK, *_LEFT_OUT, "tests/unit", "tests/simulation")
+    yield (
+        "unit, conformance and simulation tests",
+        (*_PYTEST, *_QUICK, *_LEFT_OUT, "tests/unit", "tests/simulation", "tests/conformance"),
+    )
     yield (
         "simulated clusters",
         (

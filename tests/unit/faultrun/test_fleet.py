@@ -65,3 +65,10 @@ def test_a_change_leaves_what_was_before_as_it_was() -> None:
         fleet.changed(random.Random(seed))
     assert json.dumps(fleet.inventory(addresses(fleet))) == before
     assert not fleet.passing
+
+
+def test_a_vm_that_is_added_and_removed_by_one_change_never_was() -> None:
+    rng, first = random.Random(7), Fleet(HOSTS, 5)
+    for _ in range(2000):
+        fleet = first.changed(rng)
+        assert fleet.passing <= first.numbers.keys() | fleet.numbers.keys()

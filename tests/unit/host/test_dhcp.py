@@ -7,6 +7,7 @@ from ipaddress import IPv4Address
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from forewarn.client.discovery import decode_offer, encode_discover
 from forewarn.errors import ConfigError
@@ -244,3 +245,12 @@ def test_an_endpoint_that_no_guest_could_reach_is_refused(address: str) -> None:
 def test_a_lease_out_of_range_is_refused(prefix: int, duration_s: int) -> None:
     with pytest.raises(ConfigError, match=r"^invalid lease of 10\.0\.0\.2/\d+ for \d+ s: expected a prefix of"):
         DhcpLease(address=LEASE.address, prefix=prefix, duration_s=duration_s)
+
+
+def test_guests_cannot_fill_the_log() -> None:
+    responder = DhcpResponder(str(ENDPOINT), list)
+    with capture_logs() as logs:
+        for second in (7, 7, 7, 8, 8, 9):
+            responder._second = second
+            responder._log_rate_limited("announced the endpoint by DHCP")
+    assert [line["lines_left_out"] for line in logs] == [0, 2, 1]
