@@ -1,8 +1,8 @@
 """Plants mutants in a copy of the package, one at a time, and prints those that no test finds.
 
-`make mutants` tries a sample of the core, the engine, the scheduler, the host endpoint and the agent. Each one meets
-the unit tests of its folder first, or the simulations if it has none; then all unit tests and quick simulations, and
-at last whole simulated clusters.
+`make mutants` tries a sample of the core, the engine, the scheduler, the host endpoint and the agent. First all quick
+tests run once without a mutant, to learn which of them run which line. Then each mutant meets the tests that run its
+line, and at last whole simulated clusters.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,6 +26,7 @@ from queue import SimpleQueue
 from rich.console import Console
 from rich.progress import track
 
+from tests.mutation.line_coverage import LineCoverage
 from tests.mutation.mutants import SOURCE, Mutant, make_mutants
 
 ROOT = SOURCE.parents[1]
@@ -31,69 +34,103 @@ PARTS = ("core", "engine", "scheduling", "host", "agent")
 """Folders of the package whose mutants are tried by default."""
 
 _TIMEOUT_S = 900.0
-"""A mutant may never end; the slowest stage takes a minute or two."""
+"""A mutant may never end; the slowest tests take a few minutes."""
 
-_SEEDS = 20
-_PYTEST = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider")
+_PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider")
 _QUICK = ("-m", "not slow and not namespaces and not browser")
 # These compare the source with pages or with lists, so every mutant would break them.
 _LEFT_OUT = ("--ignore=tests/unit/test_reference.py", "--ignore=tests/unit/tools", "--ignore=tests/unit/bench")
+_FOLDERS = ("tests/unit", "tests/conformance", "tests/simulation", "tests/integration")
+"""Folders of the tests, the quickest first."""
+
+_CLUSTERS = "simulated clusters"
+_ENDLESS = "tests that do not end"
+_CLUSTER_COMMAND = (
+    *(sys.executable, "-m", "forewarn.testing.simulation"),
+    *("--seeds=20", "--from=1", "--stop", "--no-story", "--jobs=1"),
+)
 
 
-def _list_stages(mutant: Mutant) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the names and commands of the stages, the quickest first."""
-    unit = ROOT / "tests" / "unit" / Path(mutant.file).parts[0]
-    own = unit if unit.is_dir() else ROOT / "tests" / "simulation"
-    yield f"tests/{own.relative_to(ROOT / 'tests')}", (*_PYTEST, *_QUICK, str(own))
-    yield (
-        "unit, conformance and simulation tests",
-        (*_PYTEST, *_QUICK, *_LEFT_OUT, "tests/unit", "tests/simulation", "tests/conformance"),
-    )
-    yield (
-        "simulated clusters",
-        (
-            sys.executable,
-            "-m",
-            "forewarn.testing.simulation",
-            f"--seeds={_SEEDS}",
-            "--from=1",
-            "--stop",
-            "--no-story",
-            "--jobs=1",
-        ),
-    )
-
-
-def find_stage(mutant: Mutant, package: Path) -> str:
-    """Return the stage that finds a mutant; ``""`` if none does.
+def find_test(mutant: Mutant, package: Path, coverage: LineCoverage) -> str:
+    """Return what finds a mutant: a file of tests, or the simulated clusters; ``""`` if nothing does.
 
     Args:
         mutant: The mutant.
         package: Copy of the package, which is the same again afterwards.
+        coverage: The tests that run each line.
     """
     file = package / mutant.file
     original = file.read_text(encoding="utf-8")
     file.write_text(mutant.source, encoding="utf-8")
     try:
-        return next((name for name, command in _list_stages(mutant) if _fails(command, package)), "")
+        tests = coverage.find_tests(SOURCE / mutant.file, mutant.line)
+        return _run_tests(_sort_tests(tests, mutant), package) or _run_clusters(package)
     finally:
         file.write_text(original, encoding="utf-8")
 
 
-def _fails(command: Sequence[str], package: Path) -> bool:
-    """Return whether a stage fails with this copy of the package, or does not end."""
-    environment = os.environ | {"PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(command, check=False, capture_output=True, cwd=ROOT, env=environment, timeout=_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        return True
-    return done.returncode != 0
+def _sort_tests(tests: Sequence[str] | None, mutant: Mutant) -> list[str]:
+    """Sort tests by how soon they are likely to find a mutant."""
+    own = f"tests/unit/{Path(mutant.file).parts[0]}/"
+    names = _FOLDERS if tests is None else tests
+    return sorted(
+        names, key=lambda name: (not name.startswith(own), [name.startswith(each) for each in _FOLDERS].index(True))
+    )
 
 
-def find_failing_stage(mutants: Sequence[Mutant], package: Path) -> str:
-    """Return a stage that fails without a mutant, so that it would find each of these; ``""`` if none does."""
-    stages = {tuple(command): name for mutant in mutants for name, command in _list_stages(mutant)}
-    return next((name for command, name in stages.items() if _fails(command, package)), "")
+def _run_tests(tests: Sequence[str], package: Path) -> str:
+    """Return the file of the first test that fails; ``""`` if none does.
+
+    Raises:
+        RuntimeError: The tests cannot be run.
+    """
+    if not tests:
+        return ""
+    # There may be more than fit into a command line.
+    names = package.with_suffix(".tests")
+    names.write_text("\n".join(tests), encoding="utf-8")
+    done = _run((*_PYTEST, "-x", *_QUICK, *_LEFT_OUT, f"@{names}"), package)
+    if done is None:
+        return _ENDLESS
+    failed = re.search(r"^(?:FAILED|ERROR) ([^: ]+)", done.stdout, re.MULTILINE)
+    if failed:
+        return failed[1]
+    if "no tests ran" in done.stdout:
+        raise RuntimeError(f"{names}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return "tests that cannot start" if done.returncode else ""
+
+
+def _run_clusters(package: Path) -> str:
+    done = _run(_CLUSTER_COMMAND, package)
+    return _CLUSTERS if done is None or done.returncode else ""
+
+
+def _run(command: Sequence[str], package: Path) -> subprocess.CompletedProcess[str] | None:
+    """Run a command with this copy of the package; return None if it does not end."""
+    environment = os.environ | {
+        "PYTHONPATH": str(package.parent),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "FOREWARN_HYPOTHESIS_PROFILE": "ci",
+    }
+    with suppress(subprocess.TimeoutExpired):
+        return subprocess.run(
+            command, check=False, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=_TIMEOUT_S
+        )
+    return None
+
+
+def _measure(data: Path, jobs: int) -> str:
+    """Run everything without a mutant, and note in a data file which tests run which line; return what fails."""
+    os.environ["COVERAGE_FILE"] = str(data)
+    measuring = (f"-n{jobs}", "--cov=forewarn", "--cov-context=test", "--cov-report=")
+    commands: list[tuple[str, ...]] = [_CLUSTER_COMMAND]
+    if not data.exists():
+        commands.append((*_PYTEST, *_QUICK, *_LEFT_OUT, *measuring, *_FOLDERS))
+    for command in commands:
+        done = _run(command, SOURCE)
+        if done is None or done.returncode:
+            return f"{' '.join(command)}\n{'it does not end' if done is None else done.stdout + done.stderr}"
+    return ""
 
 
 def _print(text: str) -> None:
@@ -101,8 +138,7 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def main() -> int:
-    """Try a sample of mutants; return 1 if some were not found, 2 if the tests fail without them."""
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="Look for mutants that live.")
     parser.add_argument(
         "parts", nargs="*", default=PARTS, help=f"folders or files below src/forewarn (default: {', '.join(PARTS)})"
@@ -112,37 +148,58 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time (default: one for each core)"
     )
-    arguments = parser.parse_args()
+    parser.add_argument(
+        "--coverage", type=Path, help="file for the lines that each test runs; if it exists, it is not measured again"
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Try a sample of mutants; return 1 if some were not found, 2 if the tests fail without them."""
+    arguments = _parse_arguments()
     places = [SOURCE / part for part in arguments.parts]
     files = sorted(file for place in places for file in ([place] if place.is_file() else place.rglob("*.py")))
-    drawn = list(islice(make_mutants(files, random.Random(arguments.seed)), arguments.count))
-    _print(f"{len(drawn)} mutants of {len(files)} files")
-    found = Counter[str]()
-    with tempfile.TemporaryDirectory(prefix="forewarn-mutants-") as folder, ThreadPoolExecutor(arguments.jobs) as pool:
-        packages: SimpleQueue[Path] = SimpleQueue()
-        for number in range(arguments.jobs):
-            package = Path(folder) / str(number) / SOURCE.name
-            shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
-            packages.put(package)
-        if failing := find_failing_stage(drawn, Path(folder) / "0" / SOURCE.name):
-            _print(f"{failing} fail without a mutant, so they would find every one")
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="forewarn-mutants-") as folder:
+        data = (arguments.coverage or Path(folder) / "coverage").absolute()
+        with console.status("running all tests once, to learn which of them run which line"):
+            failing = _measure(data, arguments.jobs)
+        if failing:
+            _print(f"{failing}\nThis fails without a mutant, so it would seem to find every one.")
             return 2
-
-        def try_one(mutant: Mutant) -> str:
-            package = packages.get()
-            try:
-                return find_stage(mutant, package)
-            finally:
-                packages.put(package)
-
-        stages = track(pool.map(try_one, drawn), "trying", len(drawn), console=Console(stderr=True), transient=True)
-        for mutant, stage in zip(drawn, stages, strict=True):
-            found[stage] += 1
-            if not stage:
-                _print(str(mutant))
-    for stage, count in found.most_common():
-        _print(f"{count:5} {stage or 'not found'}")
+        drawn = list(islice(make_mutants(files, random.Random(arguments.seed)), arguments.count))
+        _print(f"{len(drawn)} mutants of {len(files)} files")
+        found = _try_all(drawn, Path(folder), LineCoverage(data), arguments.jobs, console)
+    for place, count in found.most_common():
+        _print(f"{count:5} {place or 'not found'}")
     return int(found[""] > 0)
+
+
+def _try_all(
+    mutants: Sequence[Mutant], folder: Path, coverage: LineCoverage, jobs: int, console: Console
+) -> Counter[str]:
+    """Print the mutants that nothing finds; return how many were found by each folder of tests."""
+    packages: SimpleQueue[Path] = SimpleQueue()
+    for number in range(jobs):
+        package = folder / str(number) / SOURCE.name
+        shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
+        packages.put(package)
+
+    def try_one(mutant: Mutant) -> str:
+        package = packages.get()
+        try:
+            return find_test(mutant, package, coverage)
+        finally:
+            packages.put(package)
+
+    found = Counter[str]()
+    with ThreadPoolExecutor(jobs) as pool:
+        tried = track(pool.map(try_one, mutants), "trying", len(mutants), console=console, transient=True)
+        for mutant, place in zip(mutants, tried, strict=True):
+            found["/".join(Path(place).parts[:2])] += 1
+            if not place:
+                _print(str(mutant))
+    return found
 
 
 if __name__ == "__main__":

@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import pytest
+from coverage import CoverageData
 
-from tests.mutation.__main__ import find_failing_stage, find_stage
+from tests.mutation.__main__ import find_test
+from tests.mutation.line_coverage import LineCoverage
 from tests.mutation.mutants import SOURCE, Mutant, make_mutants
 
 FILE = SOURCE / "core" / "access.py"
@@ -32,21 +35,68 @@ def test_words_of_messages_are_left_alone() -> None:
         assert "XX" not in mutant.now or " " not in mutant.now.partition("XX")[2].partition("XX")[0], mutant
 
 
+LINES = """\
+import os
+
+LIMIT = 3
+
+
+def one(
+    value=LIMIT,
+):
+    if (
+        value
+    ):
+        return 1
+    return 2
+
+
+def other():
+    return one()
+"""
+
+
+class Contexts:
+    """Lines that `import`, and the tests `a` and `b[1]`, have run."""
+
+    def contexts_by_lineno(self, _file: str) -> dict[int, list[str]]:
+        a, b = "tests/test_x.py::a|run", "tests/test_x.py::b[1]|run"
+        return {1: [""], 3: [""], 6: [""], 7: [""], 9: ["", a, b], 10: [a, b], 12: [a], 13: [b], 16: [""], 17: []}
+
+
+@pytest.mark.parametrize(
+    ("line", "tests"),
+    [
+        (3, None),
+        (7, ["tests/test_x.py::a", "tests/test_x.py::b"]),
+        (10, ["tests/test_x.py::a", "tests/test_x.py::b"]),
+        (11, ["tests/test_x.py::a", "tests/test_x.py::b"]),
+        (12, ["tests/test_x.py::a"]),
+        (13, ["tests/test_x.py::b"]),
+        (17, []),
+    ],
+)
+def test_a_mutant_meets_the_tests_that_run_its_line(tmp_path: Path, line: int, tests: list[str] | None) -> None:
+    file = tmp_path / "lines.py"
+    file.write_text(LINES)
+    coverage = LineCoverage(tmp_path / "coverage")
+    coverage._data = cast("CoverageData", Contexts())
+    assert coverage.find_tests(file, line) == tests
+
+
+class Folder(LineCoverage):
+    """All lines are run by the tests of the core."""
+
+    def find_tests(self, _file: Path, _line: int) -> list[str]:
+        return ["tests/unit/core/test_access.py"]
+
+
 @pytest.mark.slow
-def test_a_mutant_is_found_by_the_tests_of_its_folder(tmp_path: Path) -> None:
+def test_a_mutant_is_found_by_a_test_that_runs_its_line(tmp_path: Path) -> None:
     package = tmp_path / SOURCE.name
     shutil.copytree(SOURCE, package)
     source = FILE.read_text()
     changed = source.replace("return is_alone and vm.name in", "return is_alone and vm.name not in")
     mutant = Mutant(file="core/access.py", source=changed, line=1, was="", now="")
-    assert find_stage(mutant, package) == "tests/unit/core"
+    assert find_test(mutant, package, Folder(tmp_path / "coverage")) == "tests/unit/core/test_access.py"
     assert (package / "core/access.py").read_text() == source
-
-
-@pytest.mark.slow
-def test_a_stage_that_fails_without_a_mutant_is_found_first(tmp_path: Path) -> None:
-    package = tmp_path / SOURCE.name
-    shutil.copytree(SOURCE, package)
-    (package / "core/access.py").write_text("raise RuntimeError")
-    mutant = next(make_mutants([FILE], Random(1)))
-    assert find_failing_stage([mutant], package) == "tests/unit/core"

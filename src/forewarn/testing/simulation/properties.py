@@ -30,7 +30,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 _PROMPT = timedelta(seconds=2)
 """Maximum lateness of a start or an end while no fault can delay it, apart from the time that the database takes."""
 
-_RECOVERY = timedelta(seconds=30)
+_RECOVERY = timedelta(seconds=10)
 """Time after a fault in which a start or an end may still be late: a lease has to end, or a replica to start."""
 
 _REQUESTS = 40

@@ -213,7 +213,7 @@ def test_a_start_that_no_fault_delayed_is_prompt(faults: tuple[Fact, ...]) -> No
     "faults",
     [
         fault(49, 52, "halt"),
-        fault(25, 35, "kill-replica"),  # its successor may still be starting
+        fault(35, 44, "kill-replica"),  # its successor may still be starting
         (fact(20, "chaos", "cut-database"), fact(45, "chaos", "heal")),  # until the end of all faults
         (*fault(2, 3, "halt"), *fault(45, 47, "halt")),
         (fact(40, "chaos", "halt"), *fault(42, 43, "halt"), fact(51, "chaos", "over", fault="halt")),
