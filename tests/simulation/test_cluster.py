@@ -49,13 +49,11 @@ def test_a_cluster_keeps_its_promises() -> None:
         assert reached.get(point, 0) > 0, f"no run reached {point}"
 
 
-@pytest.mark.parametrize("seed", [68, 2041, 3006, 4055])
+@pytest.mark.parametrize("seed", [217])
 def test_a_seed_that_once_failed(seed: int) -> None:
-    """Seeds that found something.
+    """Seeds that found an error of Forewarn, as long as they draw the same worlds as then.
 
-    68: an agent whose disk was full approved an event, and forgot it at the reboot of another one. 2041: a machine's
-    clock was set ahead, and its leader asked the database without a pause. 3006 and 4055: properties were too strict,
-    about an agent whose disk was full and about the approval of a canceled event.
+    217: a replica was halted beyond the end of its lease, and took it again; its scheduler was not woken.
     """
     done = run("-m", "forewarn.testing.simulation", "--seeds", "1", "--from", str(seed), "--jobs", "1")
     assert done.returncode == 0, done.stdout + done.stderr
