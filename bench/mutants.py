@@ -13,7 +13,7 @@ import os
 import random
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from forewarn.testing.scenario.scenario_loader import Scenario, load_scenario, s
 from forewarn.testing.trial.report import TrialReport
 from forewarn.testing.trial.trial import try_handler
 
-__all__ = ["HANDLERS", "Mutant", "harmless_mutants", "list_mutations", "make_mutations", "measure", "mutants_of"]
+__all__ = ["HANDLERS", "Mutant", "harmless_mutants", "make_mutations", "measure", "mutants_of"]
 
 HANDLERS = ("handlers/handler.py", "handler.py", "watch.py")
 """Correct handlers in examples/: one that polls, one with a long poll, and one that uses `forewarn.client`."""
@@ -106,29 +106,35 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:  # noqa: ARG001 
 def mutants_of(handler: str) -> Iterator[Mutant]:
     """Yield the mutants of a handler, without duplicates and without those that only print something different."""
     source = (ROOT / "examples" / handler).read_text(encoding="utf-8")
-    for changed in make_mutations(handler, source, _without_prints):
+    for _, changed in make_mutations({handler: source}, _without_prints):
         yield Mutant(handler=handler, source=changed, **_difference(source, changed))
 
 
-def make_mutations(name: str, source: str, normalize: Callable[[str], str]) -> Iterator[str]:
-    """Yield sources with one change each, made by mutmut.
+def make_mutations(
+    sources: Mapping[str, str], normalize: Callable[[str], str], rng: random.Random | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield names of files and their sources with one change each, made by mutmut.
 
     Args:
-        name: Name of the file.
-        source: Python source without changes.
-        normalize: Returns the part of a source that matters; sources with equal parts are yielded once.
+        sources: Python sources without changes, by the names of their files.
+        normalize: Returns the part of a source that matters; sources of a file with equal parts are yielded once.
+        rng: Source of the order; None for the order of the files and lines.
     """
-    seen = {normalize(source)}
-    for make in list_mutations(name, source):
+    seen = {name: {normalize(source)} for name, source in sources.items()}
+    # A mutant is made only when it is its turn: to make all of those of a package takes many minutes.
+    made = [(name, make) for name, source in sources.items() for make in _list_mutations(name, source)]
+    if rng is not None:
+        rng.shuffle(made)
+    for name, make in made:
         changed = make()
         tree = normalize(changed)
-        if tree not in seen:
-            seen.add(tree)
-            yield changed
+        if tree not in seen[name]:
+            seen[name].add(tree)
+            yield name, changed
 
 
-def list_mutations(name: str, source: str) -> Sequence[Callable[[], str]]:
-    """Return functions that make the source of one mutant each, some of them the same one."""
+def _list_mutations(name: str, source: str) -> Sequence[Callable[[], str]]:
+    """Return functions, each of which makes the source of one mutant; some mutants are equal."""
     module, mutations, _, _ = create_mutations(name, source)
 
     def make(mutation: Mutation) -> str:

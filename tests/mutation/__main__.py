@@ -121,7 +121,9 @@ def _run(command: Sequence[str], package: Path) -> subprocess.CompletedProcess[s
 
 def _measure(data: Path, jobs: int) -> str:
     """Run everything without a mutant, and note in a data file which tests run which line; return what fails."""
-    os.environ["COVERAGE_FILE"] = str(data)
+    # Renamed at the end: a run that fails leaves a file, too, which would lack the tests that were not run.
+    measured = data.with_name(f"{data.name}.unfinished")
+    os.environ["COVERAGE_FILE"] = str(measured)
     measuring = (f"-n{jobs}", "--cov=forewarn", "--cov-context=test", "--cov-report=")
     commands: list[tuple[str, ...]] = [_CLUSTER_COMMAND]
     if not data.exists():
@@ -130,6 +132,8 @@ def _measure(data: Path, jobs: int) -> str:
         done = _run(command, SOURCE)
         if done is None or done.returncode:
             return f"{' '.join(command)}\n{'it does not end' if done is None else done.stdout + done.stderr}"
+    if not data.exists():
+        measured.replace(data)
     return ""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.mutants import list_mutations
+from bench.mutants import make_mutations
 
 __all__ = ["SOURCE", "Mutant", "make_mutants"]
 
@@ -46,16 +46,9 @@ def make_mutants(files: Sequence[Path], rng: random.Random) -> Iterator[Mutant]:
         files: Files below `SOURCE`.
         rng: Source of the order.
     """
-    sources = {file: file.read_text(encoding="utf-8") for file in files}
-    seen = {file: {_without_messages(source)} for file, source in sources.items()}
-    made = [(file, make) for file, source in sources.items() for make in list_mutations(file.name, source)]
-    rng.shuffle(made)
-    for file, make in made:
-        changed = make()
-        tree = _without_messages(changed)
-        if tree not in seen[file]:
-            seen[file].add(tree)
-            yield _describe(file.relative_to(SOURCE).as_posix(), sources[file], changed)
+    sources = {file.relative_to(SOURCE).as_posix(): file.read_text(encoding="utf-8") for file in files}
+    for file, changed in make_mutations(sources, _without_messages, rng):
+        yield _describe(file, sources[file], changed)
 
 
 class _MessagesRemoved(ast.NodeTransformer):

@@ -199,8 +199,8 @@ class LeasedLeadership(Leadership):
 
     def _note_lease(self, term: int, began_s: float) -> None:
         """Note a lease that was taken or renewed."""
-        # While the process was halted or waited for the answer, its lease may have ended. Nothing noticed the end,
-        # except for the scheduler: it waits to be woken once this replica is the leader again.
+        # The lease may have ended while this process was halted or waited for the answer. If the scheduler has seen
+        # that, it sleeps until `on_change` wakes it.
         self._was_held = self._was_held and self.is_held
         self._term = term
         self.until_s = began_s + self._span.total_seconds()

@@ -10,7 +10,8 @@ from typing import cast
 import pytest
 from coverage import CoverageData
 
-from tests.mutation.__main__ import find_test
+import tests.mutation.__main__
+from tests.mutation.__main__ import _measure, find_test
 from tests.mutation.line_coverage import LineCoverage
 from tests.mutation.mutants import SOURCE, Mutant, make_mutants
 
@@ -100,3 +101,18 @@ def test_a_mutant_is_found_by_a_test_that_runs_its_line(tmp_path: Path) -> None:
     mutant = Mutant(file="core/access.py", source=changed, line=1, was="", now="")
     assert find_test(mutant, package, Folder(tmp_path / "coverage")) == "tests/unit/core/test_access.py"
     assert (package / "core/access.py").read_text() == source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("passes", [True, False])
+def test_tests_that_fail_without_a_mutant_are_reported_before_any_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: bool
+) -> None:
+    test, data = tmp_path / "test_one.py", tmp_path / "coverage"
+    test.write_text(f"import forewarn.core.access\n\ndef test_one():\n    assert {passes}\n")
+    monkeypatch.setattr(tests.mutation.__main__, "_CLUSTER_COMMAND", ("true",))
+    monkeypatch.setattr(tests.mutation.__main__, "_FOLDERS", (str(test),))
+    monkeypatch.setenv("COVERAGE_FILE", "")  # set by it
+    failing = _measure(data, 1)
+    assert ("test_one.py::test_one" in failing) is not passes
+    assert data.exists() is passes, "the next run would take it for whole"

@@ -30,8 +30,8 @@ class Operators:
 
     Attributes:
         hosts: Names of the hosts.
-        gives_short_notice: True if the operator forces notices that are shorter than the minimum, so that NotBefore
-            comes while there are faults.
+        gives_short_notice: True if the operator gives less notice than the minimum, so that NotBefore comes while
+            there are faults.
         tenants: Tokens of the tenants, by the VM that each of them restarts.
         rollout_ids: Rollouts that were started.
     """
