@@ -164,7 +164,7 @@ def documents_show_the_own_scope_only(outcome: Outcome) -> Iterator[str]:
 
 
 def starts_wait_for_approval(outcome: Outcome) -> Iterator[str]:
-    """Nothing starts before NotBefore unless every event is approved (invariant 4); no simulated operator forces it."""
+    """Nothing starts before NotBefore unless every event is approved (invariant 4)."""
     for maintenance in outcome.maintenances:
         started_at, not_before = maintenance.started_at, maintenance.not_before
         if started_at is None or not_before is None or started_at >= not_before:
