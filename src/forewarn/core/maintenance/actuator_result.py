@@ -66,6 +66,11 @@ class RetryPolicy:
     attempts_max: int = 10
     pause: timedelta = timedelta(seconds=5)
 
+    def compute_pause(self, attempts: int) -> timedelta:
+        """Return the pause before the next call after that many failed ones, at least 1."""
+        # The exponent is capped, because a large number of attempts would overflow the timedelta.
+        return min(self.pause * 2 ** min(attempts - 1, 20), RETRY_MAX)
+
 
 def apply_result(
     draft: Draft, maintenance: Maintenance, result: Progress | ActuatorFailure, retry_policy: RetryPolicy
@@ -109,9 +114,7 @@ def _apply_failure(
         often = "" if failure.is_final else f"the actuator failed {attempts} times; last error: "
         maintenance = replace(maintenance, attempts=attempts)
         return draft.apply_trigger(maintenance, Trigger.FAIL, reason=f"{often}{failure.reason}")
-    # The exponent is capped, because a large number of attempts would overflow the timedelta.
-    pause = min(retry_policy.pause * 2 ** min(attempts - 1, 20), RETRY_MAX)
     draft.record(EntryKind.ATTEMPT_FAILED, maintenance_id=maintenance.id, reason=failure.reason)
-    waiting = replace(maintenance, attempts=attempts, due_at=draft.now + pause)
+    waiting = replace(maintenance, attempts=attempts, due_at=draft.now + retry_policy.compute_pause(attempts))
     draft.put(waiting)
     return waiting

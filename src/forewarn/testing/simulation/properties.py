@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from forewarn.agent.agreement import TogetherSettings
 from forewarn.agent.rule import EventStep
+from forewarn.core.maintenance.actuator_result import RetryPolicy
 from forewarn.core.model import EntryKind, Event, EventSource, MaintenanceState
 from forewarn.testing.simulation.machine_clock import START
 from forewarn.testing.simulation.outcome import Outcome
@@ -261,12 +262,16 @@ def starts_are_prompt(outcome: Outcome) -> Iterator[str]:
 def ends_are_prompt(outcome: Outcome) -> Iterator[str]:
     """A maintenance ends when its actuator has completed it, so its VMs learn at once that it is over (R82).
 
-    Only the faults that may delay a start, and failures of the hypervisor, may delay it. It is not checked for an
+    Only the faults that may delay a start, and the pause after a failed call, may delay it. It is not checked for an
     actuator of a user.
     """
     if not outcome.has_own_actuator:
         return
-    disturbed = list(_find_disturbed_spans(outcome, _HARMLESS - {"fail-hypervisor"}))
+    disturbed = list(_find_disturbed_spans(outcome, _HARMLESS))
+    failures: dict[str | None, list[datetime]] = defaultdict(list)
+    for entry in outcome.entries:
+        if entry.kind is EntryKind.ATTEMPT_FAILED:
+            failures[entry.maintenance_id].append(entry.at)
     completed = {
         fact.details["maintenance"]: outcome.find_true_time(fact.at_s)
         for fact in outcome.facts
@@ -276,7 +281,10 @@ def ends_are_prompt(outcome: Outcome) -> Iterator[str]:
         completed_at = completed.get(maintenance.id)
         if maintenance.state is not MaintenanceState.COMPLETED or completed_at is None or maintenance.ended_at is None:
             continue
-        late = _measure_delay(completed_at, maintenance.ended_at, disturbed)
+        asked_at = completed_at
+        if failed := failures[maintenance.id]:
+            asked_at = max(completed_at, failed[-1] + RetryPolicy().compute_pause(len(failed)))
+        late = _measure_delay(asked_at, maintenance.ended_at, disturbed)
         if late > _PROMPT + timedelta(seconds=_REQUESTS * outcome.delay_s_max):
             yield f"maintenance {maintenance.id} ended {late.total_seconds():.1f} s late"
 

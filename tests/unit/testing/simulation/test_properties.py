@@ -223,11 +223,22 @@ def test_a_fault_excuses_a_late_start_until_shortly_after_its_end(faults: tuple[
     assert "starts_are_prompt" not in complaining(late(*faults))
 
 
-@pytest.mark.parametrize(("kind", "is_excused"), [("isolate", False), ("fail-hypervisor", True), ("halt", True)])
-def test_a_late_end_is_excused_by_failures_of_the_hypervisor_too(kind: str, is_excused: bool) -> None:
+@pytest.mark.parametrize(("kind", "is_excused"), [("isolate", False), ("fail-hypervisor", False), ("halt", True)])
+def test_a_late_end_is_excused_by_the_faults_that_excuse_a_late_start(kind: str, is_excused: bool) -> None:
     ended = replace(M, ended_at=START + timedelta(seconds=90))
     facts = sorted((*GOOD.facts, *fault(70, 80, kind)), key=lambda each: each.at_s)
     assert ("ends_are_prompt" not in complaining(replace(GOOD, facts=facts, maintenances=(ended,)))) is is_excused
+
+
+@pytest.mark.parametrize(("ended_s", "is_excused"), [(109, True), (113, False)])
+def test_a_late_end_is_excused_by_the_pause_after_failed_calls(ended_s: float, is_excused: bool) -> None:
+    ended = replace(M, ended_at=START + timedelta(seconds=ended_s))
+    failed = tuple(
+        AuditEntry(kind=EntryKind.ATTEMPT_FAILED, at=START + timedelta(seconds=at_s), actor="a", maintenance_id=name)
+        for at_s, name in [(74, "m"), (79, "m"), (89, "m"), (150, "other")]
+    )
+    outcome = replace(GOOD, entries=(*ENTRIES, *failed), maintenances=(ended,))
+    assert ("ends_are_prompt" not in complaining(outcome)) is is_excused
 
 
 def test_an_actuator_of_a_user_decides_when_it_is_asked() -> None:
