@@ -69,7 +69,8 @@ class RetryPolicy:
     def compute_pause(self, attempts: int) -> timedelta:
         """Return the pause before the next call after that many failed ones, at least 1."""
         # The exponent is capped, because a large number of attempts would overflow the timedelta.
-        return min(self.pause * 2 ** min(attempts - 1, 20), RETRY_MAX)
+        factor: int = 2 ** min(attempts - 1, 20)
+        return min(self.pause * factor, RETRY_MAX)
 
 
 def apply_result(
