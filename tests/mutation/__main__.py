@@ -34,7 +34,13 @@ PARTS = ("core", "engine", "scheduling", "host", "agent")
 """Folders of the package whose mutants are tried by default."""
 
 _TIMEOUT_S = 900.0
-"""A mutant may never end; the slowest tests take a few minutes."""
+"""Time for the tests of one mutant, which may never end; the slowest tests take a few minutes."""
+
+_TEST_TIMEOUT_S = 120.0
+"""Time for one test, which a mutant may keep from ending; the slowest takes some ten seconds."""
+
+_MEASURE_TIMEOUT_S = 4 * _TIMEOUT_S
+"""Time for all tests, whose lines are noted."""
 
 _PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider")
 _QUICK = ("-m", "not slow and not namespaces and not browser")
@@ -89,7 +95,7 @@ def _run_tests(tests: Sequence[str], package: Path) -> str:
     # There may be more than fit into a command line.
     names = package.with_suffix(".tests")
     names.write_text("\n".join(tests), encoding="utf-8")
-    done = _run((*_PYTEST, "-x", *_QUICK, *_LEFT_OUT, f"@{names}"), package)
+    done = _run((*_PYTEST, "-x", f"--timeout={_TEST_TIMEOUT_S:.0f}", *_QUICK, *_LEFT_OUT, f"@{names}"), package)
     if done is None:
         return _ENDLESS
     failed = re.search(r"^(?:FAILED|ERROR) ([^: ]+)", done.stdout, re.MULTILINE)
@@ -105,7 +111,9 @@ def _run_clusters(package: Path) -> str:
     return _CLUSTERS if done is None or done.returncode else ""
 
 
-def _run(command: Sequence[str], package: Path) -> subprocess.CompletedProcess[str] | None:
+def _run(
+    command: Sequence[str], package: Path, timeout_s: float = _TIMEOUT_S
+) -> subprocess.CompletedProcess[str] | None:
     """Run a command with this copy of the package; return None if it does not end."""
     environment = os.environ | {
         "PYTHONPATH": str(package.parent),
@@ -114,7 +122,7 @@ def _run(command: Sequence[str], package: Path) -> subprocess.CompletedProcess[s
     }
     with suppress(subprocess.TimeoutExpired):
         return subprocess.run(
-            command, check=False, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=_TIMEOUT_S
+            command, check=False, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=timeout_s
         )
     return None
 
@@ -129,7 +137,7 @@ def _measure(data: Path, jobs: int) -> str:
     if not data.exists():
         commands.append((*_PYTEST, *_QUICK, *_LEFT_OUT, *measuring, *_FOLDERS))
     for command in commands:
-        done = _run(command, SOURCE)
+        done = _run(command, SOURCE, _MEASURE_TIMEOUT_S)
         if done is None or done.returncode:
             return f"{' '.join(command)}\n{'it does not end' if done is None else done.stdout + done.stderr}"
     if not data.exists():
