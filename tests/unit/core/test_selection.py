@@ -2,17 +2,68 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from forewarn.core.model import EntryKind, EventSource, EventType, MaintenanceState
-from forewarn.core.selection import EVERYTHING, Selection, to_ascii_lower
+from forewarn.core.model import AuditEntry, EntryKind, EventSource, EventType, MaintenanceState
+from forewarn.core.selection import (
+    EVERYTHING,
+    Selection,
+    matches_entry,
+    matches_event,
+    matches_maintenance,
+    to_ascii_lower,
+)
 from tests.support.world import NOW
-from tests.unit.core.builders import maintenance, vm
+from tests.unit.core.builders import an_event, maintenance, vm
 
 S, K = MaintenanceState, EntryKind
 SECOND = timedelta(seconds=1)
+
+# A freeze by the platform of VM a of scope web on host h, which Ann has cancelled.
+M = replace(
+    maintenance(vm("a", scope="web", host="h"), id="m", state=S.CANCELED),
+    description="New kernel",
+    force_reason="A leak",
+)
+ENTRY = AuditEntry(
+    kind=K.CANCELED, at=NOW, actor="operator:ann", maintenance_id="m", audience="scope:db", vm="c", reason="Too late"
+)
+TAKEN_WITH_ITS_MAINTENANCE = [
+    EVERYTHING,
+    Selection(since=NOW),
+    Selection(until=NOW + SECOND),
+    Selection(maintenance_id="m"),
+    Selection(kinds=(K.STARTED, K.CANCELED)),
+    Selection(actor="operator:ann"),
+    Selection(kinds=(K.CANCELED,), actor="operator:ann"),
+    Selection(states=(S.STARTED, S.CANCELED)),
+    Selection(type=EventType.FREEZE),
+    Selection(source=EventSource.PLATFORM),
+    Selection(vm="a"),
+    Selection(scope="web"),
+    Selection(host="h"),
+    Selection(vm="a", scope="web", host="h"),
+]
+LEFT_WITH_ITS_MAINTENANCE = [
+    Selection(since=NOW + SECOND),
+    Selection(until=NOW),
+    Selection(maintenance_id="n"),
+    Selection(kinds=(K.STARTED, K.FAILED)),
+    Selection(actor="operator:bob"),
+    Selection(kinds=(K.CANCELED,), actor="operator:bob"),
+    Selection(kinds=(K.STARTED,), actor="operator:ann"),
+    Selection(states=(S.STARTED, S.COMPLETED)),
+    Selection(type=EventType.REBOOT),
+    Selection(source=EventSource.USER),
+    Selection(vm="b"),
+    Selection(scope="fleet"),
+    Selection(host="i"),
+    Selection(vm="a", scope="web", host="i"),
+    Selection(text="rack"),
+]
 
 
 @pytest.mark.parametrize(
@@ -91,6 +142,96 @@ def test_a_period_includes_its_start_and_excludes_its_end() -> None:
 def test_every_named_place_must_be_that_of_the_claim(selection: Selection, matches: bool) -> None:
     (claim,) = maintenance(vm("a", scope="web", host="h")).claims
     assert selection.matches_claim(claim) is matches
+
+
+@pytest.mark.parametrize("selection", [*TAKEN_WITH_ITS_MAINTENANCE, Selection(text="TOO LATE")])
+def test_an_entry_is_taken_if_every_field_matches(selection: Selection) -> None:
+    assert matches_entry(selection, ENTRY, M)
+
+
+@pytest.mark.parametrize("selection", [*LEFT_WITH_ITS_MAINTENANCE, Selection(text="kernel")])
+def test_an_entry_is_left_if_a_field_does_not_match(selection: Selection) -> None:
+    assert not matches_entry(selection, ENTRY, M)
+
+
+@pytest.mark.parametrize(
+    "selection", [*TAKEN_WITH_ITS_MAINTENANCE, Selection(text="KERNEL"), Selection(text="a leak", vm="a")]
+)
+def test_a_maintenance_is_taken_if_every_field_matches(selection: Selection) -> None:
+    assert matches_maintenance(selection, M, [ENTRY])
+
+
+@pytest.mark.parametrize("selection", [*LEFT_WITH_ITS_MAINTENANCE, Selection(text="too late")])
+def test_a_maintenance_is_left_if_a_field_does_not_match(selection: Selection) -> None:
+    assert not matches_maintenance(selection, M, [ENTRY])
+
+
+def test_a_maintenance_is_taken_for_one_entry_of_the_kind_and_the_actor() -> None:
+    selection = Selection(kinds=(K.SCHEDULED,), actor="operator:ann")
+    by_bob = replace(ENTRY, kind=K.SCHEDULED, actor="operator:bob")
+    assert not matches_maintenance(selection, M, [ENTRY, by_bob])
+    assert matches_maintenance(selection, M, [by_bob, replace(ENTRY, kind=K.SCHEDULED)])
+
+
+@pytest.mark.parametrize(
+    ("selection", "matches"),
+    [
+        (Selection(vm="a"), True),
+        (Selection(vm="c"), True),
+        (Selection(vm="b"), False),
+        (Selection(scope="web"), True),
+        (Selection(scope="db"), True),
+        (Selection(scope="fleet"), False),
+        (Selection(vm="c", scope="db"), True),
+        (Selection(vm="c", scope="web"), False),
+        (Selection(vm="b", scope="db"), False),
+        (Selection(vm="c", host="h"), False),
+    ],
+)
+def test_an_entry_is_at_the_place_of_its_claims_or_at_its_own(selection: Selection, matches: bool) -> None:
+    assert matches_entry(selection, ENTRY, M) is matches
+
+
+def test_an_entry_is_at_its_audience() -> None:
+    entry = replace(ENTRY, vm=None, audience="vm:c")
+    assert matches_entry(Selection(vm="c"), entry, M)
+    assert not matches_entry(Selection(vm="d"), entry, M)
+
+
+@pytest.mark.parametrize(
+    ("selection", "matches"),
+    [
+        (EVERYTHING, True),
+        (Selection(vm="c"), True),
+        (Selection(vm="a"), False),
+        (Selection(states=(S.CANCELED,)), False),
+        (Selection(type=EventType.FREEZE), False),
+        (Selection(source=EventSource.PLATFORM), False),
+    ],
+)
+def test_an_entry_without_a_maintenance_has_no_state_type_or_source(selection: Selection, matches: bool) -> None:
+    assert matches_entry(selection, ENTRY, None) is matches
+
+
+@pytest.mark.parametrize("selection", [Selection(text="too late"), Selection(text="")])
+def test_an_entry_without_a_reason_contains_no_text(selection: Selection) -> None:
+    assert not matches_entry(selection, replace(ENTRY, reason=None), M)
+
+
+@pytest.mark.parametrize(
+    ("selection", "matches"),
+    [
+        (EVERYTHING, True),
+        (Selection(type=EventType.REBOOT), True),  # whether its maintenance is taken is another question
+        (Selection(vm="a"), True),
+        (Selection(vm="b"), False),
+        (Selection(host="h"), True),
+        (Selection(host="i"), False),
+    ],
+)
+def test_an_event_is_taken_if_one_of_its_vms_is_at_the_place(selection: Selection, matches: bool) -> None:
+    made = replace(M, claims=maintenance(vm("a", host="h"), vm("b", host="i")).claims)
+    assert matches_event(selection, an_event("a", "z"), made) is matches
 
 
 def test_only_ascii_letters_lose_their_case() -> None:
