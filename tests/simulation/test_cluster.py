@@ -41,6 +41,7 @@ def test_a_cluster_keeps_its_promises() -> None:
     """Invariants 3 to 9, in three seeds."""
     done = run("-m", "forewarn.testing.simulation", "--seeds", "3", "--from", "13", "--jobs", "2")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("simulating 3 seeds, from 13\n")
     counts = {words[0]: int(words[1]) for line in done.stdout.splitlines() if len(words := line.split()) == 2}
     for kind in ("approved", "impact", "step", "kill", "document"):
         assert counts.get(kind, 0) > 0, f"there was no {kind} in any run"
@@ -65,6 +66,18 @@ def test_the_same_seed_gives_the_same_trace_in_any_process(tmp_path: Path) -> No
     assert [len(each) for each in lines] == [2, 2]
     [line] = {line for each in lines for line in each}
     assert int(line.split()[0]) > 20, "nothing happened"
+
+
+def test_a_reader_may_close_the_output() -> None:
+    command = [sys.executable, "-m", "forewarn.testing.simulation", "--seed", "7", "--trace"]
+    # A page fits into this pipe, so the command must wait for the reader.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pipesize=4096) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("[")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 141
 
 
 def test_a_number_of_seeds_that_cannot_be_is_refused() -> None:

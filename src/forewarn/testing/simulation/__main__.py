@@ -27,6 +27,7 @@ from forewarn.testing.simulation.world import Size
 from forewarn.util.failpoint import FailPoint
 
 _INTERRUPTED = 130
+_BROKEN_PIPE = 141  # as if SIGPIPE had ended the process
 _USAGE = 2
 _SIZES = ("replicas", "hosts", "vms", "operations", "kinds")
 
@@ -41,18 +42,27 @@ def main() -> int:
         return _USAGE
     with tempfile.TemporaryDirectory(prefix="forewarn-simulation-") as folder:
         load_operator_token(Path(folder))
-        simulation = partial(run_seed, folder=Path(folder))
         try:
-            if arguments.seed is not None:
-                return _replay(simulation, arguments.seed, size, is_traced=arguments.trace)
-            first = random.SystemRandom().randrange(1_000_000_000) if arguments.first is None else arguments.first
-            seeds = range(first, first + arguments.seeds)
-            failed = _run_seeds(simulation, seeds, size, jobs=arguments.jobs, stops=arguments.stop)
-            if failed is not None and arguments.explains:
-                _explain(simulation, failed, size)
-            return int(failed is not None)
+            status = _simulate(arguments, size, partial(run_seed, folder=Path(folder)))
+            sys.stdout.flush()
         except KeyboardInterrupt:
             return _INTERRUPTED
+        except BrokenPipeError:
+            # The reader of the output has gone, as in `| head`. At the end, Python flushes once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return _BROKEN_PIPE
+    return status
+
+
+def _simulate(arguments: argparse.Namespace, size: Size, simulation: partial[Run]) -> int:
+    if arguments.seed is not None:
+        return _replay(simulation, arguments.seed, size, is_traced=arguments.trace)
+    first = random.SystemRandom().randrange(1_000_000_000) if arguments.first is None else arguments.first
+    seeds = range(first, first + arguments.seeds)
+    failed = _run_seeds(simulation, seeds, size, jobs=arguments.jobs, stops=arguments.stop)
+    if failed is not None and arguments.explains:
+        _explain(simulation, failed, size)
+    return int(failed is not None)
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -64,7 +74,7 @@ def _parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=_parse_count, default=20, help="number of seeds (default: %(default)s)")
     parser.add_argument("--from", dest="first", type=int, help="first seed (default: drawn, and printed)")
-    parser.add_argument("--seed", type=int, help="run only this seed, and tell what happened")
+    parser.add_argument("--seed", type=int, help="run only this seed, and print what happened")
     parser.add_argument(
         "--stop", action="store_true", help="with --seeds: stop at the first one that breaks a property"
     )
@@ -112,6 +122,9 @@ def _run_seeds(simulation: partial[Run], seeds: range, size: Size, *, jobs: int,
     kinds, facts, failed = Counter[str](), Counter[str](), list[Run]()
     reached, struck = Counter[FailPoint](), Counter[FailPoint]()
     console = Console(stderr=True)
+    # At once: a run that is ended from outside can still be repeated.
+    sys.stdout.write(f"simulating {len(seeds)} seeds, from {seeds.start}\n")
+    sys.stdout.flush()
     runs = run_in_workers(lambda seed: simulation(seed, size).without_outcome(), seeds, jobs)
     for run in track(runs, "simulating", len(seeds), console=console, transient=True):
         kinds.update(run.kinds)
