@@ -10,6 +10,9 @@ TEST_WORKERS ?= 3
 # Slow tests spend most of their time waiting for processes: seven workers keep two cores busy.
 SLOW_WORKERS ?= 7
 
+# To collect all tests, each worker needs half a minute; these files and folders have all slow ones.
+SLOW_TESTS = $$(grep -rlE 'mark\.(slow|namespaces)' tests --include='*.py' | sed 's|/conftest\.py$$||' | tr '\n' ' ')
+
 # Tests start hundreds of Python processes. With bytecode files, they do not compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -34,14 +37,14 @@ test: .venv/.dev ## Run the quick tests, in random order
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal -m "not slow and not namespaces and not browser" $(ARGS)
 
 test-slow: .venv/.dev .venv/.libvirt ## Run the slow tests: kill -9, network namespaces, PostgreSQL, other handlers
-	@$(BIN)/python -m pytest -n $(SLOW_WORKERS) --dist loadfile --no-loadscope-reorder -m "(slow or namespaces) and not guests and not browser" $(ARGS)
+	@$(BIN)/python -m pytest -n $(SLOW_WORKERS) --dist loadfile --no-loadscope-reorder -o testpaths="$(SLOW_TESTS)" -m "(slow or namespaces) and not guests and not browser" $(ARGS)
 
 test-guests: .venv/.dev .venv/.libvirt ## Run the tests with real guests under libvirt and QEMU; fetches a kernel for them
 	@$(BIN)/python -m tests.guests.kernel
-	@$(BIN)/python -m pytest -m guests $(ARGS)
+	@$(BIN)/python -m pytest -o testpaths=tests/guests -m guests $(ARGS)
 
 test-browser: .venv/.dev ## Run the tests of the dashboard in Debian's Chromium
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m browser $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -o testpaths=tests/browser -m browser $(ARGS)
 
 simulate: .venv/.dev ## Simulate whole clusters with faults; ARGS="--seeds 100 --from 1", or "--seed 17" to replay one
 	@$(BIN)/python -m forewarn.testing.simulation $(ARGS)
