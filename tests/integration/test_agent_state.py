@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,10 +21,10 @@ from forewarn.agent.configuration import Configuration, default_state_file, load
 from forewarn.agent.state import AgentState, StateFile
 from forewarn.errors import ConfigError
 from tests.support.documents import ROOT
+from tests.support.nobody import as_nobody
 from tests.support.records import a_record
 
 KILLS = 30
-NOBODY = 65_534
 
 SAVING = r"""
 import os, sys
@@ -79,19 +78,6 @@ def refusal(file: StateFile) -> str:
 def is_acquired(file: StateFile) -> bool:
     file.acquire()
     return True
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Without the rights of root, for whom no file is read-only."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 # The state

@@ -132,7 +132,7 @@ def _measure(data: Path, jobs: int) -> str:
     # Renamed at the end: a run that fails leaves a file, too, which would lack the tests that were not run.
     measured = data.with_name(f"{data.name}.unfinished")
     os.environ["COVERAGE_FILE"] = str(measured)
-    measuring = (f"-n{jobs}", "--cov=forewarn", "--cov-context=test", "--cov-report=")
+    measuring = ("-x", f"-n{jobs}", "--cov=forewarn", "--cov-context=test", "--cov-report=")
     commands: list[tuple[str, ...]] = [_CLUSTER_COMMAND]
     if not data.exists():
         commands.append((*_PYTEST, *_QUICK, *_LEFT_OUT, *measuring, *_FOLDERS))

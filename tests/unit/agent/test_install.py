@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from forewarn.agent.configuration import load_configuration, parse_configuration
 from forewarn.agent.handlers.contract import CommandResult
 from forewarn.agent.install import EXAMPLE, UNIT, install_service, render_unit, uninstall_service
 from forewarn.errors import ConfigError
+from tests.support.nobody import as_nobody
 
 ROOT = Path(__file__).parents[3]
 PACKAGED = ROOT / "packaging" / UNIT
@@ -259,21 +260,14 @@ def test_what_systemd_refuses_is_told_in_its_words(machine: Machine) -> None:
         machine.install()
 
 
-@pytest.fixture
-def nobody() -> Iterator[None]:
-    """Somebody who may write nothing."""
-    if IS_ROOT:
-        os.seteuid(65534)
-    yield
-    if IS_ROOT:
-        os.seteuid(0)
-
-
 @pytest.mark.parametrize("is_configured", [True, False])
-def test_who_is_not_root_is_told_so(machine: Machine, nobody: None, is_configured: bool) -> None:
+def test_who_is_not_root_is_told_so(machine: Machine, is_configured: bool) -> None:
     machine.unit = Path("/usr/lib") / UNIT
     machine.config = Path("/dev/null") if is_configured else Path("/usr/lib/forewarn/agent.toml")
-    with pytest.raises(ConfigError, match=r"^cannot write /usr/lib/.*: Permission denied: run the command as root, "):
+    with (
+        as_nobody(),
+        pytest.raises(ConfigError, match=r"^cannot write /usr/lib/.*: Permission denied: run the command as root, "),
+    ):
         machine.install()
 
 
