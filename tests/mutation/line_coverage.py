@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from coverage import CoverageData
@@ -26,18 +26,14 @@ class LineCoverage:
         """Return the tests that run the statement on a line, without their parameters, in the order of their names.
 
         If only the import of the module runs it, as with the head of a function, return those of the function around
-        it, or those of the whole module; None if no test runs a function of it: then any test may depend on it.
+        it; None if there is no function: then any test may depend on it.
         """
         by_line = self._data.contexts_by_lineno(str(file))
         for first, last in _list_spans(file.read_text(encoding="utf-8"), line):
             contexts = {context for number in range(first, last + 1) for context in by_line.get(number, ())}
             if contexts != {""}:
-                return _list_tests(contexts)
-        return _list_tests({context for contexts in by_line.values() for context in contexts}) or None
-
-
-def _list_tests(contexts: Iterable[str]) -> list[str]:
-    return sorted({context.partition("|")[0].partition("[")[0] for context in contexts if context})
+                return sorted({context.partition("|")[0].partition("[")[0] for context in contexts if context})
+        return None
 
 
 def _list_spans(source: str, line: int) -> Iterator[tuple[int, int]]:

@@ -65,17 +65,10 @@ class Contexts:
         return {1: [""], 3: [""], 6: [""], 7: [""], 9: ["", a, b], 10: [a, b], 12: [a], 13: [b], 16: [""], 17: []}
 
 
-class Imported:
-    """Only `import` has run any line."""
-
-    def contexts_by_lineno(self, _file: str) -> dict[int, list[str]]:
-        return {number: [""] for number in (1, 3, 6)}
-
-
 @pytest.mark.parametrize(
     ("line", "tests"),
     [
-        (3, ["tests/test_x.py::a", "tests/test_x.py::b"]),
+        (3, None),
         (7, ["tests/test_x.py::a", "tests/test_x.py::b"]),
         (10, ["tests/test_x.py::a", "tests/test_x.py::b"]),
         (11, ["tests/test_x.py::a", "tests/test_x.py::b"]),
@@ -90,14 +83,6 @@ def test_a_mutant_meets_the_tests_that_run_its_line(tmp_path: Path, line: int, t
     coverage = LineCoverage(tmp_path / "coverage")
     coverage._data = cast("CoverageData", Contexts())
     assert coverage.find_tests(file, line) == tests
-
-
-def test_any_test_may_find_a_mutant_of_a_module_whose_functions_no_test_runs(tmp_path: Path) -> None:
-    file = tmp_path / "lines.py"
-    file.write_text(LINES)
-    coverage = LineCoverage(tmp_path / "coverage")
-    coverage._data = cast("CoverageData", Imported())
-    assert coverage.find_tests(file, 3) is None
 
 
 class Folder(LineCoverage):
