@@ -73,13 +73,18 @@ async def test_head_is_answered_without_a_body() -> None:
     assert body == b""
 
 
-async def test_what_breaks_is_a_500_and_the_next_request_is_answered() -> None:
+async def test_what_breaks_is_a_500_and_logged_and_the_next_request_is_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with (
         listening() as listener,
         httpx.AsyncClient(base_url=listener.url, trust_env=False, timeout=GUARD_S) as client,
     ):
         assert (await client.get("/break")).status_code == 500
         assert (await client.get("/a")).status_code == 200
+    [record] = [each for each in caplog.records if each.exc_info]
+    assert (record.name, record.getMessage()) == ("forewarn.agent", "GET /break failed unexpectedly")
+    caplog.clear()
 
 
 async def test_who_asks_whether_to_go_on_is_told_to() -> None:

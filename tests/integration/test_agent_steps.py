@@ -734,6 +734,22 @@ class Running(BuiltInHandler, frozen=True, kw_only=True, tag="running"):
         await context.run("sleep", "30", timeout_s=0.1)
 
 
+class Reading(BuiltInHandler, frozen=True, kw_only=True, tag="reading"):
+    """Reads two MiB of the output of a command."""
+
+    async def prepare(self, context: HandlerContext) -> None:
+        ran = await context.run(
+            "sh", "-c", "head -c 1048577 /dev/zero | tr '\\0' a; head -c 1048575 /dev/zero | tr '\\0' b"
+        )
+        await context.remember(size=len(ran.output), first=ran.output[:2])
+
+
+async def test_a_handler_is_given_the_last_mib_of_an_output_whatever_is_configured() -> None:
+    remembered: dict[str, Any] = {}
+    await carried_out(a_record(a_rule((Reading(),))), EventStep.PREPARE, remembered)
+    assert remembered == {"0": {"size": 1 << 20, "first": "ab"}}
+
+
 async def test_a_handler_runs_commands_and_remembers(caplog: pytest.LogCaptureFixture) -> None:
     record = a_record(a_rule((Running(),)))
     remembered: dict[str, Any] = {}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from forewarn.agent import systemd_notifier
 from forewarn.agent.systemd_notifier import SystemdNotifier
 from tests.support.spans import GUARD_S
 
@@ -100,6 +101,20 @@ def test_ready_waits_for_room_and_a_sign_of_life_does_not(heard: socket.socket, 
     speaking.join()
     supervisor.set_status("full")
     assert words(heard) == ["STATUS=full"]
+
+
+def test_a_start_does_not_wait_for_ever_for_room(
+    heard: socket.socket, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systemd_notifier, "_PATIENCE_S", 0.01)
+    while has_sent(environment["NOTIFY_SOCKET"]):
+        pass
+    supervisor = SystemdNotifier(environment)
+    speaking = threading.Thread(target=lambda: (supervisor.notify_ready(), supervisor.notify_stopping()), daemon=True)
+    speaking.start()
+    speaking.join(GUARD_S)
+    assert not speaking.is_alive()
+    assert set(words(heard)) == {"X=1"}
 
 
 @pytest.mark.parametrize(
