@@ -32,6 +32,7 @@ from forewarn.core.model import (
     VirtualMachine,
     audience_key,
 )
+from forewarn.errors import ForewarnError
 
 __all__ = ["NOW", "Line", "World", "minutes"]
 
@@ -219,7 +220,12 @@ class World:
 
     def _change(self, maintenance: Maintenance, command: Callable[[Draft, Maintenance], Maintenance]) -> Maintenance:
         draft = self.draft()
-        command(draft, self.maintenances[maintenance.id])
+        try:
+            command(draft, self.maintenances[maintenance.id])
+        except ForewarnError as error:
+            if error.details.get("id", maintenance.id) != maintenance.id:
+                raise AssertionError(f"the error names {error.details['id']} to a program") from error
+            raise
         self.commit(draft)
         return self.maintenances[maintenance.id]
 

@@ -97,6 +97,25 @@ async def test_what_a_full_disk_has_refused_is_not_approved() -> None:
 
 
 @pytest.mark.anyio
+async def test_each_event_is_counted_once_when_it_is_over_and_if_it_came_too_soon() -> None:
+    rules = (Rule(prepare=(DRAIN,)),)
+    agent = Agent(
+        Configuration(name="db", rule=rules),
+        client=AcceptingClient(),
+        clock=RealClock(),
+        steps=QuickSteps(),
+        storage=InMemory(),
+    )
+    agent._registry.observe_document(document(an_event(id=A), an_event(id=B, status="Started")), NOW)
+    agent._registry.observe_document(document(), NOW)
+    for _ in range(5):  # more often than there are steps
+        await judge(agent)
+    assert list(agent._registry.records) == []
+    assert agent.metrics.unprepared_events == {"Freeze": 1}
+    assert agent.metrics.ended_events == {("Freeze", "canceled"): 1, ("Freeze", "recovered"): 1}
+
+
+@pytest.mark.anyio
 async def test_an_executor_keeps_no_task_of_a_step_that_has_ended() -> None:
     book, steps = a_book(Rule()), QuickSteps()
     executor = DecisionExecutor(
