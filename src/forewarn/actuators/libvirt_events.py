@@ -22,7 +22,7 @@ from forewarn.wire.inventory import HostDeclarationIn
 
 __all__ = ["Declare", "DomainEvent", "follow_domains", "keep_declared"]
 
-_log = structlog.get_logger("forewarn.actuators.libvirt")
+_log = structlog.get_logger("forewarn.actuators.libvirt_events")
 
 Declare: TypeAlias = Callable[[str, HostDeclarationIn], Awaitable[None]]
 """Callback that declares the VMs of the host with that name."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fit_descriptors", "raise_descriptor_limit", "reserve_descriptors"]
 
-_log = structlog.get_logger("forewarn.server.service")
+_log = structlog.get_logger("forewarn.endpoint")
 
 # For everything but connections of callers: database, logs, pipes, deliveries.
 _SPARE = 512

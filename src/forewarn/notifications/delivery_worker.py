@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeliveryPolicy", "DeliveryWorker", "ReceiverClient"]
 
-_log = structlog.get_logger("forewarn.notifications.notifier")
+_log = structlog.get_logger("forewarn.notifications.delivery_worker")
 
 # A receiver that fails for a second costs no row: only what fails three times in quick succession is stored (ADR 18).
 _QUICK_PAUSES_S = (0.2, 1.0)
