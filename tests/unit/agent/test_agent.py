@@ -11,26 +11,13 @@ import pytest
 from forewarn.agent.agent import Agent
 from forewarn.agent.agreement import PeerState
 from forewarn.agent.configuration import Configuration
-from forewarn.agent.decision_executor import DecisionExecutor
-from forewarn.agent.metrics import AgentMetrics
-from forewarn.agent.record import EventRecord, StepRunState
 from forewarn.agent.rule import EventStep, Rule
-from forewarn.agent.steps import VARIABLES, Remember
+from forewarn.agent.steps import VARIABLES
 from forewarn.client import AsyncClient, Event
 from forewarn.clock import RealClock
 from tests.support.occasion import an_event
-from tests.support.records import DRAIN, NOW, A, B, InMemory, a_book, a_run, document
-
-
-class QuickSteps:
-    """Steps that take no time."""
-
-    def __init__(self) -> None:
-        self.ran: list[EventStep] = []
-
-    async def run(self, record: EventRecord, step: EventStep, vm: str, save_memory: Remember, reason: str = "") -> str:
-        self.ran.append(step)
-        return ""
+from tests.support.quick_steps import QuickSteps
+from tests.support.records import DRAIN, NOW, A, B, InMemory, a_run, document
 
 
 def test_peers_are_sent_only_what_is_on_disk() -> None:
@@ -113,31 +100,6 @@ async def test_each_event_is_counted_once_when_it_is_over_and_if_it_came_too_soo
     assert list(agent._registry.records) == []
     assert agent.metrics.unprepared_events == {"Freeze": 1}
     assert agent.metrics.ended_events == {("Freeze", "canceled"): 1, ("Freeze", "recovered"): 1}
-
-
-@pytest.mark.anyio
-async def test_an_executor_keeps_no_task_of_a_step_that_has_ended() -> None:
-    book, steps = a_book(Rule()), QuickSteps()
-    executor = DecisionExecutor(
-        book,
-        client=AsyncClient(),
-        steps=steps,
-        metrics=AgentMetrics(lambda: book.records, lambda: NOW),
-        now=lambda: NOW,
-        save=book.save,
-        wake=lambda: None,
-        is_dry_run=False,
-    )
-    events = [an_event(id=A), an_event(id=B)]
-    book.observe_document(document(*events), NOW)
-    async with asyncio.TaskGroup() as group:
-        executor.open(group)
-        for event in events:
-            book.update_record(event.id, runs={EventStep.PREPARE: a_run(StepRunState.RUNNING)})
-            executor.start_step(book[event.id], EventStep.PREPARE)
-    assert steps.ran == [EventStep.PREPARE] * 2
-    assert executor._step_tasks == {}
-    executor.cancel_step(A)  # of a step that has just ended: nothing is left to cancel
 
 
 def test_hooks_are_given_the_names_of_steps_that_are_documented() -> None:
