@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from forewarn.clock import RealClock
 from forewarn.core.inventory import Inventory
@@ -129,6 +130,27 @@ async def test_a_file_that_is_damaged_is_left_out_of_account_and_that_of_another
     file.write_bytes(encode_state_line(replace(state(document(1)), host="host-2")))
     with pytest.raises(ConfigError, match="belongs to host 'host-2'"):
         read_state(file, "host-1")
+
+
+async def test_an_outage_is_one_warning_however_long_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[int] = []
+    async with remote() as made:  # its only replica is unreachable
+
+        def note_attempt(attempt: int) -> float:
+            attempts.append(attempt)
+            return 0.0
+
+        monkeypatch.setattr(made._control_plane, "compute_pause_s", note_attempt)
+        with capture_logs() as logs:
+            watching = asyncio.create_task(made.watch())
+            async with asyncio.timeout(GUARD_S):
+                while len(attempts) < 4:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.001)
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+    assert attempts[:4] == [1, 2, 3, 4]
+    warnings = [line for line in logs if line["log_level"] == "warning"]
+    assert [line["event"] for line in warnings] == ["the control plane is unreachable"]
 
 
 async def test_the_stream_is_not_read_on_while_a_disk_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
