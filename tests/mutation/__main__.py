@@ -159,6 +159,7 @@ def _parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--count", type=int, default=300, help="number of mutants (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the sample (default: %(default)s)")
+    parser.add_argument("--skip", type=int, default=0, help="leave out so many, which an earlier run has tried")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time (default: one for each core)"
     )
@@ -181,7 +182,8 @@ def main() -> int:
         if failing:
             _print(f"{failing}\nThis fails without a mutant, so it would seem to find every one.")
             return 2
-        drawn = list(islice(make_mutants(files, random.Random(arguments.seed)), arguments.count))
+        mutants = make_mutants(files, random.Random(arguments.seed))
+        drawn = list(islice(mutants, arguments.skip, arguments.skip + arguments.count))
         _print(f"{len(drawn)} mutants of {len(files)} files")
         found = _try_all(drawn, Path(folder), LineCoverage(data), arguments.jobs, console)
     for place, count in found.most_common():
