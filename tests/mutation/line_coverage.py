@@ -25,8 +25,8 @@ class LineCoverage:
     def find_tests(self, file: Path, line: int) -> list[str] | None:
         """Return the tests that run the statement on a line, without their parameters, in the order of their names.
 
-        If only the import of the module runs it, as with the head of a function, return those of the function around
-        it; None if there is no function: then any test may depend on it.
+        If the import of the module runs it, as with the head of a function, return those of the function instead; None
+        if there is no function: then any test may depend on it. Which test imports a module first is chance.
         """
         by_line = self._data.contexts_by_lineno(str(file))
         for first, last in _list_spans(file.read_text(encoding="utf-8"), line):
@@ -37,20 +37,20 @@ class LineCoverage:
 
 
 def _list_spans(source: str, line: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and last line of the statement on a line, and then of the functions around it."""
+    """Yield the first and last line of the statement on a line, unless the import runs it, and then of functions."""
     around = [
         node
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.stmt) and _get_first_line(node) <= line <= (node.end_lineno or 0)
     ]
     around.sort(key=lambda node: (node.end_lineno or 0) - _get_first_line(node))
-    if around:
+    functions = [node for node in around if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if any(function is not around[0] for function in functions):
         inner = around[0]
         body: list[ast.stmt] = getattr(inner, "body", [])
         yield _get_first_line(inner), body[0].lineno - 1 if body else inner.end_lineno or 0
-    for node in around:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.body[0].lineno, node.end_lineno or 0
+    for function in functions:
+        yield function.body[0].lineno, function.end_lineno or 0
 
 
 def _get_first_line(node: ast.stmt) -> int:
