@@ -38,6 +38,15 @@ def test_peers_are_sent_only_what_is_on_disk() -> None:
     assert agent.get_reported_states() == {A: PeerState.HELD}
 
 
+def test_a_name_is_taken_and_logged_when_it_changes_and_no_name_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    agent = Agent(Configuration(), client=AsyncClient(), clock=RealClock(), steps=QuickSteps(), storage=InMemory())
+    with caplog.at_level("INFO", "forewarn.agent"):
+        for name, known in (("", ""), ("db", "db"), ("db", "db"), ("", "db"), ("web-0", "web-0")):
+            agent._set_name(name)
+            assert agent.vm == known
+    assert [r.getMessage() for r in caplog.records] == ["this VM's name is db", "this VM's name is web-0"]
+
+
 class AcceptingClient(AsyncClient):
     """A client whose approvals are all accepted."""
 

@@ -68,7 +68,15 @@ async def test_the_status_has_each_event_and_what_it_waits_for(agent: Agent) -> 
     status, answer = await ask(agent, "/status")
     assert status == 200
     assert (answer["vm"], answer["ready"], answer["last_error"]) == ("web-0", False, None)
+    assert set(answer) == {
+        *("vm", "endpoint", "ready", "drained", "dry_run", "last_answer_at", "last_error", "config_error"),
+        *("waits_for_restart", "now", "events", "finished"),
+    }
     [event] = answer["events"]
+    assert set(event) == {
+        *("event", "affects_this_vm", "rule", "state", "why", "seen_at", "prepared_at", "approved_at", "started_at"),
+        *("gone_at", "notice_left_s", "steps"),
+    }
     assert (event["event"]["id"], event["affects_this_vm"], event["prepared_at"]) == (A, True, None)
 
 

@@ -188,3 +188,8 @@ def test_what_nobody_approves_does_not_start_before_not_before(cause: str) -> No
     assert world.state_of(made) is S.SCHEDULED
     world.advance(minutes(0.1))
     assert world.state_of(made) is S.STARTED
+
+
+def test_an_approval_has_no_result_but_those_that_are_named() -> None:
+    result = ApprovalResult()
+    assert (result.unknown, result.approved, result.unchanged, result.refused) == ((), (), (), ())
