@@ -16,8 +16,8 @@ from forewarn.agent.run import _summarize_state
 from forewarn.client import AsyncClient
 from forewarn.clock import RealClock
 from tests.support.occasion import an_event
+from tests.support.quick_steps import QuickSteps
 from tests.support.records import DRAIN, NOW, A, B, InMemory, document
-from tests.unit.agent.test_agent import QuickSteps
 
 pytestmark = pytest.mark.anyio
 

@@ -110,7 +110,12 @@ def test_a_start_does_not_wait_for_ever_for_room(
     while has_sent(environment["NOTIFY_SOCKET"]):
         pass
     supervisor = SystemdNotifier(environment)
-    speaking = threading.Thread(target=lambda: (supervisor.notify_ready(), supervisor.notify_stopping()), daemon=True)
+
+    def speak() -> None:
+        supervisor.notify_ready()
+        supervisor.notify_stopping()
+
+    speaking = threading.Thread(target=speak, daemon=True)
     speaking.start()
     speaking.join(GUARD_S)
     assert not speaking.is_alive()
