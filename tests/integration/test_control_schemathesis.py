@@ -17,6 +17,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 from forewarn.core.access import Role
 from tests.support.access import token_of
 from tests.support.service import Running, running
+from tests.support.spans import GUARD_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.begins_first(200)]
 
@@ -53,7 +54,7 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @cache
 def document_of(url: str) -> Any:  # noqa: ANN401 - its type is not public
     """What the service at that URL says of itself; to read it takes longer than a test."""
-    return schemathesis.openapi.from_url(f"{url}/openapi.json")
+    return schemathesis.openapi.from_url(f"{url}/openapi.json", timeout=GUARD_S)
 
 
 @pytest.mark.parametrize(("method", "path", "mode"), CASES)
@@ -67,7 +68,7 @@ def test_every_operation_answers_as_the_document_says(
     @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), database=None)
     @given(case=schema[path][method.upper()].as_strategy(generation_mode=mode))
     def check(case: schemathesis.Case[Any]) -> None:
-        case.call_and_validate(headers=headers, excluded_checks=EXCLUDED)
+        case.call_and_validate(headers=headers, excluded_checks=EXCLUDED, timeout=GUARD_S)
 
     check()
 
@@ -105,7 +106,7 @@ def test_whoever_asks_is_answered_as_the_document_says_and_told_nothing_foreign(
         for role, token in tokens.items():
             note(f"asked as {role or 'anonymous'}")
             headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-            answer = case.call_and_validate(headers=headers, excluded_checks=EXCLUDED)
+            answer = case.call_and_validate(headers=headers, excluded_checks=EXCLUDED, timeout=GUARD_S)
             if role is Role.TENANT:
                 asked = f"{answer.request.url} {answer.request.body!r}"
                 assert {name for name in FOREIGN.findall(answer.text) if name not in asked} == set()
