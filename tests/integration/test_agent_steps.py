@@ -295,6 +295,7 @@ async def test_what_does_not_want_to_end_is_killed_after_a_while(
     with lasts(0.6):
         await late(out, lambda timeout: a_line(line, timeout=timeout))
     await asyncio.to_thread(wait_for, lambda: not is_alive(out.pid()))
+    assert not is_alive(out.pid())
 
 
 async def test_a_command_may_end_in_peace_when_it_is_asked_to(out: Out) -> None:

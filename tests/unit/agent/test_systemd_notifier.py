@@ -84,6 +84,7 @@ def test_where_nobody_listens_nothing_happens(address: str | None) -> None:
     supervisor.notify_watchdog()
     supervisor.set_status("x")
     supervisor.notify_stopping()
+    assert supervisor._status == "", "it would not be sent again"
 
 
 def test_ready_waits_for_room_and_a_sign_of_life_does_not(heard: socket.socket, environment: dict[str, str]) -> None:

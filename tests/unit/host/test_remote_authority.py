@@ -113,6 +113,7 @@ async def test_what_a_replica_that_has_caught_up_does_not_show_is_hidden(tmp_pat
         await until_shown(made, 7)
         made._receive_line(encode_state_line(state(position=11)))
         await until_shown(made, None)
+        assert not made.feed.channel("vm:db").is_enabled
 
 
 async def test_one_without_a_file_shows_at_once_what_it_is_told() -> None:

@@ -272,6 +272,8 @@ def ends_are_prompt(outcome: Outcome) -> Iterator[str]:
     for entry in outcome.entries:
         if entry.kind is EntryKind.ATTEMPT_FAILED:
             failures[entry.maintenance_id].append(entry.at)
+        elif entry.kind is EntryKind.IMPACTED:  # a call has succeeded, so the pauses are short again
+            failures.pop(entry.maintenance_id, None)
     completed = {
         fact.details["maintenance"]: outcome.find_true_time(fact.at_s)
         for fact in outcome.facts
