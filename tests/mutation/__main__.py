@@ -34,13 +34,13 @@ PARTS = ("core", "engine", "scheduling", "host", "agent")
 """Folders of the package whose mutants are tried by default."""
 
 _TIMEOUT_S = 900.0
-"""Time for the tests of one mutant, which may never end; the slowest tests take a few minutes."""
+"""Time limit of all tests of one mutant; the slowest take a few minutes."""
 
 _TEST_TIMEOUT_S = 120.0
-"""Time for one test, which a mutant may keep from ending; the slowest takes some ten seconds."""
+"""Time limit of one test, because a mutant may never end; the slowest test takes some ten seconds."""
 
 _MEASURE_TIMEOUT_S = 4 * _TIMEOUT_S
-"""Time for all tests, whose lines are noted."""
+"""Time limit of the run that notes which tests run which line."""
 
 _PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider")
 _QUICK = ("-m", "not slow and not namespaces and not browser")
@@ -78,7 +78,7 @@ def find_test(mutant: Mutant, package: Path, coverage: LineCoverage) -> str:
 def _sort_tests(tests: Sequence[str] | None, mutant: Mutant) -> list[str]:
     """Sort tests by how soon they are likely to find a mutant."""
     own = f"tests/unit/{Path(mutant.file).parts[0]}/"
-    # Of what every test depends on, the quicker folders say enough: the last one takes as long as all others.
+    # If any test may depend on the line, leave out the last folder, which takes as long as all others together.
     names = _FOLDERS[:-1] if tests is None else tests
     return sorted(
         names, key=lambda name: (not name.startswith(own), [name.startswith(each) for each in _FOLDERS].index(True))
@@ -159,7 +159,7 @@ def _parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--count", type=int, default=300, help="number of mutants (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the sample (default: %(default)s)")
-    parser.add_argument("--skip", type=int, default=0, help="leave out so many, which an earlier run has tried")
+    parser.add_argument("--skip", type=int, default=0, help="leave out the first SKIP mutants of the sample")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time (default: one for each core)"
     )

@@ -37,7 +37,7 @@ class LineCoverage:
 
 
 def _list_spans(source: str, line: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and last line of the statement on a line, unless the import runs it, and then of functions."""
+    """Yield first and last lines: of the statement, unless the import runs it, then of each function around it."""
     around = [
         node
         for node in ast.walk(ast.parse(source))

@@ -67,7 +67,7 @@ class RetryPolicy:
     pause: timedelta = timedelta(seconds=5)
 
     def compute_pause(self, attempts: int) -> timedelta:
-        """Return the pause before the next call after that many failed ones, at least 1."""
+        """Return the pause after so many consecutive failed calls, at least 1."""
         # The exponent is capped, because a large number of attempts would overflow the timedelta.
         factor: int = 2 ** min(attempts - 1, 20)
         return min(self.pause * factor, RETRY_MAX)
