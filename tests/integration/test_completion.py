@@ -42,6 +42,8 @@ _SET_UP = {
 }
 _CLEAR_LINE = "\x15"
 """Ctrl-U."""
+_UNSEEN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\r\x07]")
+"""What a terminal does not show: it moves the cursor, or rings the bell."""
 needs_fish = pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
 needs_zsh = pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
 
@@ -78,7 +80,8 @@ def _fish(line: str, environment: dict[str, str], folder: Path) -> list[str]:
     return [line.partition("\t")[0] for line in done.stdout.splitlines()]
 
 
-# Whoever got nothing presses the key again, and so do these tests: a busy service may take longer than a second to say.
+# A busy service may take longer than a second to say. Whoever got nothing types the line again, and so do these tests:
+# at a second tab key, bash only lists the candidates and inserts nothing.
 LINES = [
     ("forewarn vm sho", "forewarn vm show "),
     ("forewarn vm show w", "forewarn vm show web-"),
@@ -96,7 +99,7 @@ def test_a_line_is_completed_at_the_tab_key(shell_name: str, shell: dict[str, st
     with _Terminal(shell_name, shell, tmp_path) as terminal:
         for typed, becomes in LINES:
             terminal.type(f"{typed}\t")
-            terminal.wait_for(becomes, again="\t")
+            terminal.wait_for(becomes, again=f"{_CLEAR_LINE}{typed}\t")
             terminal.type(_CLEAR_LINE)
 
 
@@ -153,7 +156,7 @@ class _Terminal:
     def wait_for(self, text: str, again: str = "") -> None:
         """Wait until it shows the text; what is typed again meanwhile is typed where it shows nothing."""
         until = time.monotonic() + GUARD_S  # noqa: TID251 - a guard against hanging
-        while text not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", self._seen):
+        while text not in _UNSEEN.sub("", self._seen):
             assert time.monotonic() < until, self._seen  # noqa: TID251 - as above
             if select.select([self._terminal], [], [], _SILENT_S)[0]:
                 self._seen += os.read(self._terminal, 65536).decode(errors="replace")

@@ -268,11 +268,13 @@ def ends_are_prompt(outcome: Outcome) -> Iterator[str]:
     if not outcome.has_own_actuator:
         return
     disturbed = list(_find_disturbed_spans(outcome, _HARMLESS))
+    ended_at: dict[str | None, datetime | None] = {each.id: each.ended_at for each in outcome.maintenances}
     failures: dict[str | None, list[datetime]] = defaultdict(list)
     for entry in outcome.entries:
         if entry.kind is EntryKind.ATTEMPT_FAILED:
             failures[entry.maintenance_id].append(entry.at)
-        elif entry.kind is EntryKind.IMPACTED:  # a call has succeeded, so the pauses are short again
+        elif entry.kind is EntryKind.IMPACTED and entry.at != ended_at.get(entry.maintenance_id):
+            # A call has succeeded, so the pauses are short again. Where the same call found it complete, they were not.
             failures.pop(entry.maintenance_id, None)
     completed = {
         fact.details["maintenance"]: outcome.find_true_time(fact.at_s)

@@ -239,8 +239,10 @@ def test_a_late_end_is_excused_by_the_pause_after_failed_calls(ended_s: float, i
     )
     outcome = replace(GOOD, entries=(*ENTRIES, *failed), maintenances=(ended,))
     assert ("ends_are_prompt" not in complaining(outcome)) is is_excused
-    impacted = replace(failed[0], kind=EntryKind.IMPACTED, at=START + timedelta(seconds=90))
-    assert "ends_are_prompt" in complaining(replace(outcome, entries=(*ENTRIES, *failed, impacted)))
+    for impacted_s, has_ended_the_pauses in [(90, True), (ended_s, False)]:
+        impacted = replace(failed[0], kind=EntryKind.IMPACTED, at=START + timedelta(seconds=impacted_s))
+        complaints = complaining(replace(outcome, entries=(*ENTRIES, *failed, impacted)))
+        assert ("ends_are_prompt" not in complaints) is (is_excused and not has_ended_the_pauses)
 
 
 def test_an_actuator_of_a_user_decides_when_it_is_asked() -> None:
