@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,8 @@ prepare = [["sh", "-c", "echo prepare >> {folder}/done"]]
 recover = [["sh", "-c", "echo recover >> {folder}/done"]]
 """
 QUICK = {"FOREWARN_SIMULATE_IMPACT_AFTER": "0.1s", "FOREWARN_SIMULATE_COMPLETE_AFTER": "0.4s"}
+NOTICES_S = (0.2, 5)
+"""With the longer one, there is time for an approval by way of a replica that follows, on a slow machine too."""
 
 Version = dict[str, str]
 """The environment of a process of that version."""
@@ -85,14 +88,17 @@ class Replica:
     @contextmanager
     def under_load(self, told: Remembered, seed: int) -> Iterator[None]:
         token = (self.folder / "operator.token").read_text().strip()
-        load = Load(self.service.metadata_url, self.service.control_url, token, told, seed)
-        before = len(told.approved)
+        load = Load(self.service.metadata_url, self.service.control_url, token, told, seed, NOTICES_S)
+
+        def is_busy(since: int) -> bool:
+            assert load.gone == [], "the replica that nobody stops has closed a connection"
+            return len(told.approved) > since + 5
+
         load.start()
         try:
-            wait_for(lambda: len(told.approved) > before + 5)
+            wait_for(partial(is_busy, len(told.approved)))
             yield
-            after = len(told.approved)
-            wait_for(lambda: len(told.approved) > after + 5)
+            wait_for(partial(is_busy, len(told.approved)))
         finally:
             load.stop()
 

@@ -8,7 +8,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -75,13 +75,27 @@ class Load:
 
     Args:
         remembered: Where everything is written down; outlives the service.
+        notices_s: An operator draws one of them for each maintenance.
+
+    Attributes:
+        gone: Why threads have ended before `stop`: the service was killed, or has closed a connection.
     """
 
-    def __init__(self, metadata_url: str, control_url: str, token: str, remembered: Remembered, seed: int) -> None:
+    def __init__(
+        self,
+        metadata_url: str,
+        control_url: str,
+        token: str,
+        remembered: Remembered,
+        seed: int,
+        notices_s: Sequence[float] = (0, 0.2, 0.5),
+    ) -> None:
         self._metadata = urlsplit(metadata_url).netloc
         self._control = urlsplit(control_url).netloc
         self._token = token
         self._told = remembered
+        self._notices_s = notices_s
+        self.gone: list[str] = []
         self._stop = threading.Event()
         self._rng = random.Random(seed)
         self._tenants = itertools.cycle(self._rng.sample(range(TENANTS), TENANTS))
@@ -113,8 +127,8 @@ class Load:
                     if self._stop.is_set():
                         return
                 time.sleep(_POLL_EVERY_S)
-        except _GONE:
-            pass  # killed
+        except _GONE as error:
+            self.gone.append(repr(error))
         finally:
             for connection in connections.values():
                 connection.close()
@@ -162,15 +176,15 @@ class Load:
                     "vms": tenant(next(self._tenants)),
                     "cause": "live-migration",
                     "description": key,
-                    "notice_s": self._rng.choice([0, 0.2, 0.5]),
+                    "notice_s": self._rng.choice(self._notices_s),
                     "force": True,
                     "reason": "drill",
                 }
                 self._told.keys[key] = (wanted, None)
                 self._schedule(connection, key)
                 time.sleep(0.02)
-        except _GONE:
-            pass  # killed
+        except _GONE as error:
+            self.gone.append(repr(error))
         finally:
             connection.close()
 
