@@ -23,6 +23,9 @@ settings.load_profile(os.environ.get("FOREWARN_HYPOTHESIS_PROFILE", "dev"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# At the level at which tests log, each loop would say which selector it uses.
+logging.getLogger("asyncio").setLevel(logging.INFO)
+
 _NO_SKIP = os.environ.get("FOREWARN_NO_SKIP", "") not in {"", "0"}
 
 # A checkout without its history has no earlier version to upgrade from. CI's workflow fetches the history.

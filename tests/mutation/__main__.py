@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib.util import cache_from_source
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -67,6 +68,8 @@ def find_test(mutant: Mutant, package: Path, coverage: LineCoverage) -> str:
     """
     file = package / mutant.file
     original = file.read_text(encoding="utf-8")
+    # If the mutant had the same size and second as the original, the original's bytecode would be taken for it.
+    Path(cache_from_source(file)).unlink(missing_ok=True)
     file.write_text(mutant.source, encoding="utf-8")
     try:
         tests = coverage.find_tests(SOURCE / mutant.file, mutant.line)
@@ -118,7 +121,8 @@ def _run(
     """Run a command with this copy of the package; return None if it does not end."""
     environment = os.environ | {
         "PYTHONPATH": str(package.parent),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        # All tests before the mutants leave bytecode, so that only mutants have to be compiled.
+        "PYTHONDONTWRITEBYTECODE": "" if package == SOURCE else "1",
         "FOREWARN_HYPOTHESIS_PROFILE": "ci",
     }
     with suppress(subprocess.TimeoutExpired):
@@ -198,7 +202,7 @@ def _try_all(
     packages: SimpleQueue[Path] = SimpleQueue()
     for number in range(jobs):
         package = folder / str(number) / SOURCE.name
-        shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(SOURCE, package)
         packages.put(package)
 
     def try_one(mutant: Mutant) -> str:
