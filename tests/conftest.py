@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
+from typing import Any
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from tests.support.earlier import EARLIER, has_earlier
@@ -25,6 +27,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # At the level at which tests log, each loop would say which selector it uses.
 logging.getLogger("asyncio").setLevel(logging.INFO)
+
+
+def _check_event(_logger: object, _level: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    assert isinstance(line["event"], str), f"a log line without words: {line}"
+    return line
+
+
+structlog.configure(processors=[_check_event, *structlog.get_config()["processors"]])
 
 _NO_SKIP = os.environ.get("FOREWARN_NO_SKIP", "") not in {"", "0"}
 
