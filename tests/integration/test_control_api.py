@@ -299,6 +299,17 @@ def test_who_is_not_warned_is_named_by_the_preview_the_answer_and_the_maintenanc
         assert [event["status"] for event in shown["events"]] == ["Scheduled"], "it asks now, and is shown what waits"
 
 
+def test_the_preview_of_what_would_wait_names_who_would_not_be_warned(service: Running) -> None:
+    """R70c."""
+    asking, silent = service.vm(), service.vm()
+    service.enable(asking)
+    wanted = {"vms": [asking.name, silent.name], "cause": "live-migration", "notice_s": 7200}
+    with service.operator() as api:
+        assert api.post("/v1/maintenance", json=wanted).status_code == 201
+        (item,) = api.post("/v1/maintenance/plan", json=wanted).json()["items"]
+        assert (item["would_be"], item["unwarned_vms"]) == ("queued", [silent.name])
+
+
 def test_now_starts_what_nobody_is_warned_of_and_is_refused_otherwise(service: Running) -> None:
     """R70a."""
     silent, asking = service.vm(), service.vm()

@@ -395,11 +395,13 @@ def test_a_file_or_the_mac_says_which_interface_is_whose(tmp_path: Path) -> None
             assert host.answered == {WEB_0, WEB_1}
             assert made.resources(WEB_0) == []
             assert made.resources(WEB_1) == [WEB_1]
-            path.write_text(f"interfaces: {{vnet0: {WEB_1}}}")
+            path.write_text(f"interfaces: {{vnet0: {WEB_1}, vnet9: web-9}}")
             assert eventually(lambda: host.answered == {WEB_1})
             assert made.resources(WEB_0) == [WEB_1]
             path.write_text("interfaces: ]")
             assert eventually(lambda: any("not valid YAML" in reason for _, reason in host.listeners.problems))
+            # The file cannot be read; it has named a VM that is not there; one that is there has no interface.
+            assert [name for name, _ in host.listeners.problems] == ["", "web-9", WEB_0]
             assert made.resources(WEB_0) == [WEB_1]
 
 
