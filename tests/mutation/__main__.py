@@ -1,8 +1,8 @@
 """Plants mutants in a copy of the package, one at a time, and prints those that no test finds.
 
 `make mutants` tries a sample of the core, the engine, the scheduler, the host endpoint and the agent. First all quick
-tests run once without a mutant, to learn which of them run which line. Then each mutant meets the tests that run its
-line, and at last whole simulated clusters.
+tests run once without a mutant, to learn which of them run which line. Then each mutant meets the type checker, because
+what it rejects never gets to a user; the tests that run its line; and at last whole simulated clusters.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ _LEFT_OUT = ("--ignore=tests/unit/test_reference.py", "--ignore=tests/unit/tools
 _FOLDERS = ("tests/unit", "tests/conformance", "tests/simulation", "tests/integration")
 """Folders of the tests, the quickest first."""
 
+_TYPE_CHECKER = "type checker"
 _CLUSTERS = "simulated clusters"
 _ENDLESS = "tests that do not end"
 _CLUSTER_COMMAND = (
@@ -59,7 +60,7 @@ _CLUSTER_COMMAND = (
 
 
 def find_test(mutant: Mutant, package: Path, coverage: LineCoverage) -> str:
-    """Return what finds a mutant: a file of tests, or the simulated clusters; ``""`` if nothing does.
+    """Return what finds a mutant: the type checker, a file of tests, or simulated clusters; ``""`` if nothing does.
 
     Args:
         mutant: The mutant.
@@ -72,10 +73,23 @@ def find_test(mutant: Mutant, package: Path, coverage: LineCoverage) -> str:
     Path(cache_from_source(file)).unlink(missing_ok=True)
     file.write_text(mutant.source, encoding="utf-8")
     try:
+        if check_types(package):
+            return _TYPE_CHECKER
         tests = coverage.find_tests(SOURCE / mutant.file, mutant.line)
         return _run_tests(_sort_tests(tests, mutant), package) or _run_clusters(package)
     finally:
         file.write_text(original, encoding="utf-8")
+
+
+def check_types(package: Path) -> str:
+    """Return what is wrong with the types of a copy of the package; ``""`` if nothing is."""
+    # There, the names in the cache do not depend on where the copy is, so that a copy of the cache is as good.
+    folder = package.parent
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", f"--config-file={ROOT}/pyproject.toml", "--package", package.name],
+        check=False, capture_output=True, text=True, cwd=folder, env=os.environ | {"MYPYPATH": str(folder)},
+    )  # fmt: skip
+    return f"{done.stdout}{done.stderr}" if done.returncode else ""
 
 
 def _sort_tests(tests: Sequence[str] | None, mutant: Mutant) -> list[str]:
@@ -181,28 +195,37 @@ def main() -> int:
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="forewarn-mutants-") as folder:
         data = (arguments.coverage or Path(folder) / "coverage").absolute()
+        copies = [Path(folder) / str(number) / SOURCE.name for number in range(arguments.jobs)]
         with console.status("running all tests once, to learn which of them run which line"):
-            failing = _measure(data, arguments.jobs)
+            failing = _measure(data, arguments.jobs) or _copy_package(copies)
         if failing:
             _print(f"{failing}\nThis fails without a mutant, so it would seem to find every one.")
             return 2
         mutants = make_mutants(files, random.Random(arguments.seed))
         drawn = list(islice(mutants, arguments.skip, arguments.skip + arguments.count))
         _print(f"{len(drawn)} mutants of {len(files)} files")
-        found = _try_all(drawn, Path(folder), LineCoverage(data), arguments.jobs, console)
+        found = _try_all(drawn, copies, LineCoverage(data), console)
     for place, count in found.most_common():
         _print(f"{count:5} {place or 'not found'}")
     return int(found[""] > 0)
 
 
+def _copy_package(copies: Sequence[Path]) -> str:
+    """Copy the package, with its bytecode and the type checker's cache, so that both are quick; return what fails."""
+    first, *others = copies
+    shutil.copytree(SOURCE, first)
+    failing = check_types(first)
+    for package in others:
+        shutil.copytree(first.parent, package.parent)
+    return failing
+
+
 def _try_all(
-    mutants: Sequence[Mutant], folder: Path, coverage: LineCoverage, jobs: int, console: Console
+    mutants: Sequence[Mutant], copies: Sequence[Path], coverage: LineCoverage, console: Console
 ) -> Counter[str]:
     """Print the mutants that nothing finds; return how many were found by each folder of tests."""
     packages: SimpleQueue[Path] = SimpleQueue()
-    for number in range(jobs):
-        package = folder / str(number) / SOURCE.name
-        shutil.copytree(SOURCE, package)
+    for package in copies:
         packages.put(package)
 
     def try_one(mutant: Mutant) -> str:
@@ -213,7 +236,7 @@ def _try_all(
             packages.put(package)
 
     found = Counter[str]()
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(len(copies)) as pool:
         tried = track(pool.map(try_one, mutants), "trying", len(mutants), console=console, transient=True)
         for number, (mutant, place) in enumerate(zip(mutants, tried, strict=True), 1):
             found["/".join(Path(place).parts[:2])] += 1

@@ -11,7 +11,7 @@ import pytest
 from coverage import CoverageData
 
 import tests.mutation.__main__
-from tests.mutation.__main__ import _measure, find_test
+from tests.mutation.__main__ import _measure, check_types, find_test
 from tests.mutation.line_coverage import LineCoverage
 from tests.mutation.mutants import SOURCE, Mutant, make_mutants
 
@@ -94,14 +94,34 @@ class Folder(LineCoverage):
 
 
 @pytest.mark.slow
-def test_a_mutant_is_found_by_a_test_that_runs_its_line(tmp_path: Path) -> None:
+def test_a_mutant_is_found_by_a_test_that_runs_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / SOURCE.name
     shutil.copytree(SOURCE, package)
+    monkeypatch.setattr(tests.mutation.__main__, "check_types", lambda _package: "")  # takes a minute for all of it
     source = FILE.read_text()
     changed = source.replace("return is_alone and vm.name in", "return is_alone and vm.name not in")
     mutant = Mutant(file="core/access.py", source=changed, line=1, was="", now="")
     assert find_test(mutant, package, Folder(tmp_path / "coverage")) == "tests/unit/core/test_access.py"
     assert (package / "core/access.py").read_text() == source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names_text", [True, False])
+def test_a_mutant_with_wrong_types_is_found_by_them(tmp_path: Path, names_text: bool) -> None:
+    """Also where only another module uses it wrongly, and that one was checked before."""
+    package = tmp_path / SOURCE.name
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "names.py").write_text('NAME = "a"\n')
+    (package / "user.py").write_text("from forewarn.names import NAME\n\nshown: str = NAME\n")
+    assert check_types(package) == ""
+    source = f"NAME = {'b' if names_text else None!r}\n"
+    mutant = Mutant(file="names.py", source=source, line=1, was="", now="")
+    if names_text:
+        (package / mutant.file).write_text(mutant.source)
+        assert check_types(package) == ""
+    else:
+        assert find_test(mutant, package, Folder(tmp_path / "coverage")) == "type checker"
 
 
 @pytest.mark.slow
