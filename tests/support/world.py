@@ -32,7 +32,7 @@ from forewarn.core.model import (
     VirtualMachine,
     audience_key,
 )
-from forewarn.errors import ForewarnError
+from forewarn.errors import Conflict, ForewarnError
 
 __all__ = ["NOW", "Line", "World", "minutes"]
 
@@ -223,8 +223,9 @@ class World:
         try:
             command(draft, self.maintenances[maintenance.id])
         except ForewarnError as error:
-            if error.details.get("id", maintenance.id) != maintenance.id:
-                raise AssertionError(f"the error names {error.details['id']} to a program") from error
+            named = error.details.get("id", None if type(error) is Conflict else maintenance.id)
+            if named != maintenance.id:
+                raise AssertionError(f"the error names {named} to a program") from error
             raise
         self.commit(draft)
         return self.maintenances[maintenance.id]
