@@ -51,6 +51,9 @@ _FOLDERS = ("tests/unit", "tests/conformance", "tests/simulation", "tests/integr
 """Folders of the tests, the quickest first."""
 
 _TYPE_CHECKER = "type checker"
+_SHORT = ("tests/conformance/", "tests/simulation/")
+"""Folders that test most of the package, in a few minutes."""
+
 _CLUSTERS = "simulated clusters"
 _ENDLESS = "tests that do not end"
 _CLUSTER_COMMAND = (
@@ -75,8 +78,7 @@ def find_test(mutant: Mutant, package: Path, coverage: LineCoverage) -> str:
     try:
         if check_types(package):
             return _TYPE_CHECKER
-        tests = coverage.find_tests(SOURCE / mutant.file, mutant.line)
-        return _run_tests(_sort_tests(tests, mutant), package) or _run_clusters(package)
+        return _run_tests(_list_tests(mutant, coverage), package) or _run_clusters(package)
     finally:
         file.write_text(original, encoding="utf-8")
 
@@ -92,13 +94,16 @@ def check_types(package: Path) -> str:
     return f"{done.stdout}{done.stderr}" if done.returncode else ""
 
 
-def _sort_tests(tests: Sequence[str] | None, mutant: Mutant) -> list[str]:
-    """Sort tests by how soon they are likely to find a mutant."""
-    own = f"tests/unit/{Path(mutant.file).parts[0]}/"
-    # If any test may depend on the line, leave out the last folder, which takes as long as all others together.
-    names = _FOLDERS[:-1] if tests is None else tests
+def _list_tests(mutant: Mutant, coverage: LineCoverage) -> list[str]:
+    """Return the tests that a mutant meets, sorted by how soon they are likely to find it."""
+    file, own = SOURCE / mutant.file, f"tests/unit/{Path(mutant.file).parts[0]}/"
+    tests = coverage.find_tests(file, mutant.line)
+    if tests is None:
+        # Any test may depend on the line, but all of them take too long.
+        folders = [each for each in (own, *_SHORT) if (ROOT / each).is_dir()]
+        tests = [*folders, *(each for each in coverage.find_users(file) if not each.startswith(tuple(folders)))]
     return sorted(
-        names, key=lambda name: (not name.startswith(own), [name.startswith(each) for each in _FOLDERS].index(True))
+        tests, key=lambda name: (not name.startswith(own), [name.startswith(each) for each in _FOLDERS].index(True))
     )
 
 

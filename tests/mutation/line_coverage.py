@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from coverage import CoverageData
@@ -32,8 +32,18 @@ class LineCoverage:
         for first, last in _list_spans(file.read_text(encoding="utf-8"), line):
             contexts = {context for number in range(first, last + 1) for context in by_line.get(number, ())}
             if contexts != {""}:
-                return sorted({context.partition("|")[0].partition("[")[0] for context in contexts if context})
+                return _list_names(contexts)
         return None
+
+    def find_users(self, file: Path) -> list[str]:
+        """Return the tests that run any line of a module, also those that import it first."""
+        return _list_names(
+            {each for contexts in self._data.contexts_by_lineno(str(file)).values() for each in contexts}
+        )
+
+
+def _list_names(contexts: Iterable[str]) -> list[str]:
+    return sorted({context.partition("|")[0].partition("[")[0] for context in contexts if context})
 
 
 def _list_spans(source: str, line: int) -> Iterator[tuple[int, int]]:
