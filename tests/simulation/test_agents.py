@@ -103,6 +103,17 @@ def test_where_nothing_goes_wrong_every_event_is_prepared_in_time() -> None:
     assert findings.figures["started: prepared"]
 
 
+def test_at_the_level_debug_each_new_document_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    logging.disable(logging.NOTSET)
+    run(5, 1, HOUR_S / 2, weather=CALM, trouble=0.0, events=2.0)
+    logged = [record for record in caplog.records if record.msg.startswith("document ")]
+    assert len(logged) > 1
+    for record in logged:
+        document = vars(record)["document"]
+        number, events = document["incarnation"], document["events"]
+        assert record.getMessage() == f"document {number} has {len(events)} events"
+
+
 def test_time_jumps_to_the_next_timer_and_clocks_may_be_set() -> None:
     async def live() -> tuple[float, float]:
         loop = asyncio.get_running_loop()

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from forewarn.core.maintenance.alert_schedule import AlertCheck, AlertThresholds
+from forewarn.core.maintenance.alert_schedule import SEEN_LAG, AlertCheck, AlertThresholds
 from forewarn.core.maintenance.alerting import run_alert_check
 from forewarn.core.maintenance.decision import DecisionRules
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
@@ -61,6 +61,13 @@ def test_an_event_that_was_polled_is_not_recorded() -> None:
 def test_before_its_time_nothing_is_recorded() -> None:
     assert Alerted().check(UNSEEN_AT - SECOND) == ([], UNSEEN_AT)
     assert Alerted().check(LATE_AT - SECOND) == ([], LATE_AT)
+
+
+@pytest.mark.parametrize("notice", [SEEN_LAG - SECOND, SEEN_LAG])
+def test_with_a_notice_too_short_to_know_who_polls_only_a_late_start_is_recorded(notice: timedelta) -> None:
+    made = Alerted()
+    made.change(not_before=NOW + notice)
+    assert made.check(NOW) == ([], NOW + notice + minutes(1))
 
 
 def test_a_late_start_is_recorded_once() -> None:
