@@ -45,14 +45,14 @@ _MEASURE_TIMEOUT_S = 4 * _TIMEOUT_S
 
 _PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider")
 _QUICK = ("-m", "not slow and not namespaces and not browser")
-# These compare the source with pages or with lists, so every mutant would break them.
+# These compare the source with pages or with lists: `_BROAD` has what concerns users.
 _LEFT_OUT = ("--ignore=tests/unit/test_reference.py", "--ignore=tests/unit/tools", "--ignore=tests/unit/bench")
 _FOLDERS = ("tests/unit", "tests/conformance", "tests/simulation", "tests/integration")
 """Folders of the tests, the quickest first."""
 
 _TYPE_CHECKER = "type checker"
-_SHORT = ("tests/conformance/", "tests/simulation/")
-"""Folders that test most of the package, in a few minutes."""
+_BROAD = ("tests/unit/test_reference.py", "tests/conformance/", "tests/simulation/")
+"""Tests of most of the package, the quickest first; the first compares it with the pages about its API and settings."""
 
 _CLUSTERS = "simulated clusters"
 _ENDLESS = "tests that do not end"
@@ -100,8 +100,8 @@ def _list_tests(mutant: Mutant, coverage: LineCoverage) -> list[str]:
     tests = coverage.find_tests(file, mutant.line)
     if tests is None:
         # Any test may depend on the line, but all of them take too long.
-        folders = [each for each in (own, *_SHORT) if (ROOT / each).is_dir()]
-        tests = [*folders, *(each for each in coverage.find_users(file) if not each.startswith(tuple(folders)))]
+        broad = [each for each in (own, *_BROAD) if (ROOT / each).exists()]
+        tests = [*broad, *(each for each in coverage.find_users(file) if not each.startswith(tuple(broad)))]
     return sorted(
         tests, key=lambda name: (not name.startswith(own), [name.startswith(each) for each in _FOLDERS].index(True))
     )

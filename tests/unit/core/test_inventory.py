@@ -201,6 +201,7 @@ def test_a_host_that_may_not_join_scopes_adds_vms_only_to_scopes_that_it_runs_vm
     new = says(vm("lone"), vm("b", scope="web"), scopes=(availability_set(),))
     with pytest.raises(Conflict, match="may not add vm b to scope web, because it runs no other VM") as refused:
         merge_host_declaration(before, new, [], may_take=(), may_join=False)
+    assert refused.value.details == {"vm": "b", "host": "host-1", "scope": "web"}
     assert "host-2" not in str(refused.value)
     changed = says(vm("lone", scope="web"), scopes=(availability_set(),), known_fields={"lone": frozenset({"scope"})})
     with pytest.raises(Conflict, match="may not add vm lone to scope web"):
