@@ -174,6 +174,20 @@ async def test_a_restart_does_not_forget_it_and_another_replica_s_confirmation_c
     assert after.state(made) is not MaintenanceState.SCHEDULED
 
 
+async def test_a_replica_that_takes_the_lead_learns_at_once_of_a_jump_that_another_one_has_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = await World().begin()
+    second = await World(first.store).begin()
+    first.clock.ahead = 20 * MINUTE
+    await first.round()
+    monkeypatch.setattr(second.backend.scheduler, "_housekeeping_at", NOW + 20 * MINUTE)
+    for has_lead in (False, True):
+        monkeypatch.setattr(type(second.engine.leadership), "is_held", has_lead)
+        await second.round()
+        assert (second.engine.clock.guard.jump is not None) is has_lead
+
+
 async def test_a_clock_that_was_set_back_while_the_service_was_down_is_found_by_the_audit_log() -> None:
     world = await World().begin()
     world.clock.ahead = -20 * MINUTE
