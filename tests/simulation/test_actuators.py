@@ -222,11 +222,11 @@ class Stoppable(Simulate):
 
     def __init__(self) -> None:
         super().__init__()
-        self.aborted: list[str] = []
+        self.aborted: list[tuple[str, MaintenanceState]] = []
         self.complaint: Exception | None = None
 
     async def abort(self, maintenance: Maintenance, now: datetime) -> None:
-        self.aborted.append(maintenance.id)
+        self.aborted.append((maintenance.id, maintenance.state))
         if self.complaint is not None:
             raise self.complaint
 
@@ -235,14 +235,16 @@ async def test_what_an_operator_completes_is_stopped_and_what_completes_by_itsel
     actuator = Stoppable()
     made, maintenance = await begun(actuator)
     await made.advance(seconds(1))
+    assert actuator.aborted == []
     await made.engine.maintenances.complete(maintenance.id, actor="operator:ann")
     await asyncio.sleep(0)
-    assert actuator.aborted == [maintenance.id]
+    assert actuator.aborted == [(maintenance.id, S.COMPLETED)]
     other = await made.schedule_one("host-maintenance", "db")
     await made.approve_all("db")
     await made.advance(minutes(30))
+    await asyncio.sleep(0)
     assert made.state(other) == S.COMPLETED
-    assert actuator.aborted == [maintenance.id]
+    assert actuator.aborted == [(maintenance.id, S.COMPLETED)]
 
 
 @pytest.mark.parametrize("complaint", [ActuatorError("no"), RuntimeError("a bug")])
@@ -253,7 +255,7 @@ async def test_one_that_cannot_be_stopped_is_over_all_the_same(complaint: Except
     await made.advance(seconds(1))
     await made.engine.maintenances.complete(maintenance.id, actor="operator:ann")
     await asyncio.sleep(0)
-    assert (made.state(maintenance), actuator.aborted) == (S.COMPLETED, [maintenance.id])
+    assert (made.state(maintenance), actuator.aborted) == (S.COMPLETED, [(maintenance.id, S.COMPLETED)])
 
 
 async def test_what_has_failed_is_stopped() -> None:
@@ -265,7 +267,7 @@ async def test_what_has_failed_is_stopped() -> None:
     made, maintenance = await begun(actuator, SchedulerSettings(retry=RetryPolicy(attempts_max=2, pause=seconds(5))))
     await made.advance(minutes(1))
     await asyncio.sleep(0)
-    assert (made.state(maintenance), actuator.aborted) == (S.FAILED, [maintenance.id])
+    assert (made.state(maintenance), actuator.aborted) == (S.FAILED, [(maintenance.id, S.FAILED)])
 
 
 class Told(Observed):
