@@ -262,7 +262,7 @@ def test_a_host_that_lies_in_two_domains_by_itself_is_refused() -> None:
     with pytest.raises(Conflict, match=r"'h-1' has VMs in fault domains 0 and 1 of scope 'web' \(and 1 more") as caught:
         made(split)
     assert "set one_fault_domain: false" in caught.value.message
-    assert caught.value.details["hosts"] == ["h-1", "h-2"]
+    assert caught.value.details == {"host": "h-1", "scope": "web", "hosts": ["h-1", "h-2"]}
     with pytest.raises(Conflict, match="update domains 3 and 4 of scope 'web': leave it out, move a VM, or set"):
         made(split, one_fault_domain=False)
     assert made(split, hosts=("h-0", "h-3")).ends_at > NOW
