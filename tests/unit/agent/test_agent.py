@@ -13,7 +13,7 @@ from forewarn.agent.agreement import PeerState
 from forewarn.agent.configuration import Configuration
 from forewarn.agent.rule import EventStep, Rule
 from forewarn.agent.steps import VARIABLES
-from forewarn.client import AsyncClient, Event
+from forewarn.client import AsyncClient, EndpointError, Event, PollAnswered, PollFailed
 from forewarn.clock import RealClock
 from tests.support.occasion import an_event
 from tests.support.quick_steps import QuickSteps
@@ -45,6 +45,26 @@ def test_a_name_is_taken_and_logged_when_it_changes_and_no_name_is_none(caplog: 
             agent._set_name(name)
             assert agent.vm == known
     assert [r.getMessage() for r in caplog.records] == ["this VM's name is db", "this VM's name is web-0"]
+
+
+@pytest.mark.anyio
+async def test_each_poll_is_counted_and_failures_in_a_row_are_logged_less_and_less(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent = Agent(
+        Configuration(name="db"), client=AsyncClient(), clock=RealClock(), steps=QuickSteps(), storage=InMemory()
+    )
+    caplog.set_level("INFO", "forewarn.agent")
+    for failures in range(1, 6):
+        agent._record_failed_poll(PollFailed(error=EndpointError("no answer"), failures=failures, retry_in_s=1.0))
+    for is_changed in (True, False):
+        agent._record_answer(PollAnswered(document=document(), is_changed=is_changed, served_at=None))
+    assert agent.metrics.polls == {"ok": 2, "failed": 5}
+    logged = [f"no answer ({failures} in a row)" for failures in (1, 2, 4)]
+    assert [r.getMessage() for r in caplog.records if r.levelname != "DEBUG"] == [
+        *logged,
+        "the metadata endpoint answers again",
+    ]
 
 
 class AcceptingClient(AsyncClient):
