@@ -25,8 +25,9 @@ settings.load_profile(os.environ.get("FOREWARN_HYPOTHESIS_PROFILE", "dev"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# At the level at which tests log, each loop would say which selector it uses.
-logging.getLogger("asyncio").setLevel(logging.INFO)
+# At the level at which tests log, each loop would say which selector it uses, and each client what it sends.
+for _name in ("asyncio", "httpcore", "httpx"):
+    logging.getLogger(_name).setLevel(logging.INFO)
 
 
 def _check_event(_logger: object, _level: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
