@@ -167,7 +167,7 @@ class _Terminal:
 
 def test_ids_are_offered_with_what_they_are_of(service: Served, shell: dict[str, str]) -> None:
     made = service.forewarn("maintenance", "schedule", "--host", "host-2", "--type", "Freeze")
-    wait_for(lambda: made[0]["id"] in _complete(shell, "maintenance", "show", "")[0])
+    assert wait_for(lambda: made[0]["id"] in _complete(shell, "maintenance", "show", "")[0])
 
 
 class _Hostile(BaseHTTPRequestHandler):

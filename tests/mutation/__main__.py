@@ -45,7 +45,7 @@ _MEASURE_TIMEOUT_S = 4 * _TIMEOUT_S
 
 _PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider")
 _QUICK = ("-m", "not slow and not namespaces and not browser")
-# These compare the source with pages or with lists: `_BROAD` has what concerns users.
+# These compare the source with pages or with lists. A mutant meets the first by way of `_BROAD`.
 _LEFT_OUT = ("--ignore=tests/unit/test_reference.py", "--ignore=tests/unit/tools", "--ignore=tests/unit/bench")
 _FOLDERS = ("tests/unit", "tests/conformance", "tests/simulation", "tests/integration")
 """Folders of the tests, the quickest first."""
