@@ -274,7 +274,7 @@ def ends_are_prompt(outcome: Outcome) -> Iterator[str]:
         if entry.kind is EntryKind.ATTEMPT_FAILED:
             failures[entry.maintenance_id].append(entry.at)
         elif entry.kind is EntryKind.IMPACTED and entry.at != ended_at.get(entry.maintenance_id):
-            # A call has succeeded, so the pauses are short again; if it also found it complete, the long one was before it.
+            # A call has succeeded, so the pauses are short again. One that also finds the end follows a long pause.
             failures.pop(entry.maintenance_id, None)
     completed = {
         fact.details["maintenance"]: outcome.find_true_time(fact.at_s)
