@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import errno
 import os
-import selectors
 import socket
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import Context, ContextVar, copy_context
+from heapq import heappop, heappush
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -62,7 +63,7 @@ class SimulatedProcess:
         self.is_alive = True
         self.on_failure: Callable[[BaseException], None] = traceback.print_exception
         # Callbacks that wait while it is halted; None while it runs.
-        self._waiting: list[_Callback] | None = None
+        self._waiting: list[asyncio.Handle] | None = None
         self._context = copy_context()
         self._context.run(_PROCESS.set, self)
 
@@ -92,57 +93,41 @@ class SimulatedProcess:
     def resume(self) -> None:
         """Let it go on, first with what has waited."""
         waiting, self._waiting = self._waiting or [], None
-        for callback in waiting:
-            asyncio.get_running_loop().call_soon(callback.run, context=callback.context)
+        cast("VirtualLoop", asyncio.get_running_loop()).run_next(waiting)
 
-    def run_callback(self, callback: _Callback) -> None:
-        """Run a callback of this process, unless it was killed; later if it is halted."""
+    def may_run(self, handle: asyncio.Handle) -> bool:
+        """Return whether a callback may run now: not after it was killed; while it is halted, the callback waits."""
         if not self.is_alive:
-            return
-        if self._waiting is None:
-            callback.run()
-        else:
-            self._waiting.append(callback)
+            return False
+        if self._waiting is not None:
+            self._waiting.append(handle)
+            return False
+        return True
 
 
-class _Callback:
-    """A callback of a process, which may have to wait while the process is halted."""
+class _Guarded:
+    """Mixin for a callback that may be that of a process."""
 
-    __slots__ = ("_args", "_function", "context", "handle")
+    __slots__ = ()
 
-    handle: asyncio.Handle
+    _context: Context
 
-    def __init__(self, function: Callable[..., object], args: tuple[object, ...], context: Context) -> None:
-        self._function = function
-        self._args = args
-        self.context = context
+    def _run(self) -> None:
+        process = self._context.get(_PROCESS)
+        if process is None or process.may_run(cast("asyncio.Handle", self)):
+            super()._run()  # type: ignore[misc] # of asyncio's class
 
-    def run(self) -> None:
-        # It may have been cancelled while it waited.
-        if not self.handle.cancelled():
-            self._function(*self._args)
+
+class _Handle(_Guarded, asyncio.Handle):
+    __slots__ = ()
+
+
+class _TimerHandle(_Guarded, asyncio.TimerHandle):
+    __slots__ = ()
 
 
 _STILL_MAX = 20_000
 """Maximum number of iterations of the loop at one moment; in runs without a fault there are some hundred."""
-
-
-class _JumpingSelector(selectors.SelectSelector):
-    """Selector that never waits: the time for which it should wait has passed when it returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elapsed_s = 0.0
-        self._still = 0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise LoopStuck(f"after {self.elapsed_s:.3f} s, everything waits for something else")
-        self._still = self._still + 1 if timeout <= 0 else 0
-        if self._still > _STILL_MAX:
-            raise LoopStuck(f"after {self.elapsed_s:.3f} s, something runs again and again without waiting")
-        self.elapsed_s += max(timeout, 0.0)
-        return []
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -153,41 +138,67 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         draw_delay_s: Returns for how long blocking work travels to where it is done, or its result back, in seconds.
     """
 
+    _ready: deque[asyncio.Handle]
+    _stopping: bool
+
     def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
         self.network: Network
         self.draw_delay_s: Callable[[], float] = lambda: 0.0
+        self._now_s = 0.0
+        self._still = 0
+        # By time, and at the same time in the order in which they were set.
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers_set = 0
         # asyncio holds tasks weakly. Those of a killed process would be collected, and their cleanup would run.
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        super().__init__(self._jumping)
+        super().__init__()
 
     def time(self) -> float:
         """Return the virtual seconds since the loop was made."""
-        return self._jumping.elapsed_s
+        return self._now_s
 
-    def call_soon(
-        self, callback: Callable[..., object], *args: object, context: Context | None = None
+    # asyncio's own iteration asks the operating system for the time and for what has arrived, and compares timers by
+    # methods written in Python. Here, nothing arrives from outside, and time is a number.
+
+    def _run_once(self) -> None:
+        ready, timers = self._ready, self._timers
+        if ready or self._stopping:
+            self._still += 1
+            if self._still > _STILL_MAX:
+                raise LoopStuck(f"after {self._now_s:.3f} s, something runs again and again without waiting")
+        else:
+            while timers and timers[0][2].cancelled():
+                heappop(timers)
+            if not timers:
+                raise LoopStuck(f"after {self._now_s:.3f} s, everything waits for something else")
+            self._now_s = max(self._now_s, timers[0][0])
+            self._still = 0
+        while timers and timers[0][0] <= self._now_s:
+            ready.append(heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()  # noqa: SLF001 - as asyncio does
+
+    def _call_soon(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
     ) -> asyncio.Handle:
-        """Schedule a callback, unless its process is killed before it runs."""
-        context = copy_context() if context is None else context
-        process = context.get(_PROCESS)
-        if process is None:
-            return super().call_soon(callback, *args, context=context)
-        waiting = _Callback(callback, args, context)
-        waiting.handle = super().call_soon(process.run_callback, waiting, context=context)
-        return waiting.handle
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """Schedule a callback for a time, unless its process is killed before."""
-        context = copy_context() if context is None else context
-        process = context.get(_PROCESS)
-        if process is None:
-            return super().call_at(when, callback, *args, context=context)
-        waiting = _Callback(callback, args, context)
-        handle = waiting.handle = super().call_at(when, process.run_callback, waiting, context=context)
+        handle = _TimerHandle(when, callback, args, self, context)
+        self._timers_set += 1
+        heappush(self._timers, (when, self._timers_set, handle))
         return handle
+
+    def run_next(self, handles: Iterable[asyncio.Handle]) -> None:
+        """Run these callbacks next, in this order."""
+        self._ready.extend(handles)
 
     def create_task(  # type: ignore[override] # without the options that typeshed has for newer versions
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
