@@ -677,6 +677,7 @@ async def test_undoing_goes_on_after_a_failure_and_tells_of_all(out: Out, noting
     failures = caught.value.message.split("; handler ")
     assert caught.value.message.count("ended with status") == 2
     assert failures[1:] == ["noting: broken", "noting: broken"]
+    assert caught.value.details["output"] == ""  # no handler and no hook has printed anything
 
 
 @pytest.mark.parametrize(

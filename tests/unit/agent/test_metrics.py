@@ -55,6 +55,7 @@ def test_before_anything_has_happened_there_is_something_to_see() -> None:
     assert samples["forewarn_agent_polls_total ok"] == 0
     assert samples["forewarn_agent_polls_total failed"] == 0
     assert samples["forewarn_agent_drained"] == 0
+    assert samples["forewarn_agent_config_current"] == 1
     assert "forewarn_agent_notice_left_seconds" not in samples
     assert not [name for name in samples if name.startswith("forewarn_agent_events ")]
 

@@ -434,6 +434,7 @@ async def test_an_impostor_is_refused_and_reported_once_a_minute(pair: Group, ca
     assert len(claims) == 2
     assert "refused a query that claims to come from b:" in claims[0]
     assert "refused a query that claims to come from an unknown sender:" in claims[1]
+    assert all(claim.endswith("(0 suppressed)") for claim in claims)
 
 
 async def test_a_peer_with_another_secret_is_silent_on_both_sides(caplog: pytest.LogCaptureFixture) -> None:
