@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hmac
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forewarn.agent.agreement import PeerState
 from forewarn.agent.codec import decode_json, encode_json
-from forewarn.agent.signing import EVENTS_MAX, InvalidMessage, MessageSigner, PeerQuery, PeerResponse
+from forewarn.agent.signing import EVENTS_MAX, SIGNATURE, InvalidMessage, MessageSigner, PeerQuery, PeerResponse
 
 SECRET = b"0123456789abcdef"
 NONCE = "0" * 32
@@ -32,6 +34,29 @@ responses = st.builds(
     standings=st.dictionaries(names, st.sampled_from(PeerState), max_size=5),
     refusal=names,
 )
+
+
+@pytest.mark.parametrize(
+    ("message", "purpose", "body"),
+    [
+        (
+            QUESTION,
+            b"forewarn peers 1, question",
+            b'{"from":"a","to":"b","nonce":"00000000000000000000000000000000","version":"v","events":["E1"]}',
+        ),
+        (
+            RESPONSE,
+            b"forewarn peers 1, response",
+            b'{"nonce":"00000000000000000000000000000000","version":"w","standings":{"E1":"prepared"},"refusal":""}',
+        ),
+    ],
+)
+def test_a_message_is_as_agents_of_other_versions_expect_it(
+    message: PeerQuery | PeerResponse, purpose: bytes, body: bytes
+) -> None:
+    signature = hmac.digest(hmac.digest(SECRET, purpose, "sha256"), body, "sha256").hex()
+    assert MessageSigner(SECRET).sign_message(message) == (body, signature)
+    assert SIGNATURE == "Forewarn-Signature"
 
 
 @given(message=st.one_of(questions, responses), secret=st.binary(min_size=16, max_size=64))
