@@ -20,5 +20,6 @@ def _close_stores() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_logs() -> Iterator[None]:
     """Faults are logged with their traces, and there are many of them."""
-    with structlog.testing.capture_logs():
+    with structlog.testing.capture_logs() as lines:
         yield
+    assert all(isinstance(line["event"], str) for line in lines), "a log line without words"
