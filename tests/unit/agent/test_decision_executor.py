@@ -10,10 +10,12 @@ import pytest
 
 from forewarn.agent.decision_executor import DecisionExecutor
 from forewarn.agent.metrics import AgentMetrics
-from forewarn.agent.record import ApprovalState, StepRunState
+from forewarn.agent.record import ApprovalState, EventRecord, StepRunState
 from forewarn.agent.registry import EventRegistry
 from forewarn.agent.rule import EventStep, Rule
+from forewarn.agent.steps import Remember
 from forewarn.client import AsyncClient, EndpointError, Event
+from forewarn.errors import HookFailed
 from tests.support.occasion import an_event
 from tests.support.quick_steps import QuickSteps
 from tests.support.records import NOW, A, B, a_book, a_run, document
@@ -33,12 +35,22 @@ class RefusingClient(AsyncClient):
             raise EndpointError("not now", status=503)
 
 
+class FailingSteps(QuickSteps):
+    """Steps that fail."""
+
+    async def run(self, record: EventRecord, step: EventStep, vm: str, save_memory: Remember, reason: str = "") -> str:
+        await super().run(record, step, vm, save_memory, reason)
+        raise HookFailed("false ended with status 1")
+
+
 class Arranged:
     """An executor, with what it was given and what it has counted."""
 
-    def __init__(self, client: AsyncClient | None = None) -> None:
-        self.book: EventRegistry = a_book(Rule())
-        self.steps = QuickSteps()
+    def __init__(
+        self, client: AsyncClient | None = None, *, rule: Rule | None = None, steps: QuickSteps | None = None
+    ) -> None:
+        self.book: EventRegistry = a_book(rule or Rule())
+        self.steps = steps or QuickSteps()
         self.now = NOW
         self.wakes = 0
         self.metrics = AgentMetrics(lambda: self.book.records, lambda: self.now)
@@ -113,3 +125,18 @@ async def test_an_executor_keeps_no_task_of_a_step_that_has_ended() -> None:
     assert made.steps.ran == [EventStep.PREPARE] * 2
     assert executor._step_tasks == {}
     executor.cancel_step(A)  # of a step that has just ended: nothing is left to cancel
+
+
+@pytest.mark.anyio
+async def test_an_alert_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    made = Arranged(rule=Rule(alert=(("false",),)), steps=FailingSteps())
+    made.book.observe_document(document(an_event(id=A)), NOW)
+    caplog.clear()
+    async with asyncio.TaskGroup() as group:
+        made.executor.open(group)
+        made.executor.report_failure(A, EventStep.PREPARE, "it took too long")
+    assert made.steps.ran == [EventStep.ALERT]
+    assert caplog.messages == [
+        f"event {A}: step prepare failed: it took too long",
+        f"event {A}: the alert failed: false ended with status 1",
+    ]

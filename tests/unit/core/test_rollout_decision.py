@@ -30,6 +30,7 @@ from forewarn.core.rollout.rollout_commands import (
 from forewarn.core.rollout.rollout_decision import (
     apply_own_step,
     decide_next_steps,
+    list_candidates,
     observe_rollout,
     record_refused,
     record_scheduled,
@@ -219,6 +220,7 @@ def test_as_many_are_in_flight_as_may_be() -> None:
     full = begun(rollout, "h-1")
     two = facts(of("h-0", S.SCHEDULED), of("h-1", S.STARTED))
     assert decide_next_steps(full, fleet(), two, NOW) == [WaitForChange(until=None, reason="2 hosts are in flight")]
+    assert list_candidates(full, two, NOW) == []
     assert begins(decide_next_steps(full, fleet(), facts(of("h-0", S.COMPLETED), of("h-1", S.STARTED)), NOW)) == ["h-2"]
 
 
@@ -301,6 +303,8 @@ def test_canaries_go_one_by_one_with_nothing_beside_them() -> None:
     rest = ended(second, "h-0")
     reason = ("pause after batch 2 of 3", NOW + minutes(30))
     assert waits(decide_next_steps(rest, fleet(), RolloutFacts(), NOW + minutes(29))) == reason
+    assert list_candidates(rest, RolloutFacts(), NOW + minutes(29)) == []
+    assert list_candidates(rest, RolloutFacts(), NOW + minutes(30)) == ["h-1", "h-3"]
     assert begins(decide_next_steps(rest, fleet(), RolloutFacts(), NOW + minutes(30))) == ["h-1", "h-3"]
 
 
