@@ -10,6 +10,9 @@ TEST_WORKERS ?= 3
 # Slow tests spend most of their time waiting for processes: seven workers keep two cores busy.
 SLOW_WORKERS ?= 7
 
+# Which tests take the longest is printed at the end.
+DURATIONS := --durations 30 --durations-min 3
+
 # To collect all tests, each worker needs half a minute; these files and folders have all slow ones.
 SLOW_TESTS = $$(grep -rlE 'mark\.(slow|namespaces)' tests --include='*.py' | sed 's|/conftest\.py$$||' | tr '\n' ' ')
 
@@ -34,10 +37,10 @@ demo: ## Run the demo: maintenance from announcement to end, in under 30 s
 	@$(BIN)/forewarn demo $(ARGS)
 
 test: .venv/.dev ## Run the quick tests, in random order
-	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal -m "not slow and not namespaces and not browser" $(ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal $(DURATIONS) -m "not slow and not namespaces and not browser" $(ARGS)
 
 test-slow: .venv/.dev .venv/.libvirt ## Run the slow tests: kill -9, network namespaces, PostgreSQL, other handlers
-	@$(BIN)/python -m pytest -n $(SLOW_WORKERS) --dist loadfile --no-loadscope-reorder -o testpaths="$(SLOW_TESTS)" -m "(slow or namespaces) and not guests and not browser" $(ARGS)
+	@$(BIN)/python -m pytest -n $(SLOW_WORKERS) --dist loadfile --no-loadscope-reorder -o testpaths="$(SLOW_TESTS)" $(DURATIONS) -m "(slow or namespaces) and not guests and not browser" $(ARGS)
 
 test-guests: .venv/.dev .venv/.libvirt ## Run the tests with real guests under libvirt and QEMU; fetches a kernel for them
 	@$(BIN)/python -m tests.guests.kernel
