@@ -51,8 +51,8 @@ _FOLDERS = ("tests/unit", "tests/conformance", "tests/simulation", "tests/integr
 """Folders of the tests, the quickest first."""
 
 _TYPE_CHECKER = "type checker"
-_BROAD = ("tests/unit/test_reference.py", "tests/conformance/", "tests/simulation/")
-"""Tests of most of the package, the quickest first; the first compares it with the pages about its API and settings."""
+_BROAD = ("tests/unit/test_log_names.py", "tests/unit/test_reference.py", "tests/conformance/", "tests/simulation/")
+"""Tests of most of the package, the quickest first. `test_reference.py` compares it with the pages about its API."""
 
 _CLUSTERS = "simulated clusters"
 _ENDLESS = "tests that do not end"
