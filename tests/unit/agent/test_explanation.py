@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from forewarn.agent.configuration import Configuration, parse_configuration
 from forewarn.agent.explanation import TYPICAL, EventExplanation, TypicalEvent, explain_configuration
+from forewarn.core.causes import CAUSES
 
 MONDAY_NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
 
@@ -39,6 +40,11 @@ def test_every_cause_of_the_protocol_is_explained_once() -> None:
     told = explain_configuration(Configuration(), MONDAY_NOON)
     assert [each.case for each in told] == list(TYPICAL)
     assert {case.type for case in TYPICAL} == {"Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"}
+
+
+def test_what_is_explained_is_what_the_causes_of_forewarn_make() -> None:
+    made = {(cause.type, cause.source, cause.description, cause.duration_s) for cause in CAUSES.values()}
+    assert {(case.type, case.source, case.description, case.duration_s) for case in TYPICAL} <= made
 
 
 def test_without_rules_everything_is_left_to_notbefore() -> None:
