@@ -397,11 +397,12 @@ def sleepers(argument: str) -> list[int]:
 # Again
 
 
-async def test_a_hook_is_tried_again_after_a_pause(out: Out) -> None:
+async def test_a_hook_is_tried_again_after_a_pause(out: Out, caplog: pytest.LogCaptureFixture) -> None:
     hook = a_line('echo x >> "$OUT"; test $(wc -l < "$OUT") = 3', retries=5, retry_delay=Duration(milliseconds=100))
     with lasts(0.2):
         await run(hook)
     assert out.text() == "x\n" * 3
+    assert [line.endswith("ended with status 1; retrying") for line in caplog.messages] == [True, True]
 
 
 async def test_a_hook_that_never_succeeds_is_given_up(out: Out) -> None:

@@ -9,12 +9,13 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from forewarn.clock import RealClock
 from forewarn.engine import leader_election
 from forewarn.engine.leader_election import LeasedLeadership
 from forewarn.engine.transaction import run_inline
-from forewarn.errors import ClockOff, LeaseLost
+from forewarn.errors import ClockOff, LeaseLost, StoreUnavailable
 from forewarn.store.contract import SharedStore
 from forewarn.store.lease import Lease
 
@@ -73,6 +74,20 @@ async def test_one_that_finds_its_clock_off_leads_no_more_from_then_on() -> None
     await leased._renew_or_take_lease()
     assert store.has_it_back.is_set()
     assert not leased.is_held
+
+
+async def test_one_that_cannot_give_its_lease_back_leads_no_more_and_says_so() -> None:
+    class Away(Free):
+        def release_lease(self, _name: str, _holder: str) -> None:
+            raise StoreUnavailable("the database is away")
+
+    leased = LeasedLeadership(cast("SharedStore", Away()), Stepped(), "one", run_inline, SPAN)
+    await leased._renew_or_take_lease()
+    with capture_logs() as lines:
+        await leased.release()
+    assert not leased.is_held
+    said = {"event": "cannot release the lease; it will expire", "error": "the database is away"}
+    assert lines == [said | {"log_level": "warning"}]
 
 
 @pytest.mark.parametrize("late_s", [0.0, 0.1])

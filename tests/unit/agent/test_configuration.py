@@ -240,6 +240,10 @@ MISTAKES = [
         '[[rule]]\n[[rule.alert]]\nwebhook = "http://a"\n[rule.alert.headers]\nA = "b"\nC = ["d"]',
         "rule[0].alert[0].headers.C: expected a string, got an array",
     ),
+    (
+        '[[rule]]\n[[rule.alert]]\nwebhook = "http://a"\n[rule.alert.headers]\nA = "b"\nC = { d = 1 }',
+        "rule[0].alert[0].headers.C: expected a string, got a table",
+    ),
     # It is none of those that are known.
     (
         "[[rule]]\ntypes = [\n  'Freeze',\n  'Frezee',\n]",
