@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from forewarn import host
 from forewarn.actuators import exec as actuator
 from forewarn.agent import steps
 from forewarn.agent.configuration import default_config_file, default_state_file
@@ -251,7 +252,7 @@ def endpoint_metrics() -> str:
         "given by `--listen`.\n\n"
     )
     text += table("metric", "type", "meaning")
-    for file in sorted((ROOT / "src" / "forewarn" / "host").glob("*.py")):
+    for file in sorted(Path(host.__path__[0]).glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             match node:
                 case ast.Tuple(elts=[ast.Constant(value=str(name)), ast.Constant(value=str(said)), *_]):
