@@ -15,7 +15,7 @@ from tests.support.fleet import Fleet
 pytestmark = pytest.mark.anyio
 
 REPLAYED = os.environ.get("FOREWARN_SEED", "")
-SEEDS = [int(REPLAYED)] if REPLAYED else list(range(1, 9))
+SEEDS = [int(REPLAYED)] if REPLAYED else [1, 2, 3]
 STEPS = 100
 
 
