@@ -162,17 +162,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _run_once(self) -> None:
         ready, timers = self._ready, self._timers
-        if ready or self._stopping:
-            self._still += 1
-            if self._still > _STILL_MAX:
-                raise LoopStuck(f"after {self._now_s:.3f} s, something runs again and again without waiting")
-        else:
+        if not ready and not self._stopping:
             while timers and timers[0][2].cancelled():
                 heappop(timers)
             if not timers:
                 raise LoopStuck(f"after {self._now_s:.3f} s, everything waits for something else")
-            self._now_s = max(self._now_s, timers[0][0])
-            self._still = 0
+            if timers[0][0] > self._now_s:
+                self._now_s = timers[0][0]
+                self._still = 0
+        self._still += 1
+        if self._still > _STILL_MAX:
+            raise LoopStuck(f"after {self._now_s:.3f} s, something runs again and again without waiting")
         while timers and timers[0][0] <= self._now_s:
             ready.append(heappop(timers)[2])
         for _ in range(len(ready)):

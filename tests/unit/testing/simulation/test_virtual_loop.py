@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from forewarn.testing.simulation import run as simulation_run
 from forewarn.testing.simulation.machine_clock import MachineClock
 from forewarn.testing.simulation.network import Network
 from forewarn.testing.simulation.run import run_seed
-from forewarn.testing.simulation.virtual_loop import SimulatedProcess, VirtualLoop
+from forewarn.testing.simulation.virtual_loop import LoopStuck, SimulatedProcess, VirtualLoop
 from forewarn.testing.simulation.world import Size
 
 
@@ -63,3 +65,43 @@ def test_no_real_socket_connects() -> None:
 
     loop.run_until_complete(connect())
     loop.close()
+
+
+async def _wait_for_ever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+async def _yield_for_ever() -> None:
+    while True:  # noqa: ASYNC110 - that is the mistake
+        await asyncio.sleep(0)
+
+
+async def _set_timers_for_ever() -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.create_future()
+        loop.call_later(0.0, due.set_result, None)
+        await due
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        (_wait_for_ever, "everything waits for something else"),
+        (_yield_for_ever, "something runs again and again without waiting"),
+        (_set_timers_for_ever, "something runs again and again without waiting"),
+    ],
+)
+def test_a_loop_whose_time_cannot_go_on_says_why(work: Callable[[], Coroutine[Any, Any, None]], message: str) -> None:
+    loop = VirtualLoop()
+    try:
+        with pytest.raises(LoopStuck, match=f"after 5.000 s, {message}"):
+            loop.run_until_complete(_begin_after(5.0, work))
+    finally:
+        loop.drop_tasks()
+        loop.close()
+
+
+async def _begin_after(span_s: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    await asyncio.sleep(span_s)
+    await work()
