@@ -32,10 +32,16 @@ def agent() -> Agent:
 
 
 async def ask(agent: Agent, path: str, method: str = "GET", token: str | None = TOKEN, body: bytes = b"") -> Any:  # noqa: ANN401 - text or JSON
+    reply = await send(agent, path, method, token, body)
+    return reply.status, read(reply)
+
+
+async def send(
+    agent: Agent, path: str, method: str = "GET", token: str | None = TOKEN, body: bytes = b""
+) -> ListenerReply:
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     incoming = ListenerRequest(method=method, path=path, headers=headers, body=body)
-    reply = await AgentRoutes(agent, TOKEN).answer_request(incoming)
-    return reply.status, read(reply)
+    return await AgentRoutes(agent, TOKEN).answer_request(incoming)
 
 
 def read(reply: ListenerReply) -> Any:  # noqa: ANN401 - text or JSON
@@ -82,8 +88,16 @@ async def test_the_status_has_each_event_and_what_it_waits_for(agent: Agent) -> 
 
 @pytest.mark.parametrize("path", COMMANDS)
 async def test_a_command_is_a_post(agent: Agent, path: str) -> None:
-    status, answer = await ask(agent, path)
-    assert (status, answer) == (405, "method not allowed\n")
+    reply = await send(agent, path)
+    assert (reply.status, read(reply), reply.headers) == (405, "method not allowed\n", {"allow": "POST"})
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"), [("/status", "GET"), ("/healthz", "GET, HEAD"), ("/metrics", "GET, HEAD")]
+)
+async def test_what_is_only_read_takes_no_post(agent: Agent, path: str, allowed: str) -> None:
+    reply = await send(agent, path, "POST")
+    assert (reply.status, read(reply), reply.headers) == (405, "method not allowed\n", {"allow": allowed})
 
 
 async def test_an_unknown_path_names_those_that_exist(agent: Agent) -> None:
