@@ -20,6 +20,7 @@ from forewarn.client.transport import DEFAULT_URL, check_url
 from forewarn.errors import ConfigError
 from forewarn.net.listen_address import parse_listen
 from forewarn.util.duration import format_duration
+from forewarn.util.files import read_limited
 
 __all__ = [
     "LIVE_KEYS",
@@ -219,15 +220,12 @@ def read_config_text(path: Path) -> str:
     """
     try:
         with path.open("rb") as file:
-            # One byte more than allowed shows that the file is too large.
-            content = file.read(_SIZE_BYTES_MAX + 1)
+            content = read_limited(file, _SIZE_BYTES_MAX)
     except FileNotFoundError as error:
         msg = f"configuration file {path} does not exist: create it, or name another file with --config"
         raise ConfigError(msg) from error
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
-    if len(content) > _SIZE_BYTES_MAX:
-        raise ConfigError(f"{path} is larger than {_SIZE_BYTES_MAX} bytes")
     try:
         # Editors on Windows may begin the file with a byte order mark.
         return content.decode("utf-8-sig")

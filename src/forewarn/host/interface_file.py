@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from forewarn.errors import ConfigError
 from forewarn.host.listener_problem import describe_os_error
 from forewarn.host.listener_settings import INTERFACE_NAME_MAX
+from forewarn.util.files import read_limited
 from forewarn.wire.yaml_source import YamlSource
 
 __all__ = ["InterfaceFile", "read_interface_file"]
@@ -34,7 +35,7 @@ def read_interface_file(path: Path) -> dict[str, str]:
     source = YamlSource(str(path), size_bytes_max=INTERFACES_FILE_BYTES_MAX, kind="mapping", error_class=ConfigError)
     try:
         with path.open("rb") as file:
-            content = file.read(INTERFACES_FILE_BYTES_MAX + 1)
+            content = read_limited(file, INTERFACES_FILE_BYTES_MAX)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {describe_os_error(error)}") from error
     said = source.read(content)

@@ -1,4 +1,4 @@
-"""Replacement of files, atomic and durable."""
+"""Files: replaced atomically and durably, read up to a limit."""
 
 from __future__ import annotations
 
@@ -7,10 +7,25 @@ import errno
 import os
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["replace_file", "sync_folder"]
+__all__ = ["read_limited", "replace_file", "sync_folder"]
 
 _PRIVATE = 0o600
+
+
+def read_limited(file: BinaryIO, size_bytes_max: int) -> bytes:
+    """Return the rest of an open file.
+
+    No more is read than one byte above the limit, because the size of a device or a pipe is not known in advance.
+
+    Raises:
+        OSError: It cannot be read, or is too large; `strerror` says so.
+    """
+    content = file.read(size_bytes_max + 1)
+    if len(content) > size_bytes_max:
+        raise OSError(errno.EFBIG, f"larger than {size_bytes_max} bytes")
+    return content
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = _PRIVATE, owner: tuple[int, int] | None = None) -> None:

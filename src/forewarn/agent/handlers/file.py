@@ -11,6 +11,7 @@ from typing import Any
 
 from forewarn.agent.handlers.contract import BuiltInHandler, HandlerContext
 from forewarn.errors import HookFailed
+from forewarn.util.files import read_limited
 
 __all__ = ["FileHandler"]
 
@@ -64,14 +65,12 @@ def _read_for_restore(path: Path) -> dict[str, Any] | None:
     """Return the content and mode needed to restore the file; None if it does not exist."""
     try:
         with path.open("rb") as file:
-            content = file.read(_SIZE_BYTES_MAX + 1)
+            content = read_limited(file, _SIZE_BYTES_MAX)
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise HookFailed(f"cannot read {path}: {error.strerror}") from error
-    if len(content) > _SIZE_BYTES_MAX:
-        raise HookFailed(f"{path} is larger than {_SIZE_BYTES_MAX} bytes, the most that can be restored")
     # Latin-1 maps each byte to one character, so any content can be stored as JSON.
     return {"content": content.decode("latin-1"), "mode": mode}
 

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from forewarn.agent.codec import Duration
 from forewarn.agent.handlers.contract import BuiltInHandler, HandlerContext
 from forewarn.errors import HookFailed
-from forewarn.util.files import replace_file
+from forewarn.util.files import read_limited, replace_file
 
 __all__ = ["NginxHandler"]
 
@@ -197,11 +197,9 @@ def _read_file(path: Path) -> str:
     """Return the content of the file, one character for each byte."""
     try:
         with path.open("rb") as file:
-            content = file.read(_SIZE_BYTES_MAX + 1)
+            content = read_limited(file, _SIZE_BYTES_MAX)
     except OSError as error:
         raise HookFailed(f"cannot read {path}: {error.strerror}") from error
-    if len(content) > _SIZE_BYTES_MAX:
-        raise HookFailed(f"{path} is larger than {_SIZE_BYTES_MAX} bytes")
     return content.decode("latin-1")
 
 

@@ -355,6 +355,36 @@ async def test_a_cluster_that_has_not_come_together_is_waited_for() -> None:
     assert occasion.changes == [INTO]
 
 
+class Instant(Standing):
+    """A handler context whose commands take no time."""
+
+    async def run(self, *command: str, **options: Any) -> CommandResult:  # noqa: ANN401 - handed on
+        began = self.now
+        ran = await super().run(*command, **options)
+        self.now = began
+        return ran
+
+
+async def test_no_wait_is_longer_than_its_limit() -> None:
+    async def seconds_of(occasion: Instant, work: Any) -> float:  # noqa: ANN401 - a coroutine
+        began = occasion.now
+        await fails(work)
+        return (occasion.now - began).total_seconds()
+
+    occasion = Instant(Cluster(moves_after=10_000))
+    assert await seconds_of(occasion, HANDLER.prepare(occasion)) == 240
+    occasion = Instant(Cluster(nodes={"a": {}, "b": {"online": "false"}}))
+    assert await seconds_of(occasion, HANDLER.prepare(occasion)) == 240
+    occasion = Instant(Cluster(away=1000))
+    assert await seconds_of(occasion, HANDLER.prepare(occasion)) == 120
+    occasion = Instant()
+    await HANDLER.prepare(occasion)
+    occasion.cluster.is_deaf = True
+    assert await seconds_of(occasion, HANDLER.undo(occasion)) == 10
+    occasion.cluster.has_coordinator = False
+    assert await seconds_of(occasion, HANDLER.undo(occasion)) == 120
+
+
 async def test_a_tool_that_does_not_know_its_options_is_not_asked_again() -> None:
     class Old(Standing):
         async def run(self, *command: str, **options: Any) -> CommandResult:  # noqa: ANN401 - handed on
