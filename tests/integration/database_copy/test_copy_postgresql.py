@@ -222,8 +222,9 @@ def test_a_copy_that_has_lost_its_lock_is_not_kept(
 
 @pytest.mark.slow
 def test_neither_database_breaks_off_because_the_other_one_is_slow(filled: Database, empty: Database) -> None:
-    hasty = "&options=" + quote("-c idle_in_transaction_session_timeout=100ms")
-    slow = Teller(lambda: time.sleep(0.5), at=(False, "host"))
+    # Long enough for a busy machine between two statements: only once connected does the copy switch it off.
+    hasty = "&options=" + quote("-c idle_in_transaction_session_timeout=5s")
+    slow = Teller(lambda: time.sleep(6), at=(False, "host"))
     copy_database(filled.url + hasty, empty.url + hasty, on_progress=slow)
     assert contents(empty) == contents(filled)
 
