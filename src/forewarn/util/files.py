@@ -1,4 +1,4 @@
-"""Files: replaced atomically and durably, read up to a limit."""
+"""Reading files up to a limit, and replacing them atomically and durably."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ _PRIVATE = 0o600
 def read_limited(file: BinaryIO, size_bytes_max: int) -> bytes:
     """Return the rest of an open file.
 
-    No more is read than one byte above the limit, because the size of a device or a pipe is not known in advance.
+    At most one byte more than the limit is read, because a device or a pipe may have no end.
+
+    Args:
+        file: File opened for reading bytes.
+        size_bytes_max: Maximum size of the result, 0 or more.
 
     Raises:
         OSError: It cannot be read, or is too large; `strerror` says so.

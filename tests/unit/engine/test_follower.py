@@ -16,7 +16,7 @@ from tests.support.spans import GUARD_S
 pytestmark = pytest.mark.anyio
 
 
-async def test_it_waits_in_a_thread_for_itself() -> None:
+async def test_it_waits_in_a_separate_thread() -> None:
     threads = []
     has_caught_up = asyncio.Event()
 

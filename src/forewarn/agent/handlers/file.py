@@ -70,7 +70,7 @@ def _read_for_restore(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise HookFailed(f"cannot read {path}: {error.strerror}") from error
+        raise HookFailed(f"cannot read {path}, to restore it later: {error.strerror}") from error
     # Latin-1 maps each byte to one character, so any content can be stored as JSON.
     return {"content": content.decode("latin-1"), "mode": mode}
 

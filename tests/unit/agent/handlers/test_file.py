@@ -108,7 +108,7 @@ async def test_it_is_remembered_before_it_is_done(tmp_path: Path) -> None:
 async def test_a_file_too_large_to_be_put_back_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "ok"
     path.write_bytes(b"x" * ((64 << 10) + 1))
-    with pytest.raises(HookFailed, match="larger than 65536 bytes"):
+    with pytest.raises(HookFailed, match="to restore it later: larger than 65536 bytes"):
         await FileHandler(remove=str(path)).prepare(Fragile())
     assert path.exists()
 
@@ -116,7 +116,7 @@ async def test_a_file_too_large_to_be_put_back_is_not_removed(tmp_path: Path) ->
 async def test_what_the_system_refuses_is_told_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(b"")
     below_a_file = str(tmp_path / "plain" / "drain")
-    with pytest.raises(HookFailed, match=r"cannot read .*drain: Not a directory"):
+    with pytest.raises(HookFailed, match=r"cannot read .*drain, to restore it later: Not a directory"):
         await FileHandler(touch=below_a_file).prepare(Fragile())
     with pytest.raises(HookFailed, match=r"cannot write .*drain: "):
         await FileHandler(remove=below_a_file).undo(Fragile(memory={"existed": True, "content": ""}))
