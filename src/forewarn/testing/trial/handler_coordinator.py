@@ -34,6 +34,10 @@ _SILENCE_S = 135.0
 """Maximum time-out of a handler if no answer comes: that for a first answer, which may take 120 s."""
 
 _LOOK_S = 0.02
+_LOOK_MAX_S = 0.1
+_LOOK_GROWTH = 1.5
+"""Looks become rarer: a quick reaction is seen at once, and a handler that polls once a second costs a dozen looks."""
+
 _COUNT_S = 0.05
 """Seconds between two looks at how long the handler has waited for a processor, which costs some file reads."""
 _INCARNATION = re.compile(rb'"_?DocumentIncarnation"\s*:\s*(\d+)')
@@ -382,11 +386,13 @@ class HandlerCoordinator:
         timer = ReactionTimer(self.patience_s + extra_s)
         self._handler.measure_processor_wait()  # what it has waited until now is not of this reaction
         counted_s = loop.time()
+        pause_s = _LOOK_S
         # Polled rather than notified: the conditions depend on a foreign process and on shell commands.
         while not await is_satisfied():
             if timer.is_over or not self.is_running():
                 return await is_satisfied()
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * _LOOK_GROWTH, _LOOK_MAX_S)
             if (round_s := loop.time() - counted_s) >= _COUNT_S:
                 counted_s += round_s
                 timer.count_round(round_s, self._handler.measure_processor_wait())

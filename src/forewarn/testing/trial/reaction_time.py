@@ -13,7 +13,7 @@ import os
 __all__ = ["ProcessorWait", "ReactionTimer"]
 
 _COUNTED_MAX_S = 0.25
-"""Maximum part of one round that counts; a round takes a fifth of that."""
+"""Maximum part of one round that counts; a round takes less than half of that."""
 
 _EXTENSION = 12.0
 """Maximum real time, as a multiple of the limit."""
