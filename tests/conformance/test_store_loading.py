@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -137,12 +138,42 @@ def test_two_loads_make_one_working_set(store: SqlStore) -> None:
 def test_events_come_with_their_maintenances_finished_ones_included(store: SqlStore) -> None:
     """R49, R55."""
     with store.write() as tx:
-        state = tx.load_events([FIRST_DB.id, ENDED_WEB.id, "unknown"])
+        state = tx.load_events([FIRST_DB.id, FIRST_WEB.id, ENDED_WEB.id, "unknown"])
         assert state.events.keys() == {FIRST_WEB.id, FIRST_DB.id, ENDED_WEB.id}
         assert state.focus == {"first", "ended"}
         assert state.maintenances.keys() == {"first", "ended", "queued"}
         assert state.audiences.keys() == {"scope:web", "vm:db"}
         assert tx.load_events([]).events == {}
+
+
+def test_an_event_of_a_maintenance_that_waits_for_another_vote_comes_alone(store: SqlStore) -> None:
+    """R83: one approval of twenty changes nothing but its event, so it must not cost what all twenty do."""
+    scope = replace(scale_set("many"), policy=Policy(approvers=("operator",)))
+    policy = Policy(approves_freezes_up_to=timedelta(seconds=9))
+    vms = [replace(vm("own"), policy=policy), vm("in-scope", scope="many"), vm("plain"), vm("last")]
+    with store.write() as tx:
+        tx.replace_inventory(Inventory(hosts=(Host(name="host-1"),), scopes=(scope,), vms=tuple(vms)), "m")
+    shared = maintenance(*vms, id="shared", sequence=50, not_before=NOW)
+    keys = ("vm:own", "scope:many", "vm:plain", "vm:last")
+    events = [
+        replace(event(60 + n, shared, key), resources=(each.name,))
+        for n, (key, each) in enumerate(zip(keys, vms, strict=True))
+    ]
+    save(store, shared, *events, *(Audience(key=key, enabled_at=NOW, epoch=1) for key in keys))
+    ids = [each.id for each in events]
+    with store.write() as tx:
+        some, all_of_them = tx.load_events(ids[:3]), tx.load_events(ids)
+    assert some.focus == set()
+    assert some.events.keys() == set(ids[:3])
+    assert some.maintenances.keys() == {"shared"}
+    assert some.audiences == {}
+    assert (some.vms, some.scopes) == ({"own": vms[0]}, {"many": scope})  # who may approve is up to the tenant's policy
+    assert all_of_them.focus == {"shared"}
+    assert all_of_them.audiences.keys() == set(keys)
+    save(store, replace(events[3], approved_at=NOW, approved_by="vm:last"), is_new=False)
+    with store.write() as tx:
+        assert tx.load_events(ids[:3]).focus == {"shared"}
+        assert tx.load_events(ids[:2]).focus == set()
 
 
 def test_the_audience_of_an_event_is_known_also_once_it_has_ended(store: SqlStore) -> None:
@@ -216,7 +247,7 @@ def test_a_lone_vm_that_has_a_policy_comes_with_what_is_scheduled_for_it(store: 
     with store.write() as tx:
         tx.replace_inventory(Inventory(scopes=(scope, availability_set("web")), vms=(*WEB, owned, alone)), "g")
     with store.write() as tx:
-        states = [tx.load_maintenances(["far", "first"]), tx.load_events([FAR_LONE.id, FIRST_DB.id])]
+        states = [tx.load_maintenances(["far", "first"]), tx.load_events([FAR_LONE.id, FIRST_DB.id, FIRST_WEB.id])]
     for state in states:
         assert state.vms == {"lone": owned, "db": alone}
         assert state.scopes.keys() == {"web", "alone"}

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from forewarn.core.causes import CAUSES, MINIMUM_NOTICE
 from forewarn.core.maintenance.decision import ChangeSet, Draft
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
+from forewarn.core.maintenance.settlement import settle_maintenances
 from forewarn.core.model import (
     EntryKind,
     EventSource,
@@ -68,6 +69,7 @@ class WatchedWorld(World):
         check_moves(before, self)
         check_exclusion(self)
         check_deadlines(self)
+        check_settled(self)
         return changes
 
 
@@ -82,6 +84,13 @@ class Snapshot:
         self.documents = dict(world.documents)
         self.arrays = arrays(world)
         self.told = {key: world.lines(key) for key in world.documents}
+
+
+def check_settled(world: World) -> None:
+    """R61, R82: nothing more happens at once if everything is checked again, not only what has changed."""
+    draft = world.draft()
+    settle_maintenances(draft)
+    assert draft.finish().is_empty
 
 
 def arrays(world: World) -> dict[str, tuple[Line, ...]]:

@@ -70,6 +70,10 @@ class MemoryTransaction(MemoryReader, Transaction):
     def _find_listed(self, audiences: Iterable[str]) -> dict[str, str]:
         return {event.id: event.maintenance_id for event in self._list_listed_events(audiences)}
 
+    def _find_unapproved(self, maintenance_ids: Iterable[str]) -> dict[str, str]:
+        found = self.find_events_of(maintenance_ids)
+        return {e.id: i for i, events in found.items() for e in events if e.is_listed and not e.is_approved}
+
     # Rows
 
     def _insert_rows(self, kind: type[Any], values: Iterable[Any]) -> None:

@@ -81,6 +81,11 @@ class SqlTransaction(SqlReader, Transaction):
         query = sa.select(c.id, c.maintenance_id).where(c.is_listed)
         return {row.id: row.maintenance_id for row in self._iter_rows(query, c.audience, audiences)}
 
+    def _find_unapproved(self, maintenance_ids: Iterable[str]) -> dict[str, str]:
+        c = t.event.c
+        query = sa.select(c.id, c.maintenance_id).where(c.is_listed, c.approved_at.is_(None))
+        return {row.id: row.maintenance_id for row in self._iter_rows(query, c.maintenance_id, maintenance_ids)}
+
     # Rows
 
     def _insert_rows(self, kind: type[Any], values: Iterable[Any]) -> None:

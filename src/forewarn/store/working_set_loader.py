@@ -6,7 +6,15 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable
 
 from forewarn.core.maintenance.decision import WorkingSet
-from forewarn.core.model import Event, EventType, MaintenanceState, VirtualMachine, audience_key, split_audience_keys
+from forewarn.core.model import (
+    Event,
+    EventType,
+    Maintenance,
+    MaintenanceState,
+    VirtualMachine,
+    audience_key,
+    split_audience_keys,
+)
 from forewarn.store.reader import Reader
 
 __all__ = ["WorkingSetLoader"]
@@ -50,13 +58,23 @@ class WorkingSetLoader(Reader):
         return state
 
     def load_events(self, ids: Iterable[str]) -> WorkingSet:
-        """Load those events, finished ones included, with their maintenances in focus."""
+        """Load those events, finished ones included, to be approved.
+
+        Their maintenances are in focus unless another vote is missing: then an approval changes only its event, and
+        nothing else is loaded for it.
+        """
         events = self._find_rows(Event, ids)
-        state = WorkingSet()
-        self._add_maintenances(state, {e.maintenance_id for e in events.values()})
+        maintenances = self.find_maintenances({e.maintenance_id for e in events.values()})
+        active = {i: m for i, m in maintenances.items() if m.is_active}
+        missing = {of for event_id, of in self._find_unapproved(active).items() if event_id not in events}
+        decided = {i: m for i, m in maintenances.items() if i not in missing}
         # If a scope couples its deletes, one approval may start the others too (R92).
-        has_deletes = any(m.type is EventType.TERMINATE and m.is_active for m in state.maintenances.values())
-        state = self.load_maintenances(list(state.maintenances), with_neighbours=has_deletes, into=state)
+        has_deletes = any(m.type is EventType.TERMINATE and m.is_active for m in decided.values())
+        state = self.load_maintenances(
+            list(decided), with_neighbours=has_deletes, into=WorkingSet(maintenances=decided)
+        )
+        self._add_tenants(state, [(e, maintenances[e.maintenance_id]) for e in events.values()])
+        state.maintenances.update(maintenances)
         # Including finished ones, whose approval is accepted without effect (R55).
         state.events.update(events)
         return state
@@ -113,7 +131,20 @@ class WorkingSetLoader(Reader):
         names |= {c.scope for i in state.focus for c in state.maintenances[i].claims if c.scope is not None}
         state.scopes.update(self.find_scopes(names - set(state.scopes)))
 
+    def _add_tenants(self, state: WorkingSet, events: Iterable[tuple[Event, Maintenance]]) -> None:
+        """Add the tenants that get these events, if they may have a policy."""
+        # All VMs of an event have one owner, so any of them leads to the tenant.
+        claims = [c for event, maintenance in events for c in maintenance.claims if c.vm == event.resources[0]]
+        lone = {c.vm for c in claims if c.scope is None}
+        state.vms.update((vm.name, vm) for vm in self._find_vms_with_policy(lone - state.vms.keys()))
+        names = {c.scope for c in claims if c.scope is not None} | {v.scope for v in state.vms.values() if v.scope}
+        state.scopes.update(self.find_scopes(names - state.scopes.keys()))
+
     # Primitives
+
+    @abstractmethod
+    def _find_unapproved(self, maintenance_ids: Iterable[str]) -> dict[str, str]:
+        """Return the ids of their listed events that are not approved, each with the id of its maintenance."""
 
     @abstractmethod
     def _find_vms_with_policy(self, names: Iterable[str]) -> list[VirtualMachine]:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 
 import pytest
 
+from forewarn.core.maintenance.approval import Approver, approve_events
 from forewarn.core.maintenance.decision import DecisionRules, Draft, WorkingSet
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
-from forewarn.core.maintenance.settlement import get_ready_time, is_approved_by_all
+from forewarn.core.maintenance.settlement import get_ready_time, is_approved_by_all, settle_maintenances
 from forewarn.core.model import EntryKind, EventStatus, Maintenance, MaintenanceState
 from forewarn.errors import Conflict, IllegalTransition
 from tests.support.world import NOW, World, minutes
@@ -29,6 +31,31 @@ def shared_host(rules: DecisionRules | None = None) -> World:
 def approve_all(world: World, made: Maintenance) -> None:
     for event in world.events_of(made):
         world.approve(event.resources[0], event.id)
+
+
+def test_a_batch_of_approvals_checks_each_maintenance_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Approvals of a whole fleet come in one decision, which settles after each: their cost must not be quadratic."""
+    names = [f"vm-{number}" for number in range(50)]
+    world = World(*(vm(name, host=f"on-{name}") for name in names))
+    for name in names:
+        world.plan_one(MaintenanceRequest(cause="user-restart", vms=(name,)))
+    checked: list[str] = []
+    find_neighbours = Draft.find_neighbours
+
+    def count(draft: Draft, maintenance: Maintenance) -> list[Maintenance]:
+        checked.append(maintenance.id)
+        return find_neighbours(draft, maintenance)
+
+    monkeypatch.setattr(Draft, "find_neighbours", count)
+    draft = world.draft()
+    settle_maintenances(draft)
+    checked.clear()
+    for event in world.events.values():
+        approve_events(draft, [event.id], Approver(actor=f"vm:{event.resources[0]}", audience=event.audience))
+        settle_maintenances(draft)
+    world.commit(draft)
+    assert {each.state for each in world.maintenances.values()} == {S.STARTED}
+    assert max(Counter(checked).values()) <= 4
 
 
 def test_without_events_there_is_no_vote() -> None:

@@ -160,7 +160,8 @@ class Draft:
         self.actor = actor
         self.new_id = new_id
         self.new_sequence = new_sequence
-        self.focus = set(state.focus)
+        self._focus = set(state.focus)
+        self._unsettled = set(state.focus)
         self._before = state
         self._changes = ChangeSet()
         self.hosts = dict(state.hosts)
@@ -189,21 +190,44 @@ class Draft:
         ids = {i for key in maintenance.claim_keys for i in self._holders.get(key, ())} - {maintenance.id}
         return sorted((m for i in ids if (m := self.maintenances[i]).is_active), key=lambda m: m.sequence)
 
+    def take_unsettled(self) -> list[Maintenance]:
+        """Return those in focus that changed, or a neighbour of which changed, since the last call; first those loaded.
+
+        A maintenance's turn depends on itself, on its events, and on those that hold one of its VMs or scopes.
+        """
+        changed = [self.maintenances[i] for i in self._unsettled]
+        self._unsettled = set()
+        ids = {each.id for each in changed}
+        ids.update(other.id for each in changed for other in self.find_neighbours(each))
+        return [self.maintenances[i] for i in ids & self._focus]
+
     def _index_holders(self, maintenance: Maintenance) -> None:
         for key in maintenance.claim_keys:
             self._holders.setdefault(key, []).append(maintenance.id)
 
     # Changing
 
+    def add_to_focus(self, maintenance: Maintenance) -> None:
+        """Let a new maintenance be announced or started by this decision."""
+        self._focus.add(maintenance.id)
+
+    def set_due_time(self, maintenance: Maintenance, due_at: datetime | None) -> None:
+        """Store when the scheduler must check it again, which changes nothing else."""
+        self.maintenances[maintenance.id] = self._changes.maintenances[maintenance.id] = replace(
+            maintenance, due_at=due_at
+        )
+
     def put(self, item: Maintenance | Event | Audience | Host | VirtualMachine) -> None:
         """Store the new value of one object."""
         if isinstance(item, Maintenance):
+            self._unsettled.add(item.id)
             if item.id not in self.maintenances:
                 # Claims never change afterwards, so an existing maintenance is not indexed again.
                 self._index_holders(item)
                 self._changes.created.add(item.id)
             self.maintenances[item.id] = self._changes.maintenances[item.id] = item
         elif isinstance(item, Event):
+            self._unsettled.add(item.maintenance_id)
             if item.id not in self.events:
                 self._changes.created.add(item.id)
                 self._events_of.setdefault(item.maintenance_id, []).append(item.id)

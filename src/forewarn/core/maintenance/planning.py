@@ -76,7 +76,7 @@ def plan_maintenance(draft: Draft, request: MaintenanceRequest) -> list[Maintena
         _refuse_over_limit(draft, maintenance)
         _refuse_over_policy(draft, maintenance)
         # Settling may then start it in the same decision, if it need not wait.
-        draft.focus.add(maintenance.id)
+        draft.add_to_focus(maintenance)
         _refuse_now_in_quiet_hours(draft, request, maintenance)
         made.append(_announce_or_queue(draft, maintenance))
         # NotBefore is known only now. On an error the caller discards the draft, so nothing remains of it.

@@ -1,6 +1,7 @@
 """Automatic steps: announcing queued maintenance when its turn comes, starting maintenance that is ready.
 
-Every command ends here. `settle_maintenances` checks each maintenance in focus until nothing changes any more:
+Every command ends here. `settle_maintenances` checks each maintenance in focus, and again whenever it or a neighbour
+has changed:
 
 - queued, and no older one excludes it: announced, with its full notice from now on;
 - scheduled, and its time has come: started, all its events together (R84); but not while the clock is not trusted.
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from forewarn.core.fast_replace import replace
 from forewarn.core.maintenance.announcement import announce_maintenance
 from forewarn.core.maintenance.conflicts import find_coupled_deletes, is_held, must_queue
 from forewarn.core.maintenance.decision import Draft
@@ -62,13 +62,14 @@ def _get_effective_time(draft: Draft, event: Event) -> datetime:
 
 
 def settle_maintenances(draft: Draft) -> None:
-    """Announce and start what is due, oldest first, until nothing changes."""
-    has_changed = True
-    while has_changed:
-        has_changed = False
-        for maintenance in sorted((draft.maintenances[i] for i in draft.focus), key=_make_sort_key):
+    """Announce and start what is due, oldest first, until nothing changes.
+
+    Only what a change may concern is checked again, so that many approvals in one decision cost no more than one each.
+    """
+    while unsettled := draft.take_unsettled():
+        for maintenance in sorted(unsettled, key=_make_sort_key):
             # Read again: settling an earlier one may have changed it.
-            has_changed |= _settle_maintenance(draft, draft.maintenances[maintenance.id])
+            _settle_maintenance(draft, draft.maintenances[maintenance.id])
 
 
 def _make_sort_key(maintenance: Maintenance) -> tuple[datetime, int]:
@@ -76,24 +77,22 @@ def _make_sort_key(maintenance: Maintenance) -> tuple[datetime, int]:
     return (maintenance.not_before or maintenance.created_at, maintenance.sequence)
 
 
-def _settle_maintenance(draft: Draft, maintenance: Maintenance) -> bool:
+def _settle_maintenance(draft: Draft, maintenance: Maintenance) -> None:
     if maintenance.state is MaintenanceState.QUEUED and not must_queue(maintenance, draft.find_neighbours(maintenance)):
         try:
             announce_maintenance(draft, maintenance, is_new=False)
         except QuietHoursConflict as error:  # there is no caller to answer; the audit log records it for the requester
             draft.apply_trigger(maintenance, Trigger.CANCEL, reason=error.message)
-        return True
+        return
     if maintenance.state is not MaintenanceState.SCHEDULED:
-        return False
+        return
     due_at = _get_due_time(draft, maintenance)
     # A maintenance that is made and starts in one decision does not depend on the clock.
     may_start = draft.may_start or maintenance.created_at == draft.now
     if due_at is not None and due_at <= draft.now and may_start:
         draft.apply_trigger(maintenance, Trigger.START)  # for all its events at once (R82, R84)
-        return True
-    if due_at != maintenance.due_at:
-        draft.put(replace(maintenance, due_at=due_at))
-    return False
+    elif due_at != maintenance.due_at:
+        draft.set_due_time(maintenance, due_at)
 
 
 def _get_due_time(draft: Draft, maintenance: Maintenance) -> datetime | None:
