@@ -90,8 +90,12 @@ class Box:
         return self.booted.systemctl("show", UNIT, "--value", "--property", name).strip()
 
     def main_pid(self) -> str:
-        """The agent's process, once it has one: systemd calls none 0, which means everybody to `kill`."""
-        return str(wait_for(lambda: self.show("MainPID").removeprefix("0")))
+        """Wait until the agent runs, and return its process id.
+
+        Until then systemd shows 0, and `kill` would take that for the process group of this test.
+        """
+        pid: str = wait_for(lambda: (shown := self.show("MainPID")) != "0" and shown)
+        return pid
 
     def hooks(self, name: str) -> Path:
         """A file of the folder in which hooks write."""

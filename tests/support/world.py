@@ -113,8 +113,8 @@ class World:
             focus=set(self.maintenances),
         )
 
-    def draft(self, actor: str = "operator:ann") -> Draft:
-        return Draft(
+    def draft(self, actor: str = "operator:ann", *, settles: bool = True) -> Draft:
+        draft = Draft(
             self.state(),
             now=self.now,
             rules=self.rules,
@@ -122,6 +122,10 @@ class World:
             new_sequence=self._new_sequence,
             actor=actor,
         )
+        # The first settlement checks everything in focus. After it, what a command changes must be enough for the next.
+        if settles:
+            settle_maintenances(draft)
+        return draft
 
     def commit(self, draft: Draft) -> ChangeSet:
         """Settle the draft and take over what it changed."""

@@ -35,7 +35,7 @@ class Alerted:
     def check(self, at: datetime, polled_at: datetime | None = None) -> tuple[list[str], datetime | None]:
         """Return what is recorded at that time, and the time of the next check."""
         self.world.now = at
-        draft = self.world.draft("forewarn")
+        draft = self.world.draft("forewarn", settles=False)
         polls = {} if polled_at is None else {"vm:a": polled_at}
         following = run_alert_check(draft, AlertCheck(maintenance_id=self.maintenance.id, at=at), polls)
         entries = draft.finish().entries

@@ -33,10 +33,13 @@ def approve_all(world: World, made: Maintenance) -> None:
         world.approve(event.resources[0], event.id)
 
 
-def test_a_batch_of_approvals_checks_each_maintenance_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Approvals of a whole fleet come in one decision, which settles after each: their cost must not be quadratic."""
+@pytest.mark.parametrize("scope", [None, "web"])
+def test_a_batch_of_approvals_checks_each_maintenance_a_few_times(
+    scope: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decision settles after each of its approvals, and may have those of a whole fleet, or of one tenant's scope."""
     names = [f"vm-{number}" for number in range(50)]
-    world = World(*(vm(name, host=f"on-{name}") for name in names))
+    world = World(*(vm(name, host=f"on-{name}", scope=scope) for name in names), scopes=(availability_set(),))
     for name in names:
         world.plan_one(MaintenanceRequest(cause="user-restart", vms=(name,)))
     checked: list[str] = []
@@ -48,7 +51,6 @@ def test_a_batch_of_approvals_checks_each_maintenance_about_once(monkeypatch: py
 
     monkeypatch.setattr(Draft, "find_neighbours", count)
     draft = world.draft()
-    settle_maintenances(draft)
     checked.clear()
     for event in world.events.values():
         approve_events(draft, [event.id], Approver(actor=f"vm:{event.resources[0]}", audience=event.audience))

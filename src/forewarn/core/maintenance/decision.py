@@ -23,6 +23,7 @@ from forewarn.core.model import (
     EntryKind,
     Event,
     EventStatus,
+    EventType,
     Host,
     Maintenance,
     MaintenanceState,
@@ -186,20 +187,30 @@ class Draft:
 
     def find_neighbours(self, maintenance: Maintenance) -> list[Maintenance]:
         """Return the other active maintenances that hold a VM or a scope of it, oldest first."""
-        # Ended maintenances stay in the index, so they are filtered out here.
-        ids = {i for key in maintenance.claim_keys for i in self._holders.get(key, ())} - {maintenance.id}
-        return sorted((m for i in ids if (m := self.maintenances[i]).is_active), key=lambda m: m.sequence)
+        return sorted(self._find_holders(maintenance, maintenance.claim_keys), key=lambda m: m.sequence)
 
     def take_unsettled(self) -> list[Maintenance]:
-        """Return those in focus that changed, or a neighbour of which changed, since the last call; first those loaded.
+        """Return the maintenances in focus to check: all of them at first, then those that a change since may concern.
 
-        A maintenance's turn depends on itself, on its events, and on those that hold one of its VMs or scopes.
+        A change concerns the maintenance itself, and others as `_find_concerned` says.
         """
-        changed = [self.maintenances[i] for i in self._unsettled]
+        ids = self._unsettled
         self._unsettled = set()
-        ids = {each.id for each in changed}
-        ids.update(other.id for each in changed for other in self.find_neighbours(each))
-        return [self.maintenances[i] for i in ids & self._focus]
+        concerned = {other.id for i in ids for other in self._find_concerned(self.maintenances[i])}
+        return [self.maintenances[i] for i in (ids | concerned) & self._focus]
+
+    def _find_concerned(self, changed: Maintenance) -> list[Maintenance]:
+        """Return the other active maintenances that may start, or be announced, because this one has changed."""
+        # One that goes on holds back only what is on its VMs. Its end also concerns the queues of its scopes, and each
+        # change of a delete concerns the other deletes there (R92). An approval must not cost a look at a whole scope.
+        goes_on = changed.is_active and changed.type is not EventType.TERMINATE
+        return self._find_holders(changed, [("vm", vm) for vm in changed.vms] if goes_on else changed.claim_keys)
+
+    def _find_holders(self, maintenance: Maintenance, keys: Iterable[tuple[str, str]]) -> list[Maintenance]:
+        """Return the other active maintenances that hold one of these."""
+        # Ended maintenances stay in the index, so they are filtered out here.
+        ids = {i for key in keys for i in self._holders.get(key, ())} - {maintenance.id}
+        return [m for i in ids if (m := self.maintenances[i]).is_active]
 
     def _index_holders(self, maintenance: Maintenance) -> None:
         for key in maintenance.claim_keys:
@@ -208,11 +219,11 @@ class Draft:
     # Changing
 
     def add_to_focus(self, maintenance: Maintenance) -> None:
-        """Let a new maintenance be announced or started by this decision."""
+        """Let this decision announce or start a new maintenance."""
         self._focus.add(maintenance.id)
 
     def set_due_time(self, maintenance: Maintenance, due_at: datetime | None) -> None:
-        """Store when the scheduler must check it again, which changes nothing else."""
+        """Store when the scheduler must check it again; no other maintenance depends on that."""
         self.maintenances[maintenance.id] = self._changes.maintenances[maintenance.id] = replace(
             maintenance, due_at=due_at
         )

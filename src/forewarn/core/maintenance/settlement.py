@@ -1,7 +1,7 @@
 """Automatic steps: announcing queued maintenance when its turn comes, starting maintenance that is ready.
 
-Every command ends here. `settle_maintenances` checks each maintenance in focus, and again whenever it or a neighbour
-has changed:
+Every command ends here. `settle_maintenances` checks each maintenance in focus, and checks it again after each change
+that may concern it:
 
 - queued, and no older one excludes it: announced, with its full notice from now on;
 - scheduled, and its time has come: started, all its events together (R84); but not while the clock is not trusted.
@@ -64,7 +64,7 @@ def _get_effective_time(draft: Draft, event: Event) -> datetime:
 def settle_maintenances(draft: Draft) -> None:
     """Announce and start what is due, oldest first, until nothing changes.
 
-    Only what a change may concern is checked again, so that many approvals in one decision cost no more than one each.
+    After each change, only those that it may concern are checked again: see `Draft.take_unsettled`.
     """
     while unsettled := draft.take_unsettled():
         for maintenance in sorted(unsettled, key=_make_sort_key):

@@ -35,8 +35,10 @@ _SILENCE_S = 135.0
 
 _LOOK_S = 0.02
 _LOOK_MAX_S = 0.1
+"""First and longest pause between two looks at whether a condition holds."""
+
 _LOOK_GROWTH = 1.5
-"""Looks become rarer: a quick reaction is seen at once, and a handler that polls once a second costs a dozen looks."""
+"""Factor between two pauses: they are short at first, so that a quick reaction is seen at once."""
 
 _COUNT_S = 0.05
 """Seconds between two looks at how long the handler has waited for a processor, which costs some file reads."""
