@@ -4,14 +4,13 @@ import pytest
 
 from forewarn.core.maintenance.conflicts import (
     cannot_overlap,
-    find_coupled_deletes,
     find_duplicate,
     is_held,
     is_routine,
     must_queue,
 )
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
-from forewarn.core.model import EventSource, EventType, Maintenance, MaintenanceState, VirtualMachine
+from forewarn.core.model import EventSource, Maintenance, MaintenanceState, VirtualMachine
 from tests.support.world import World
 from tests.unit.core.builders import availability_set, maintenance, vm
 
@@ -125,30 +124,6 @@ def test_a_duplicate_is_the_same_cause_from_the_same_source_on_a_shared_vm(
     mine: Maintenance, other: Maintenance, expected: bool
 ) -> None:
     assert find_duplicate(mine, [other]) == (other if expected else None)
-
-
-def a_delete(target: VirtualMachine, id: str, state: MaintenanceState = S.SCHEDULED) -> Maintenance:
-    return maintenance(
-        target, id=id, cause="scale-set-delete", type=EventType.TERMINATE, source=EventSource.USER, state=state
-    )
-
-
-def test_a_delete_is_coupled_to_the_pending_deletes_of_its_scope() -> None:
-    """R92."""
-    mine, pending = a_delete(WEB_0, "a"), a_delete(WEB_1, "b")
-    others = [mine, pending, a_delete(WEB_2, "c", S.STARTED), a_delete(API_1, "d"), maintenance(WEB_1, id="e")]
-    assert find_coupled_deletes(mine, others, {"web", "api"}) == [pending]
-
-
-def test_deletes_are_not_coupled_unless_their_scope_says_so() -> None:
-    """R92."""
-    assert find_coupled_deletes(a_delete(WEB_0, "a"), [a_delete(WEB_1, "b")], {"api"}) == []
-    assert find_coupled_deletes(a_delete(DB, "a"), [a_delete(DB, "b")], {"web"}) == []
-
-
-def test_only_deletes_are_coupled() -> None:
-    """R92."""
-    assert find_coupled_deletes(maintenance(WEB_0), [a_delete(WEB_1, "b")], {"web"}) == []
 
 
 def two_domains() -> World:

@@ -5,11 +5,12 @@ from datetime import timedelta
 
 import pytest
 
+from forewarn.core.maintenance import settlement
 from forewarn.core.maintenance.approval import Approver, approve_events
 from forewarn.core.maintenance.decision import DecisionRules, Draft, WorkingSet
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.maintenance.settlement import get_ready_time, is_approved_by_all, settle_maintenances
-from forewarn.core.model import EntryKind, EventStatus, Maintenance, MaintenanceState
+from forewarn.core.model import EntryKind, EventStatus, Maintenance, MaintenanceState, Scope
 from forewarn.errors import Conflict, IllegalTransition
 from tests.support.world import NOW, World, minutes
 from tests.unit.core.builders import an_event, availability_set, maintenance, scale_set, vm
@@ -33,23 +34,33 @@ def approve_all(world: World, made: Maintenance) -> None:
         world.approve(event.resources[0], event.id)
 
 
-@pytest.mark.parametrize("scope", [None, "web"])
+@pytest.mark.parametrize(
+    ("cause", "scopes"),
+    [
+        ("user-restart", []),
+        ("user-restart", [availability_set("web")]),
+        ("scale-set-delete", [scale_set("web")]),
+        ("scale-set-delete", [scale_set("web", couples_deletes=True)]),
+    ],
+)
 def test_a_batch_of_approvals_checks_each_maintenance_a_few_times(
-    scope: str | None, monkeypatch: pytest.MonkeyPatch
+    cause: str, scopes: list[Scope], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A decision settles after each of its approvals, and may have those of a whole fleet, or of one tenant's scope."""
+    """R92. A decision settles after each of its approvals, and may have those of a whole fleet or scope."""
+    scope = scopes[0].name if scopes else None
     names = [f"vm-{number}" for number in range(50)]
-    world = World(*(vm(name, host=f"on-{name}", scope=scope) for name in names), scopes=(availability_set(),))
+    vms = [vm(name, host=f"on-{name}", scope=scope, terminate_timeout=minutes(5)) for name in names]
+    world = World(*vms, scopes=tuple(scopes))
     for name in names:
-        world.plan_one(MaintenanceRequest(cause="user-restart", vms=(name,)))
+        world.plan_one(MaintenanceRequest(cause=cause, vms=(name,)))
     checked: list[str] = []
-    find_neighbours = Draft.find_neighbours
+    settle_maintenance = settlement._settle_maintenance
 
-    def count(draft: Draft, maintenance: Maintenance) -> list[Maintenance]:
+    def count(draft: Draft, maintenance: Maintenance) -> None:
         checked.append(maintenance.id)
-        return find_neighbours(draft, maintenance)
+        settle_maintenance(draft, maintenance)
 
-    monkeypatch.setattr(Draft, "find_neighbours", count)
+    monkeypatch.setattr(settlement, "_settle_maintenance", count)
     draft = world.draft()
     checked.clear()
     for event in world.events.values():

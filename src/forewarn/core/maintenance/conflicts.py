@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from forewarn.core.causes import CAUSES
-from forewarn.core.model import EventSource, EventType, Maintenance, MaintenanceState
+from forewarn.core.model import EventSource, Maintenance, MaintenanceState
 
 __all__ = ["cannot_overlap", "find_duplicate", "is_held", "is_routine", "must_queue"]
 
@@ -67,25 +67,3 @@ def find_duplicate(maintenance: Maintenance, active: Iterable[Maintenance]) -> M
     cause, source = maintenance.cause, maintenance.source
     others = (other for other in active if other.id != maintenance.id and _shares_vm(maintenance, other))
     return next((other for other in others if other.cause == cause and other.source is source), None)
-
-
-def find_coupled_deletes(
-    maintenance: Maintenance, active: Iterable[Maintenance], scopes: set[str]
-) -> list[Maintenance]:
-    """Return the pending Terminates of the same scope, which its start waits for, if deletes of the scope are coupled.
-
-    `active` are the active maintenances of its scopes, `scopes` the names of all scopes whose deletes are coupled.
-
-    Spec: R92
-    """
-    if maintenance.type is not EventType.TERMINATE:
-        return []
-    mine = {c.scope for c in maintenance.claims if c.scope in scopes}
-    return [
-        other
-        for other in active
-        if other.id != maintenance.id
-        and other.type is EventType.TERMINATE
-        and other.state is MaintenanceState.SCHEDULED
-        and any(c.scope in mine for c in other.claims)
-    ]

@@ -162,9 +162,11 @@ class Draft:
         self.new_id = new_id
         self.new_sequence = new_sequence
         self._focus = set(state.focus)
-        self._unsettled = set(state.focus)
+        self._changed = set(state.focus)
         self._before = state
         self._changes = ChangeSet()
+        # Of each scope that couples its deletes: when the last of them is ready to start; kept by the settlement.
+        self.deletes_ready_at: dict[str, datetime | None] = {}
         self.hosts = dict(state.hosts)
         self.vms = dict(state.vms)
         # Not copied, because no decision changes a scope.
@@ -189,22 +191,23 @@ class Draft:
         """Return the other active maintenances that hold a VM or a scope of it, oldest first."""
         return sorted(self._find_holders(maintenance, maintenance.claim_keys), key=lambda m: m.sequence)
 
-    def take_unsettled(self) -> list[Maintenance]:
-        """Return the maintenances in focus to check: all of them at first, then those that a change since may concern.
+    def find_on_same_vms(self, maintenance: Maintenance) -> list[Maintenance]:
+        """Return the other active maintenances that hold a VM of it: in a large scope, few of its neighbours."""
+        return self._find_holders(maintenance, [("vm", vm) for vm in maintenance.vms])
 
-        A change concerns the maintenance itself, and others as `_find_concerned` says.
-        """
-        ids = self._unsettled
-        self._unsettled = set()
-        concerned = {other.id for i in ids for other in self._find_concerned(self.maintenances[i])}
-        return [self.maintenances[i] for i in (ids | concerned) & self._focus]
+    def find_pending_deletes(self, scope: str) -> list[Maintenance]:
+        """Return the scheduled Terminates of a scope."""
+        holders = (self.maintenances[i] for i in self._holders.get(("scope", scope), ()))
+        return [m for m in holders if m.type is EventType.TERMINATE and m.state is MaintenanceState.SCHEDULED]
 
-    def _find_concerned(self, changed: Maintenance) -> list[Maintenance]:
-        """Return the other active maintenances that may start, or be announced, because this one has changed."""
-        # One that goes on holds back only what is on its VMs. Its end also concerns the queues of its scopes, and each
-        # change of a delete concerns the other deletes there (R92). An approval must not cost a look at a whole scope.
-        goes_on = changed.is_active and changed.type is not EventType.TERMINATE
-        return self._find_holders(changed, [("vm", vm) for vm in changed.vms] if goes_on else changed.claim_keys)
+    def is_in_focus(self, maintenance: Maintenance) -> bool:
+        """Return True if this decision may announce or start it."""
+        return maintenance.id in self._focus
+
+    def take_changed(self) -> list[Maintenance]:
+        """Return the maintenances that changed since the last call, themselves or an event; at first, all in focus."""
+        ids, self._changed = self._changed, set()
+        return [self.maintenances[i] for i in ids]
 
     def _find_holders(self, maintenance: Maintenance, keys: Iterable[tuple[str, str]]) -> list[Maintenance]:
         """Return the other active maintenances that hold one of these."""
@@ -231,14 +234,14 @@ class Draft:
     def put(self, item: Maintenance | Event | Audience | Host | VirtualMachine) -> None:
         """Store the new value of one object."""
         if isinstance(item, Maintenance):
-            self._unsettled.add(item.id)
+            self._changed.add(item.id)
             if item.id not in self.maintenances:
                 # Claims never change afterwards, so an existing maintenance is not indexed again.
                 self._index_holders(item)
                 self._changes.created.add(item.id)
             self.maintenances[item.id] = self._changes.maintenances[item.id] = item
         elif isinstance(item, Event):
-            self._unsettled.add(item.maintenance_id)
+            self._changed.add(item.maintenance_id)
             if item.id not in self.events:
                 self._changes.created.add(item.id)
                 self._events_of.setdefault(item.maintenance_id, []).append(item.id)

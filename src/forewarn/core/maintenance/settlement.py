@@ -1,7 +1,7 @@
 """Automatic steps: announcing queued maintenance when its turn comes, starting maintenance that is ready.
 
 Every command ends here. `settle_maintenances` checks each maintenance in focus, and checks it again after each change
-that may concern it:
+that may concern it, as `_find_concerned` says:
 
 - queued, and no older one excludes it: announced, with its full notice from now on;
 - scheduled, and its time has come: started, all its events together (R84); but not while the clock is not trusted.
@@ -16,11 +16,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from forewarn.core.maintenance.announcement import announce_maintenance
-from forewarn.core.maintenance.conflicts import find_coupled_deletes, is_held, must_queue
+from forewarn.core.maintenance.conflicts import is_held, must_queue
 from forewarn.core.maintenance.decision import Draft
 from forewarn.core.maintenance.lifecycle import Trigger
 from forewarn.core.maintenance.tenancy import PASSED_CAUSES, get_tenant, next_allowed_start
-from forewarn.core.model import POLICY, Event, Maintenance, MaintenanceState
+from forewarn.core.model import POLICY, Event, EventType, Maintenance, MaintenanceState
 from forewarn.errors import Conflict, IllegalTransition, QuietHoursConflict
 
 __all__ = ["force_start", "get_ready_time", "is_approved_by_all", "settle_maintenances"]
@@ -62,14 +62,42 @@ def _get_effective_time(draft: Draft, event: Event) -> datetime:
 
 
 def settle_maintenances(draft: Draft) -> None:
-    """Announce and start what is due, oldest first, until nothing changes.
-
-    After each change, only those that it may concern are checked again: see `Draft.take_unsettled`.
-    """
-    while unsettled := draft.take_unsettled():
-        for maintenance in sorted(unsettled, key=_make_sort_key):
+    """Announce and start what is due, oldest first, until nothing changes."""
+    while concerned := _find_concerned(draft, draft.take_changed()):
+        for maintenance in sorted(concerned, key=_make_sort_key):
             # Read again: settling an earlier one may have changed it.
             _settle_maintenance(draft, draft.maintenances[maintenance.id])
+
+
+def _find_concerned(draft: Draft, changed: list[Maintenance]) -> list[Maintenance]:
+    """Return the maintenances in focus that may have to be announced or started because these have changed.
+
+    An approval must not cost a look at its whole scope: a decision may have hundreds of them.
+    """
+    found = {m.id: m for m in changed}
+    for maintenance in changed:
+        found.update((other.id, other) for other in draft.find_on_same_vms(maintenance))
+        if not maintenance.is_active:
+            waiting = (m for m in draft.find_neighbours(maintenance) if m.state is MaintenanceState.QUEUED)
+            found.update((other.id, other) for other in waiting)
+    for scope in {scope for maintenance in changed for scope in _find_coupling_scopes(draft, maintenance)}:
+        deletes = draft.find_pending_deletes(scope)
+        latest = max((get_ready_time(draft, m) for m in deletes), default=None)
+        if draft.deletes_ready_at.get(scope) != latest:
+            draft.deletes_ready_at[scope] = latest
+            found.update((m.id, m) for m in deletes)
+    return [maintenance for maintenance in found.values() if draft.is_in_focus(maintenance)]
+
+
+def _find_coupling_scopes(draft: Draft, maintenance: Maintenance) -> set[str]:
+    """Return the scopes of a delete that couple their deletes.
+
+    Spec: R92
+    """
+    if maintenance.type is not EventType.TERMINATE:
+        return set()
+    names = {claim.scope for claim in maintenance.claims if claim.scope is not None}
+    return {name for name in names if name in draft.scopes and draft.scopes[name].couples_deletes}
 
 
 def _make_sort_key(maintenance: Maintenance) -> tuple[datetime, int]:
@@ -97,14 +125,13 @@ def _settle_maintenance(draft: Draft, maintenance: Maintenance) -> None:
 
 def _get_due_time(draft: Draft, maintenance: Maintenance) -> datetime | None:
     """Return when the scheduler must check it again; None while it waits for another one to end."""
-    neighbours = draft.find_neighbours(maintenance)
-    coupled = {name for name, scope in draft.scopes.items() if scope.couples_deletes}
-    others = find_coupled_deletes(maintenance, neighbours, coupled)
-    at = max(get_ready_time(draft, m) for m in (maintenance, *others))
+    at = get_ready_time(draft, maintenance)
+    for scope in _find_coupling_scopes(draft, maintenance):
+        at = max(at, draft.deletes_ready_at.get(scope) or at)
     # Coupled deletes may hold back an approved start, but not past its own NotBefore (R76, R92).
     at = min(at, maintenance.not_before or at)
-    if at <= draft.now and is_held(maintenance, neighbours):
-        # Without a due time the scheduler leaves it alone; the end of the other one settles it, as a neighbour.
+    if at <= draft.now and is_held(maintenance, draft.find_on_same_vms(maintenance)):
+        # Without a due time the scheduler leaves it alone; the end of the other one settles it, as one on its VMs.
         return None
     return at
 
@@ -115,7 +142,7 @@ def force_start(draft: Draft, maintenance: Maintenance, *, reason: str) -> Maint
     Raises:
         Conflict: It is not scheduled, or another maintenance is in progress on one of its VMs.
     """
-    if maintenance.state is MaintenanceState.SCHEDULED and is_held(maintenance, draft.find_neighbours(maintenance)):
+    if maintenance.state is MaintenanceState.SCHEDULED and is_held(maintenance, draft.find_on_same_vms(maintenance)):
         msg = f"maintenance {maintenance.id} cannot start: another one is in progress on one of its VMs; wait for it"
         raise Conflict(msg, id=maintenance.id)
     # Even while the clock is not trusted: an operator's command depends on no deadline (ADR 29).
