@@ -95,6 +95,21 @@ HOSTS = tuple(Host(name=f"host-{n}") for n in range(3))
 FLEET = tuple(replace(vm(f"vm-{n}", host=f"host-{n % 3}"), addresses=(f"10.0.0.{n}",)) for n in range(9))
 
 
+def test_the_store_knows_whether_the_file_applied_last_still_holds(store: SqlStore) -> None:
+    """Invariant 12."""
+    with store.write() as tx:
+        assert not tx.is_inventory_unchanged_since("mark")
+        tx.replace_inventory(Inventory(hosts=HOSTS, vms=FLEET), "mark")
+        assert tx.is_inventory_unchanged_since("mark")
+        assert not tx.is_inventory_unchanged_since("other")
+        tx.replace_inventory(Inventory(), None, before=Inventory(vms=FLEET[:1]))
+        assert tx.get_inventory_fingerprint() == "mark"
+        assert not tx.is_inventory_unchanged_since("mark")
+        tx.replace_inventory(Inventory(hosts=HOSTS, vms=FLEET), "mark")
+        tx.save(ChangeSet(vms={FLEET[0].name: replace(FLEET[0], power_state=PowerState.DELETED)}))
+        assert not tx.is_inventory_unchanged_since("mark")
+
+
 def test_a_part_of_the_inventory_is_replaced_and_the_rest_stays(store: SqlStore) -> None:
     """Invariant 12: a change of one host costs what that host costs."""
     with store.write() as tx:

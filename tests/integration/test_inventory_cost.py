@@ -60,6 +60,30 @@ def test_a_change_of_one_host_reads_that_host_only(
     assert caller.vm.size == "D4"
 
 
+def test_the_file_that_was_applied_last_is_not_read_again_unless_something_has_changed(
+    service: Running, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 12: a file may be applied on a schedule."""
+    declared = api.get("/v1/inventory").content
+    count = service.service.identity.vm_count
+    unchanged = {"added": 0, "changed": 0, "removed": 0, "unchanged": count}
+    assert api.put("/v1/inventory", content=declared).json() == unchanged
+
+    async def refuse(_text: bytes) -> Inventory:
+        raise AssertionError("the file was read")
+
+    with monkeypatch.context() as patch, without_whole_reads(service, monkeypatch):
+        patch.setattr(service.service.context.inventory_parser, "parse", refuse)
+        assert api.put("/v1/inventory", content=declared).json() == unchanged
+    entry = api.get("/v1/audit-log?newest=true&limit=1").json()["items"][0]
+    assert (entry["kind"], entry["reason"]) == ("inventory-applied", "0 added, 0 changed, 0 removed")
+    vm = service.vm()
+    body = {"vms": [{"name": vm.name, "host": f"host-{vm.name}", "size": "D16"}]}
+    assert api.put(f"/v1/hosts/host-{vm.name}/vms", json=body).json()["changed"] == 1
+    assert api.put("/v1/inventory", content=declared).json() == unchanged | {"changed": 1, "unchanged": count - 1}
+    assert api.get("/v1/inventory").content == declared
+
+
 def test_a_large_inventory_is_read_in_a_process_of_its_own(
     service: Running, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,11 +53,12 @@ async def apply(
     always refused. A refused file changes nothing.
     """
     text = await request.body()
-    removals = None if remove_missing else context.settings.removals
-    inventory = await context.inventory_parser.parse(text)
-    change = await context.engine.inventory.apply(
-        inventory, compute_fingerprint(text), actor=actor, key=key, removals=removals
-    )
+    fingerprint = compute_fingerprint(text)
+    change = await context.engine.inventory.apply_again(fingerprint, actor=actor, key=key)
+    if change is None:
+        removals = None if remove_missing else context.settings.removals
+        inventory = await context.inventory_parser.parse(text)
+        change = await context.engine.inventory.apply(inventory, fingerprint, actor=actor, key=key, removals=removals)
     return InventoryChangeOut.from_model(change)
 
 

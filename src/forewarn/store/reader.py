@@ -34,6 +34,7 @@ from forewarn.core.selection import ACTIVE, EVERYTHING, Selection
 from forewarn.core.subscription import Delivery, DeliveryState, Subscription
 
 __all__ = [
+    "APPLIED_VERSION",
     "CLOCK_JUMP",
     "HOST_PREFIX",
     "INVENTORY",
@@ -58,6 +59,9 @@ HOST_PREFIX = "host:"
 
 INVENTORY_VERSION = "inventory_version"
 """Key in `meta` of the number that grows with each change of the inventory."""
+
+APPLIED_VERSION = "inventory_applied_version"
+"""Key in `meta` of that number as it was when the last inventory file had been applied."""
 
 CLOCK_JUMP = "clock_jump"
 """Key in `meta` of a jump of the clock; its row exists until an operator has confirmed the clock."""
@@ -155,6 +159,11 @@ class Reader(ABC):
     def get_inventory_fingerprint(self) -> str | None:
         """Return the fingerprint of the inventory that was applied last."""
         return self._get_meta("inventory")
+
+    def is_inventory_unchanged_since(self, fingerprint: str) -> bool:
+        """Return True if the inventory file with this fingerprint was applied last, and nothing has changed since."""
+        version = str(self.get_inventory_version())
+        return self.get_inventory_fingerprint() == fingerprint and self._get_meta(APPLIED_VERSION) == version
 
     def get_inventory_around(
         self, hosts: Iterable[str], *, vms: Iterable[str], addresses: Iterable[str] = (), scopes: Iterable[str] = ()

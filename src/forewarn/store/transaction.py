@@ -24,6 +24,7 @@ from forewarn.core.model import Audience, AuditEntry, Event, Host, Maintenance, 
 from forewarn.core.subscription import Delivery, Subscription
 from forewarn.errors import StoreUnavailable
 from forewarn.store.reader import (
+    APPLIED_VERSION,
     CLOCK_JUMP,
     HOST_PREFIX,
     INVENTORY,
@@ -159,12 +160,12 @@ class Transaction(WorkingSetLoader):
 
     # Inventory
 
-    def replace_inventory(self, inventory: Inventory, fingerprint: str, before: Inventory | None = None) -> None:
+    def replace_inventory(self, inventory: Inventory, fingerprint: str | None, before: Inventory | None = None) -> None:
         """Make the declared state exactly this.
 
         Args:
             inventory: The new declaration.
-            fingerprint: Fingerprint of the file that contained it.
+            fingerprint: Fingerprint of the file that contained it; None if it did not come from a file.
             before: Part that is replaced, if only a part is declared anew; names on neither side stay unchanged. None:
                 replace everything.
         """
@@ -174,8 +175,12 @@ class Transaction(WorkingSetLoader):
         self._replace_rows(Scope, before.scopes, inventory.scopes)
         removed, added = self._replace_rows(VirtualMachine, before.vms, inventory.vms)
         self._replace_addresses(removed, added)
-        self._put_meta("inventory", fingerprint)
         self._increment_inventory_version()
+        if fingerprint is not None:
+            self._put_meta("inventory", fingerprint)
+            self._put_meta(APPLIED_VERSION, str(self.get_inventory_version()))
+        elif self.get_inventory_fingerprint() is None:
+            self._put_meta("inventory", "")  # an inventory is declared now, though by no file
         self._mark_changed(marks)
 
     def _replace_rows(
