@@ -64,6 +64,11 @@ def test_a_tenant_sees_its_own_vms_and_no_host(apart: Running, me: httpx.Client,
     assert page["items"][0]["host"] is None
     assert me.get(f"/v1/vms/{mine.name}").json()["host"] is None
     assert "host-" not in me.get("/v1/vms").text
+    assert me.get("/v1/vms", params={"prefix": mine.name[:-1]}).json() == page
+    assert me.get("/v1/vms", params={"prefix": f"{mine.name}-"}).json()["items"] == []
+    # Matches would reveal the host.
+    refused = error(me.get("/v1/vms", params={"host": f"host-{mine.name}"}), 403, "forbidden")
+    assert "may not filter by host" in refused["message"]
     with tenant(apart, scopes=["wide"]) as wide:
         first = wide.get("/v1/vms", params={"limit": 10}).json()
         assert len(first["items"]) == 10, "a page is full, whatever lies between"

@@ -119,6 +119,14 @@ def test_vms_hosts_and_the_inventory_are_listed(cli: Cli) -> None:
     assert "host-1  -       2    WestNO_0, WestNO_1" in cli.run("host", "list").stdout
     assert "enabled    yes, incarnation" in cli.run("vm", "show", "WestNO_0").stdout
     assert cli.json("vm", "show", "db")["scope_kind"] == "standalone"
+    assert [vm["name"] for vm in cli.json("vm", "list", "--host", "host-1")] == ["WestNO_0", "WestNO_1"]
+    assert [vm["name"] for vm in cli.json("vm", "list", "--scope", "web", "--prefix", "WestNO_1")] == ["WestNO_1"]
+    shown = cli.run("vm", "list", "--limit", "2")
+    assert (len(shown.stdout.splitlines()), shown.stderr) == (3, "there are more VMs: use --limit 20\n")
+    assert cli.run("vm", "list", "--prefix", "nothing").stderr == "no such VMs\n"
+    assert cli.run("vm", "list", "--csv").stdout.splitlines()[3].startswith("db,host-2,,standalone,0,0,127.0.0.13,")
+    assert [host["name"] for host in cli.json("host", "list", "--prefix", "host-2")] == ["host-2"]
+    assert cli.run("host", "list", "--csv", "--limit", "1").stdout.splitlines()[1:] == ['host-1,"WestNO_0, WestNO_1",,']
 
 
 @pytest.mark.slow

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import typer
 
@@ -52,9 +52,11 @@ def _make_completer(path: str, key: str, describe: Callable[[dict[str, Any]], st
     def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         """Return matching names or ids that the service knows."""
         # Several names may be given with commas: the last one is being typed.
-        before, comma, _ = incomplete.rpartition(",")
+        before, comma, typed = incomplete.rpartition(",")
         try:
-            found = {str(item[key]): describe(item) for item in _fetch_items(ctx, path)}
+            # Only lists by name can be searched by it; Typer itself leaves out what does not begin like that.
+            query = {"prefix": typed} if key == "name" and typed else {}
+            found = {str(item[key]): describe(item) for item in _fetch_items(ctx, path, query)}
         except (ForewarnError, HTTPException, OSError, ValueError, LookupError, TypeError):
             return []
         return [
@@ -95,12 +97,13 @@ def scenario_names(_ctx: typer.Context, _incomplete: str) -> list[tuple[str, str
     return [(file.stem, "") for file in sorted(folder.glob("*.yaml"))]
 
 
-def _fetch_items(ctx: typer.Context, path: str) -> list[dict[str, Any]]:
-    """Return the first items of a list of the control API."""
+def _fetch_items(ctx: typer.Context, path: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the first items of a list of the control API, with these query parameters."""
     url = ctx.params.get("control_url") or DEFAULT_URL
     token_file = ctx.params.get("token_file")
     with ControlConnection(url, Path(token_file) if token_file else None) as connection, _limit_time():
-        items: list[dict[str, Any]] = _get_json(connection, f"{path}?limit={_OFFERED_MAX}")["items"]
+        query = {"limit": str(_OFFERED_MAX), **query}
+        items: list[dict[str, Any]] = _get_json(connection, f"{path}?{urlencode(query)}")["items"]
         return items
 
 

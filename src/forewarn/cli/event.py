@@ -10,7 +10,7 @@ from forewarn.cli.clock import show_relative
 from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import event_ids
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv, print_page
+from forewarn.cli.list_options import Csv, HistoryFilter, Limit, print_page
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import split_names
 from forewarn.core.model import EventStatus
@@ -47,27 +47,21 @@ def list_events(
     every: Annotated[
         bool, typer.Option("--all", help="Include ended events. --status, --since and --until also include them.")
     ] = False,
-    limit: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="COUNT", help="Maximum number of events. (default: 100; all with --csv)"),
-    ] = None,
+    limit: Limit = None,
     as_csv: Csv = False,
 ) -> None:
     """List events, those of the newest maintenance first."""
     params = choice.to_query_params(connection) | {"all": "true" if every else None, "status": statuses}
-    if as_csv:
-        check_output_format(output)
-        print_csv(connection.iterate_items("/v1/events", limit, **params), "events", output)
-        return
     print_page(
         connection,
         output,
         "/v1/events",
         make_event_columns(connection),
-        limit=limit or 100,
+        limit=limit,
         params=params,
         empty="no events",
         noun="events",
+        csv_list="events" if as_csv else None,
     )
 
 

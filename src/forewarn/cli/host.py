@@ -10,6 +10,7 @@ from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import host_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
+from forewarn.cli.list_options import Csv, Limit, print_page
 from forewarn.cli.maintenance import build_force_body
 from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, ReasonOption
 from forewarn.cli.maintenance_text import print_created
@@ -25,18 +26,39 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the host.", 
 app = make_group("host", "Show hosts; report actual and predicted failures.", "Declare")
 
 
-@command(app, "list", "forewarn host list")
-def list_hosts(connection: ControlConnection, output: Output) -> None:
-    """List every host with its VMs."""
-    output.print_list(
-        list(connection.iterate_items("/v1/hosts")),
+@command(
+    app,
+    "list",
+    "forewarn host list",
+    "forewarn host list --prefix rack-7- --json",
+    "forewarn host list --csv > hosts.csv",
+)
+def list_hosts(
+    connection: ControlConnection,
+    output: Output,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only hosts whose names begin with this text.")
+    ] = None,
+    limit: Limit = None,
+    as_csv: Csv = False,
+) -> None:
+    """List hosts by name, with their VMs."""
+    params = {"prefix": prefix}
+    print_page(
+        connection,
+        output,
+        "/v1/hosts",
         [
             Column("name"),
             Column("failed", show_moment("failed_at")),
             Column("vms", lambda host: len(host["vms"])),
             Column("names", "vms", is_whole=False),
         ],
-        empty="no hosts are declared: see 'forewarn inventory apply --help'",
+        limit=limit,
+        params=params,
+        empty="no such hosts" if prefix else "no hosts are declared: see 'forewarn inventory apply --help'",
+        noun="hosts",
+        csv_list="hosts" if as_csv else None,
     )
 
 

@@ -64,7 +64,7 @@ def from_libvirt(
     declared = to_inventory_in(read_inventory(uri, host)).model_dump(mode="json")
     if out is None and output.print_if_json(declared):
         return
-    text = as_yaml(drop_defaults(declared))
+    text = "".join(_format_file(declared))
     if out is None:
         sys.stdout.write(text)
         return
@@ -192,7 +192,15 @@ def show(connection: ControlConnection, output: Output) -> None:
     """Print the declared inventory, in the format that 'forewarn inventory apply' reads."""
     declared = connection.get("/v1/inventory")
     if not output.print_if_json(declared):
-        sys.stdout.write(as_yaml(drop_defaults(declared)))
+        sys.stdout.writelines(_format_file(declared))
+
+
+def _format_file(declared: Any) -> Iterator[str]:  # noqa: ANN401 - JSON
+    """Yield the inventory as YAML, an item at a time: PyYAML needs much longer for a long list than for its items."""
+    for noun, items in drop_defaults(declared).items():
+        yield f"{noun}:\n" if items else as_yaml({noun: items})
+        for item in items:
+            yield as_yaml([item])
 
 
 def _print_difference(output: Output, found: dict[str, Any]) -> None:

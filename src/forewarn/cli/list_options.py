@@ -22,6 +22,7 @@ __all__ = [
     "CSV_COLUMNS",
     "Csv",
     "HistoryFilter",
+    "Limit",
     "check_output_format",
     "escape_cell",
     "iterate_with_progress",
@@ -36,11 +37,21 @@ CSV_COLUMNS = {
     "maintenances": "id request_id state cause type impact source description duration_s notice_s not_before "
     "moved_from moved_by created_at started_at impacted_at ended_at force_reason latest_start deferrals extensions "
     "extended_s hosts vms unwarned_vms",
+    "vms": "name host scope scope_kind fault_domain update_domain addresses power_state priority size enabled "
+    "incarnation",
+    "hosts": "name vms failed_at failure_reason",
 }
 """Columns of the CSV output by list: members of the API's answers, in order. The schemas are slow to import."""
 
 _STEP = 1000
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+_LIMIT = 100
+
+Limit = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="COUNT", help=f"Maximum number of rows. (default: {_LIMIT}; all with --csv)"),
+]
 
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV with a header line. Without --limit, print every row.")]
 
@@ -144,12 +155,33 @@ def print_page(
     path: str,
     columns: Sequence[Column],
     *,
-    limit: int,
+    limit: int | None,
     params: Mapping[str, object],
     empty: str,
     noun: str = "rows",
+    csv_list: str | None = None,
 ) -> None:
-    """Print the first items of a list as a table or JSON, with a notice if there are more than `limit`."""
+    """Print the first items of a list as a table or JSON, with a notice if there are more; or print CSV.
+
+    Args:
+        connection: Connection to the service.
+        output: Output of the command.
+        path: Path of the list in the control API.
+        columns: Columns of the table.
+        limit: Maximum number of items; None for 100, or all in CSV.
+        params: Query parameters.
+        empty: Notice if there is no item.
+        noun: What the items are, in the plural.
+        csv_list: Name of the list in `CSV_COLUMNS`, to print CSV; None to print a table or JSON.
+
+    Raises:
+        typer.BadParameter: Both CSV and JSON are requested.
+    """
+    if csv_list is not None:
+        check_output_format(output)
+        print_csv(connection.iterate_items(path, limit, **params), csv_list, output)
+        return
+    limit = limit or _LIMIT
     # One more than is shown, to know if there are more.
     found = list(connection.iterate_items(path, limit + 1, **params))
     output.print_list(found[:limit], columns, empty=empty)

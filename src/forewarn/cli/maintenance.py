@@ -11,7 +11,7 @@ from forewarn.cli.clock import get_service_time, show_relative
 from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import maintenance_ids
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv, print_page
+from forewarn.cli.list_options import Csv, HistoryFilter, Limit, print_page
 from forewarn.cli.maintenance_options import ReasonOption, ScheduleOptions
 from forewarn.cli.maintenance_text import (
     describe_planned,
@@ -85,18 +85,12 @@ def list_maintenances(
         ),
     ] = None,
     active: Annotated[bool, typer.Option("--active", help="Only queued, scheduled and started maintenance.")] = False,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="COUNT", help="Maximum number of rows. (default: 100; all with --csv)")
-    ] = None,
+    limit: Limit = None,
     as_csv: Csv = False,
 ) -> None:
     """List maintenances, newest first; --since and --until refer to the time of creation."""
     wanted = [*(states or []), *(sorted(ACTIVE_STATES) if active else [])]
     params = choice.to_query_params(connection) | {"state": [str(state) for state in wanted]}
-    if as_csv:
-        check_output_format(output)
-        print_csv(connection.iterate_items("/v1/maintenance", limit, **params), "maintenances", output)
-        return
     print_page(
         connection,
         output,
@@ -109,9 +103,10 @@ def list_maintenances(
             Column("approved", _count_approvals),
             Column("vms", is_whole=False),
         ],
-        limit=limit or 100,
+        limit=limit,
         params=params,
         empty="no maintenance",
+        csv_list="maintenances" if as_csv else None,
     )
 
 

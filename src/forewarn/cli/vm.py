@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from forewarn.cli.command import command, make_group
-from forewarn.cli.completers import vm_names
+from forewarn.cli.completers import host_names, vm_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.event import make_event_columns
-from forewarn.cli.list_options import HistoryFilter
+from forewarn.cli.list_options import Csv, HistoryFilter, Limit, print_page
 from forewarn.cli.maintenance import build_force_body
 from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, build_notice_option
 from forewarn.cli.maintenance_text import print_created
@@ -27,11 +27,34 @@ _OPERATIONS = "Operations on one VM"
 app = make_group("vm", "Show VMs; restart, redeploy, evict or delete a VM.", "Declare")
 
 
-@command(app, "list", "forewarn vm list", "forewarn vm list --json")
-def list_vms(connection: ControlConnection, output: Output) -> None:
-    """List every VM, and whether scheduled events are enabled for its scope."""
-    output.print_list(
-        list(connection.iterate_items("/v1/vms")),
+@command(
+    app,
+    "list",
+    "forewarn vm list",
+    "forewarn vm list --host host-1 --json",
+    "forewarn vm list --scope web --prefix web-1 --limit 500",
+    "forewarn vm list --csv > vms.csv",
+)
+def list_vms(
+    connection: ControlConnection,
+    output: Output,
+    host: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only VMs on this host.", autocompletion=host_names)
+    ] = None,
+    scope: Annotated[str | None, typer.Option(metavar="NAME", help="Only VMs of this scope.")] = None,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only VMs whose names begin with this text.")
+    ] = None,
+    limit: Limit = None,
+    as_csv: Csv = False,
+) -> None:
+    """List VMs by name, and whether scheduled events are enabled for them."""
+    params = {"host": host, "scope": scope, "prefix": prefix}
+    is_filtered = any(params.values())
+    print_page(
+        connection,
+        output,
+        "/v1/vms",
         [
             Column("name"),
             Column("host"),
@@ -42,7 +65,11 @@ def list_vms(connection: ControlConnection, output: Output) -> None:
             Column("enabled", lambda vm: "yes" if vm["enabled"] else "no"),
             Column("addresses", is_whole=False),
         ],
-        empty="no VMs are declared: see 'forewarn inventory apply --help'",
+        limit=limit,
+        params=params,
+        empty="no such VMs" if is_filtered else "no VMs are declared: see 'forewarn inventory apply --help'",
+        noun="VMs",
+        csv_list="vms" if as_csv else None,
     )
 
 
@@ -68,7 +95,7 @@ def show(name: _Name, connection: ControlConnection, output: Output) -> None:
             ),
         ]
     )
-    events = [event for event in connection.iterate_items("/v1/events") if vm["name"] in event["resources"]]
+    events = list(connection.iterate_items("/v1/events", vm=vm["name"]))
     if events:
         output.print_heading("Events")
         output.print_table(events, make_event_columns(connection))

@@ -35,6 +35,7 @@ from forewarn.publishing.host_watch import HostWatches
 from forewarn.scheduling.scheduler import Scheduler
 from forewarn.store.contract import Reader
 from forewarn.wire.control_response import MaintenanceOut, PageOut
+from forewarn.wire.json_types import NO_NUL
 
 __all__ = [
     "BEARER",
@@ -46,6 +47,7 @@ __all__ = [
     "ContextOf",
     "HostCaller",
     "IdempotencyHeader",
+    "NamePrefix",
     "PageLimit",
     "authorize_request",
     "check_caller",
@@ -252,6 +254,12 @@ AfterNumber = Annotated[str | None, Query(max_length=32, description="`next` of 
 
 AfterName = Annotated[str | None, Query(max_length=128, description="`next` of the previous page.")]
 """Query parameter ``after`` of a list by name."""
+
+NamePrefix = Annotated[
+    str | None,
+    Query(max_length=128, pattern=NO_NUL, description="Only items whose names begin with this text."),
+]
+"""Query parameter ``prefix`` of a list by name."""
 
 
 def parse_after(text: str | None) -> int | None:

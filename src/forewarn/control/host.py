@@ -12,6 +12,7 @@ from forewarn.control.context import (
     ContextOf,
     HostCaller,
     IdempotencyHeader,
+    NamePrefix,
     PageLimit,
     not_found_error,
     read_maintenances_out,
@@ -33,12 +34,14 @@ HostName = Annotated[Name, Path(description="Name of the host in the inventory; 
 
 
 @router.get("")
-async def list_hosts(context: ContextOf, after: AfterName = None, limit: PageLimit = 100) -> PageOut[HostOut]:
+async def list_hosts(
+    context: ContextOf, prefix: NamePrefix = None, after: AfterName = None, limit: PageLimit = 100
+) -> PageOut[HostOut]:
     """List hosts with their VMs, by name."""
     size = min(limit, context.settings.page_size_max)
 
     def read(reader: Reader) -> PageOut[HostOut]:
-        page = reader.get_host_page(after, size + 1)
+        page = reader.get_host_page(after, size + 1, prefix or "")
         hosts = reader.find_hosts(page)
         found = [HostOut.from_model(hosts[name], vms) for name, vms in page.items()]
         return PageOut(items=found[:size], next=found[size - 1].name if len(found) > size else None)

@@ -12,10 +12,11 @@ from forewarn.core.selection import Selection
 from forewarn.errors import Forbidden, InvalidRequest
 from forewarn.wire.json_types import NO_NUL, Moment
 
-__all__ = ["SelectionOf"]
+__all__ = ["SelectionOf", "make_text_query"]
 
 
-def _make_text_query(description: str, length_max: int = 128) -> object:
+def make_text_query(description: str, length_max: int = 128) -> object:
+    """Return a query parameter that takes a name or a text, of 1 to `length_max` characters."""
     return Query(min_length=1, max_length=length_max, pattern=NO_NUL, description=description)
 
 
@@ -31,14 +32,12 @@ async def _read_selection(  # noqa: PLR0913 - a parameter each
         Query(description="Only entries that were written, or maintenances that were created, before this time."),
     ] = None,
     vm: Annotated[
-        str | None, _make_text_query("Only entries or maintenances of this VM, even if it no longer exists.")
+        str | None, make_text_query("Only entries or maintenances of this VM, even if it no longer exists.")
     ] = None,
-    scope: Annotated[str | None, _make_text_query("Only entries or maintenances of this scope.")] = None,
+    scope: Annotated[str | None, make_text_query("Only entries or maintenances of this scope.")] = None,
     host: Annotated[
         str | None,
-        _make_text_query(
-            "Only entries or maintenances of VMs that were on this host when the maintenance was created."
-        ),
+        make_text_query("Only entries or maintenances of VMs that were on this host when the maintenance was created."),
     ] = None,
     kind: Annotated[
         list[EntryKind] | None,
@@ -48,7 +47,7 @@ async def _read_selection(  # noqa: PLR0913 - a parameter each
     ] = None,
     actor: Annotated[
         str | None,
-        _make_text_query(
+        make_text_query(
             "Only entries of this actor, such as operator:ann, or maintenances that have such an entry.", 256
         ),
     ] = None,
@@ -67,7 +66,7 @@ async def _read_selection(  # noqa: PLR0913 - a parameter each
     ] = None,
     text: Annotated[
         str | None,
-        _make_text_query(
+        make_text_query(
             "Only entries or maintenances with this text in a reason or description; ASCII case is ignored.", 1000
         ),
     ] = None,

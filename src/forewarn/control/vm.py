@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import APIRouter
 
 from forewarn.control.context import (
@@ -11,13 +13,16 @@ from forewarn.control.context import (
     Context,
     ContextOf,
     IdempotencyHeader,
+    NamePrefix,
     PageLimit,
     not_found_error,
     read_maintenances_out,
 )
+from forewarn.control.selection_query import make_text_query
 from forewarn.core.access import FILE_OPERATOR, Principal
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventSource, VirtualMachine, audience_key
+from forewarn.core.vm_filter import VmFilter
 from forewarn.errors import Forbidden
 from forewarn.store.contract import Reader
 from forewarn.wire.control_request import OperationIn
@@ -41,14 +46,27 @@ def _make_vms_out(reader: Reader, vms: list[VirtualMachine], caller: Principal =
 
 
 @router.get("")
-async def list_vms(
-    context: ContextOf, caller: Caller, after: AfterName = None, limit: PageLimit = 100
+async def list_vms(  # noqa: PLR0913 - a query parameter each
+    context: ContextOf,
+    caller: Caller,
+    host: Annotated[str | None, make_text_query("Only VMs on this host.")] = None,
+    scope: Annotated[str | None, make_text_query("Only VMs of this scope.")] = None,
+    prefix: NamePrefix = None,
+    after: AfterName = None,
+    limit: PageLimit = 100,
 ) -> PageOut[VmOut]:
-    """List VMs, by name."""
+    """List VMs, by name.
+
+    Raises:
+        Forbidden: A tenant selects by host; matches would reveal hosts, which the tenant is not shown.
+    """
+    if host is not None and caller.ownership is not None:
+        raise Forbidden(f"{caller.actor} may not filter by host: not allowed for role {caller.role}")
     size = min(limit, context.settings.page_size_max)
+    wanted = VmFilter(host=host, scope=scope, prefix=prefix or "")
 
     def read(reader: Reader) -> PageOut[VmOut]:
-        found = reader.get_vm_page(after, size + 1, caller.ownership)
+        found = reader.get_vm_page(after, size + 1, caller.ownership, wanted)
         following = found[size - 1].name if len(found) > size else None
         return PageOut(items=_make_vms_out(reader, found[:size], caller), next=following)
 

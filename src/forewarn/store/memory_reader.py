@@ -29,6 +29,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.selection import EVERYTHING, Selection, matches_entry, matches_maintenance
 from forewarn.core.subscription import Delivery, DeliveryState
+from forewarn.core.vm_filter import ALL_VMS, VmFilter
 from forewarn.store.memory_tables import ALL, Table, Tables
 from forewarn.store.reader import IdempotencyRecord, Page, Reader, StoredRollout
 
@@ -81,16 +82,17 @@ class MemoryReader(Reader):
             found = [rows[key] for (key,) in index]
         return [vm for vm in found if owned is None or _is_vm_owned(self._tables, owned, vm)]
 
-    def get_vm_page(self, after: str | None, limit: int, owned: Ownership | None = None) -> list[VirtualMachine]:
-        rows, index = self._tables.vms.rows, self._tables.vms_by_name.get_group(ALL)
-        if owned is None:
-            return [rows[name] for (name,) in _slice_page(index, after, limit)]
-        found = (rows[name] for (name,) in _slice_page(index, after, len(index)))
-        return list(islice((vm for vm in found if _is_vm_owned(self._tables, owned, vm)), limit))
+    def get_vm_page(
+        self, after: str | None, limit: int, owned: Ownership | None = None, wanted: VmFilter = ALL_VMS
+    ) -> list[VirtualMachine]:
+        rows = self._tables.vms.rows
+        names = _iter_names(self._tables.vms_by_name.get_group(ALL), after, wanted.prefix)
+        found = (vm for vm in map(rows.__getitem__, names) if wanted.matches(vm))
+        return list(islice((vm for vm in found if owned is None or _is_vm_owned(self._tables, owned, vm)), limit))
 
-    def get_host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
-        page = _slice_page(self._tables.hosts_by_name.get_group(ALL), after, limit)
-        return {host: [name for (name,) in self._tables.vms_by_host.get_group(host)] for (host,) in page}
+    def get_host_page(self, after: str | None, limit: int, prefix: str = "") -> dict[str, list[str]]:
+        names = islice(_iter_names(self._tables.hosts_by_name.get_group(ALL), after, prefix), limit)
+        return {host: [name for (name,) in self._tables.vms_by_host.get_group(host)] for host in names}
 
     def list_failed_hosts(self, limit: int) -> list[Host]:
         failed = [(h.failed_at, h) for h in self._tables.hosts.rows.values() if h.failed_at is not None]
@@ -320,9 +322,11 @@ def _is_started(maintenance: Maintenance) -> bool:
     return maintenance.state is MaintenanceState.STARTED
 
 
-def _slice_page(index: Sequence[tuple[Any, ...]], after: str | None, limit: int) -> Sequence[tuple[Any, ...]]:
-    first = 0 if after is None else bisect_right(index, (after,))
-    return index[first : first + limit]
+def _iter_names(index: Sequence[tuple[Any, ...]], after: str | None, prefix: str) -> Iterator[str]:
+    """Yield the names in an index that come after that one and begin with `prefix`, in order."""
+    first = max(bisect_left(index, (prefix,)), 0 if after is None else bisect_right(index, (after,)))
+    names = (index[position][0] for position in range(first, len(index)))
+    return takewhile(lambda name: name.startswith(prefix), names)
 
 
 def _iter_backwards(index: Sequence[tuple[Any, ...]], before: int | None) -> Iterator[tuple[Any, ...]]:

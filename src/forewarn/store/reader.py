@@ -32,6 +32,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.selection import ACTIVE, EVERYTHING, Selection
 from forewarn.core.subscription import Delivery, DeliveryState, Subscription
+from forewarn.core.vm_filter import ALL_VMS, VmFilter
 
 __all__ = [
     "APPLIED_VERSION",
@@ -194,12 +195,17 @@ class Reader(ABC):
         """Return VMs by name, only those on one host or with one name if given."""
 
     @abstractmethod
-    def get_vm_page(self, after: str | None, limit: int, owned: Ownership | None = None) -> list[VirtualMachine]:
+    def get_vm_page(
+        self, after: str | None, limit: int, owned: Ownership | None = None, wanted: VmFilter = ALL_VMS
+    ) -> list[VirtualMachine]:
         """Return at most `limit` VMs whose names come after that one, by name."""
 
     @abstractmethod
-    def get_host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
-        """Return at most `limit` hosts whose names come after that one, by name, each with the names of its VMs."""
+    def get_host_page(self, after: str | None, limit: int, prefix: str = "") -> dict[str, list[str]]:
+        """Return at most `limit` hosts whose names come after that one, by name, each with the names of its VMs.
+
+        With `prefix`, only hosts whose names begin with it.
+        """
 
     def find_hosts(self, names: Iterable[str]) -> dict[str, Host]:
         """Return the named hosts, by name."""

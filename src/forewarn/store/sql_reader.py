@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import chain
@@ -26,6 +27,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.core.subscription import Delivery, DeliveryState, Subscription
+from forewarn.core.vm_filter import ALL_VMS, VmFilter
 from forewarn.store import tables as t
 from forewarn.store.audit_chain import find_nth_newest_event_at, read_link_page
 from forewarn.store.ownership import match_owned_entries, match_owned_events, match_owned_maintenances, match_owned_vms
@@ -104,24 +106,32 @@ class SqlReader(Reader):
         # Sorted here, since databases disagree about the order of text.
         return sorted(self._fetch_all(VirtualMachine, query), key=attrgetter("name"))
 
-    def get_vm_page(self, after: str | None, limit: int, owned: Ownership | None = None) -> list[VirtualMachine]:
+    def get_vm_page(
+        self, after: str | None, limit: int, owned: Ownership | None = None, wanted: VmFilter = ALL_VMS
+    ) -> list[VirtualMachine]:
         query = sa.select(t.vm).where(*match_owned_vms(owned))
-        return self._fetch_all(VirtualMachine, self._add_paging(query, t.vm.c.name, after, limit))
+        for column, value in ((t.vm.c.host, wanted.host), (t.vm.c.scope, wanted.scope)):
+            if value is not None:
+                query = query.where(column == value)
+        return self._fetch_all(VirtualMachine, self._add_paging(query, t.vm.c.name, after, limit, wanted.prefix))
 
-    def get_host_page(self, after: str | None, limit: int) -> dict[str, list[str]]:
-        query = self._add_paging(sa.select(t.host.c.name), t.host.c.name, after, limit)
+    def get_host_page(self, after: str | None, limit: int, prefix: str = "") -> dict[str, list[str]]:
+        query = self._add_paging(sa.select(t.host.c.name), t.host.c.name, after, limit, prefix)
         vms: dict[str, list[str]] = {name: [] for name in self._connection.execute(query).scalars()}
         for row in self._iter_rows(sa.select(t.vm.c.host, t.vm.c.name), t.vm.c.host, vms):
             vms[row.host].append(row.name)
         return {host: sorted(names) for host, names in vms.items()}
 
     def _add_paging(
-        self, query: sa.Select[Any], column: sa.Column[Any], after: str | None, limit: int
+        self, query: sa.Select[Any], column: sa.Column[Any], after: str | None, limit: int, prefix: str
     ) -> sa.Select[Any]:
-        """Add paging by name, in the order of code points."""
+        """Add paging by name, in the order of code points, of the names that begin with `prefix`."""
         name = self._order_by_code_points(column)
         if after is not None:
             query = query.where(name > after)
+        if prefix:
+            # A range rather than LIKE, which ignores case in SQLite and cannot use the index.
+            query = query.where(name >= prefix, name < prefix + chr(sys.maxunicode))
         return query.order_by(name).limit(limit)
 
     def _order_by_code_points(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:

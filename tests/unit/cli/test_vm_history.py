@@ -12,7 +12,7 @@ from forewarn.cli.connection import ControlConnection
 from forewarn.cli.list_options import CSV_COLUMNS, HistoryFilter, escape_cell, print_csv, print_items
 from forewarn.cli.output import Output
 from forewarn.cli.vm_history import format_episode
-from forewarn.wire.control_response import AuditEntryOut, EventOut, MaintenanceOut
+from forewarn.wire.control_response import AuditEntryOut, EventOut, HostOut, MaintenanceOut, VmOut
 from forewarn.wire.history import EpisodeOut
 
 
@@ -20,6 +20,8 @@ def test_csv_has_every_member_that_is_no_table_itself() -> None:
     shown = {name: columns.split() for name, columns in CSV_COLUMNS.items()}
     assert shown["audit-log"] == list(AuditEntryOut.model_fields)
     assert shown["events"] == list(EventOut.model_fields)
+    assert shown["vms"] == list(VmOut.model_fields)
+    assert shown["hosts"] == list(HostOut.model_fields)
     assert shown["maintenances"] == [name for name in MaintenanceOut.model_fields if name != "events"]
 
 

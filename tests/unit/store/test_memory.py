@@ -38,6 +38,7 @@ from forewarn.core.model import (
 )
 from forewarn.core.selection import Selection
 from forewarn.core.subscription import Delivery, DeliveryState, NotificationKind, Subscription, SubscriptionState
+from forewarn.core.vm_filter import VmFilter
 from forewarn.errors import Conflict, ForewarnError, StoreUnavailable
 from forewarn.store import MemoryStore, SqlStore, Store
 from forewarn.store.contract import IdempotencyRecord, Reader, Transaction
@@ -361,6 +362,14 @@ def told(reader: Reader) -> Mapping[str, object]:
         "vms of names": lambda: [reader.list_vms(name=name) for name in VMS],
         "vms of both": lambda: reader.list_vms(host=HOSTS[0], name=VMS[0]),
         "vm pages": lambda: [reader.get_vm_page(after, 2) for after in (None, "B", "a", "z")],
+        "filtered vm pages": lambda: [
+            reader.get_vm_page(after, 2, wanted=VmFilter(host=host, scope=scope, prefix=prefix))
+            for after in (None, "a")
+            for host in (None, HOSTS[0])
+            for scope in (None, SCOPES[0])
+            for prefix in ("", VMS[0][:1], VMS[-1], "z")
+        ],
+        "some host pages": lambda: [list(reader.get_host_page(None, 2, HOSTS[0][:n]).items()) for n in (1, 5, 6)],
         "host pages": lambda: [list(reader.get_host_page(after, 2).items()) for after in (None, "Host-3", "host-1")],
         "scopes": lambda: reader.find_scopes(iter([*SCOPES, "unknown"])),
         "documents": lambda: {document.audience.key: document for document in reader.iter_documents()},
