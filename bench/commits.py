@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,7 +28,7 @@ __all__ = ["measure"]
 
 _STORES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 _SCHEDULES = (1, 16)
-_APPROVALS = (1, 64)
+_SENDERS = 64
 _APPROVALS_MAX = 1500
 _PATIENCE_S = 300.0
 _DISK_WRITES = 100
@@ -85,6 +86,29 @@ def _database(store: str, place: Path) -> Iterator[str]:
         yield url
 
 
+_Event = tuple[str, str]
+"""Id of an event, and a VM that approves it."""
+
+
+def _choose_approvals(events: list[list[_Event]], few: int) -> dict[str, tuple[list[_Event], int]]:
+    """Return which events are approved in which order, and by how many senders at a time.
+
+    The VMs of one host approve the same maintenance, which starts with the last of them. The VMs of many hosts are
+    those of a fleet that sees a rollout: most of their approvals start nothing.
+
+    Args:
+        events: Events of each maintenance.
+        few: Number of approvals one at a time, which are slow.
+    """
+    host_by_host = list(chain.from_iterable(events[: len(events) // 2]))
+    one_of_each = [event for turn in zip_longest(*events[len(events) // 2 :]) for event in turn if event is not None]
+    return {
+        "1 VM at a time": (host_by_host[:few], 1),
+        f"{_SENDERS} VMs at a time, host by host": (host_by_host[few : few + _APPROVALS_MAX], _SENDERS),
+        f"{_SENDERS} VMs at a time, each on another host": (one_of_each[:_APPROVALS_MAX], _SENDERS),
+    }
+
+
 class _Store:
     """A service on one of the databases."""
 
@@ -97,22 +121,22 @@ class _Store:
 
     def measure(self, count: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        events: list[tuple[str, str]] = []
+        events: list[list[_Event]] = []
         for turn, concurrency in enumerate(_SCHEDULES):
             hosts = [host_name(number) for number in range(turn * count, (turn + 1) * count)]
             pressed = self._schedule(hosts, concurrency)
             events += [
-                (event["id"], event["resources"][0])
+                [(event["id"], event["resources"][0]) for event in item["events"]]
                 for page in pressed.pop("answers")
                 for item in page["items"]
-                for event in item["events"]
             ]
             found[f"maintenances of a host with {VMS_PER_HOST} VMs, {concurrency} at a time"] = pressed
         self._check("scheduled", count * len(_SCHEDULES))
-        few, many = events[:count], events[count : count + _APPROVALS_MAX]  # one approval at a time is slow
-        for concurrency, piece in zip(_APPROVALS, (few, many), strict=True):
-            found[f"approvals, {concurrency} VM{'s' * (concurrency > 1)} at a time"] = self._approve(piece, concurrency)
-        self._check("approved", len(few) + len(many))
+        approved = 0
+        for what, (piece, senders) in _choose_approvals(events, count).items():
+            found[f"approvals, {what}"] = self._approve(piece, senders)
+            approved += len(piece)
+        self._check("approved", approved)
         return found
 
     def _schedule(self, hosts: list[str], concurrency: int) -> dict[str, Any]:
@@ -122,7 +146,7 @@ class _Store:
         requests = [("127.0.0.1", body) for body in bodies]
         return self._press(self._control, "/v1/maintenance", headers, requests, concurrency)
 
-    def _approve(self, events: list[tuple[str, str]], concurrency: int) -> dict[str, Any]:
+    def _approve(self, events: list[_Event], concurrency: int) -> dict[str, Any]:
         bodies = [json.dumps({"StartRequests": [{"EventId": event}]}) for event, _ in events]
         addresses = [address_of(int(vm.removeprefix("vm-"))) for _, vm in events]
         requests = list(zip(addresses, bodies, strict=True))
