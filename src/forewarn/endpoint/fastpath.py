@@ -177,9 +177,9 @@ class VmConnection(asyncio.Protocol):
         elif caller is not None and (inner is None or inner.is_idle):
             # A request that arrives in pieces, or together with another, is not found here and goes to the parser.
             known = self._traffic.memo.get(data)
+            # Read only then, since it encodes the document: a request that approves must not wait for that.
             # A caller that an inventory change has retired has no replies, so the slow path resolves it again.
-            replies = caller.channel.replies
-            if known is not None and replies:
+            if known is not None and (replies := caller.channel.replies):
                 traffic = self._traffic
                 version, closes = known
                 traffic.fast_path_counts[version] += 1

@@ -70,9 +70,9 @@ class MemoryTransaction(MemoryReader, Transaction):
     def _find_listed(self, audiences: Iterable[str]) -> dict[str, str]:
         return {event.id: event.maintenance_id for event in self._list_listed_events(audiences)}
 
-    def _find_unapproved(self, maintenance_ids: Iterable[str]) -> dict[str, str]:
+    def _count_unapproved(self, maintenance_ids: Iterable[str]) -> dict[str, int]:
         found = self.find_events_of(maintenance_ids)
-        return {e.id: i for i, events in found.items() for e in events if e.is_listed and not e.is_approved}
+        return {i: sum(e.is_listed and not e.is_approved for e in events) for i, events in found.items()}
 
     # Rows
 

@@ -81,10 +81,11 @@ class SqlTransaction(SqlReader, Transaction):
         query = sa.select(c.id, c.maintenance_id).where(c.is_listed)
         return {row.id: row.maintenance_id for row in self._iter_rows(query, c.audience, audiences)}
 
-    def _find_unapproved(self, maintenance_ids: Iterable[str]) -> dict[str, str]:
+    def _count_unapproved(self, maintenance_ids: Iterable[str]) -> dict[str, int]:
         c = t.event.c
-        query = sa.select(c.id, c.maintenance_id).where(c.is_listed, c.approved_at.is_(None))
-        return {row.id: row.maintenance_id for row in self._iter_rows(query, c.maintenance_id, maintenance_ids)}
+        query = sa.select(c.maintenance_id, sa.func.count().label("number")).where(c.is_listed, c.approved_at.is_(None))
+        rows = self._iter_rows(query.group_by(c.maintenance_id), c.maintenance_id, maintenance_ids)
+        return {row.maintenance_id: row.number for row in rows}
 
     # Rows
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 
 from forewarn.core.maintenance.decision import WorkingSet
 from forewarn.core.model import (
@@ -66,7 +67,8 @@ class WorkingSetLoader(Reader):
         events = self._find_rows(Event, ids)
         maintenances = self.find_maintenances({e.maintenance_id for e in events.values()})
         active = {i: m for i, m in maintenances.items() if m.is_active}
-        missing = {of for event_id, of in self._find_unapproved(active).items() if event_id not in events}
+        given = Counter(e.maintenance_id for e in events.values() if e.is_listed and not e.is_approved)
+        missing = {i for i, count in self._count_unapproved(active).items() if count > given[i]}
         decided = {i: m for i, m in maintenances.items() if i not in missing}
         # If a scope couples its deletes, one approval may start the others too (R92).
         has_deletes = any(m.type is EventType.TERMINATE and m.is_active for m in decided.values())
@@ -143,8 +145,8 @@ class WorkingSetLoader(Reader):
     # Primitives
 
     @abstractmethod
-    def _find_unapproved(self, maintenance_ids: Iterable[str]) -> dict[str, str]:
-        """Return the ids of their listed events that are not approved, each with the id of its maintenance."""
+    def _count_unapproved(self, maintenance_ids: Iterable[str]) -> Mapping[str, int]:
+        """Return the numbers of their listed events that are not approved, by the id of the maintenance."""
 
     @abstractmethod
     def _find_vms_with_policy(self, names: Iterable[str]) -> list[VirtualMachine]:
