@@ -52,7 +52,8 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
         result.raw[store] = found
         for name, one in found.items():
             print(
-                f"  {words}, {name}: {one['per_s']:.0f} a second, p99 {percentile(one['took_ms'], 99):.0f} ms",
+                f"  {words}, {name}: {one['per_s']:.0f} a second, p99 {percentile(one['took_ms'], 99):.0f} ms, "
+                f"CPU {one['cpu_ms']:.2f} ms each, {one['busy']:.0%} busy",
                 flush=True,
             )
             result.rows += [
@@ -60,7 +61,8 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
                     what=f"{words}, {name}",
                     value=one["per_s"],
                     unit="a second",
-                    note=f"p50 {percentile(one['took_ms'], 50):.1f} ms, p99 {percentile(one['took_ms'], 99):.1f} ms",
+                    note=f"p50 {percentile(one['took_ms'], 50):.1f} ms, p99 {percentile(one['took_ms'], 99):.1f} ms; "
+                    f"{one['cpu_ms']:.2f} ms of CPU time of the service for each, its core {one['busy']:.0%} busy",
                 )
             ]
     return result
@@ -113,6 +115,7 @@ class _Store:
     """A service on one of the databases."""
 
     def __init__(self, service: Child, place: Path, log: Path, url: str) -> None:
+        self._service = service
         self._place = place
         self._log = log
         self._url = url
@@ -158,11 +161,18 @@ class _Store:
         work = {"port": port, "path": path, "headers": headers, "requests": requests, "concurrency": concurrency}
         file = self._place / "work.json"
         file.write_text(json.dumps(work), encoding="utf-8")
+        cpu_s = self._service.cpu_s()
         with python_child("bench.press", str(file), core=LOAD_CORE, log=self._log) as load:
             pressed = load.hear(_PATIENCE_S)
+        cpu_s = self._service.cpu_s() - cpu_s
         if pressed["wrong"] or len(pressed["took_ms"]) != len(requests):
             raise BenchError(f"{len(pressed['took_ms'])} of {len(requests)} were answered; wrong: {pressed['wrong']}")
-        return pressed | {"per_s": len(requests) / pressed["seconds"], "concurrency": concurrency}
+        return pressed | {
+            "per_s": len(requests) / pressed["seconds"],
+            "cpu_ms": cpu_s / len(requests) * 1000,
+            "busy": cpu_s / pressed["seconds"],
+            "concurrency": concurrency,
+        }
 
     def _check(self, kind: str, expected: int) -> None:
         """Check that the audit log contains all requests that were answered."""
