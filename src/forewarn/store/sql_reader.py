@@ -28,6 +28,7 @@ from forewarn.core.model import (
 from forewarn.core.selection import EVERYTHING, Selection
 from forewarn.core.subscription import Delivery, DeliveryState, Subscription
 from forewarn.core.vm_filter import ALL_VMS, VmFilter
+from forewarn.store import statements
 from forewarn.store import tables as t
 from forewarn.store.audit_chain import find_nth_newest_event_at, read_link_page
 from forewarn.store.ownership import match_owned_entries, match_owned_events, match_owned_maintenances, match_owned_vms
@@ -38,6 +39,7 @@ from forewarn.store.selection_conditions import (
     build_maintenance_conditions,
     find_sequence_range,
 )
+from forewarn.store.statements import KEYS, match_keys, select_by_key
 
 __all__ = ["TABLES", "SqlReader"]
 
@@ -73,27 +75,27 @@ class SqlReader(Reader):
     def _fetch_all(self, kind: type[T], query: sa.Select[Any]) -> list[T]:
         return from_rows(kind, self._connection.execute(query))
 
-    def _fetch_by_key(
-        self, kind: type[T], column: sa.Column[Any], keys: Iterable[str], *terms: sa.ColumnElement[bool]
-    ) -> list[T]:
+    def _fetch_by_key(self, kind: type[T], query: sa.Select[Any], keys: Iterable[str]) -> list[T]:
+        """Return the values of the rows that a query of `statements` finds for these keys."""
         found: list[T] = []
         for piece in split_into_pieces(sorted(set(keys))):
-            found += self._fetch_all(kind, sa.select(column.table).where(column.in_(piece), *terms))
+            found += from_rows(kind, self._connection.execute(query, {KEYS: piece}))
         return found
 
-    def _iter_rows(self, query: sa.Select[Any], column: sa.Column[Any], keys: Iterable[str]) -> Iterator[sa.Row[Any]]:
+    def _iter_rows(self, query: sa.Select[Any], keys: Iterable[str]) -> Iterator[sa.Row[Any]]:
+        """Yield the rows that a query of `statements` finds for these keys."""
         for piece in split_into_pieces(sorted(set(keys))):
-            yield from self._connection.execute(query.where(column.in_(piece)))
+            yield from self._connection.execute(query, {KEYS: piece})
 
     def _find_rows(self, kind: type[T], keys: Iterable[str]) -> dict[str, T]:
         column = TABLES[kind].c[KEY_FIELDS[kind]]
-        return {getattr(one, column.name): one for one in self._fetch_by_key(kind, column, keys)}
+        return {getattr(one, column.name): one for one in self._fetch_by_key(kind, select_by_key(column), keys)}
 
     def _list_rows(self, kind: type[T]) -> list[T]:
         return self._fetch_all(kind, sa.select(TABLES[kind]))
 
     def _get_meta(self, key: str) -> str | None:
-        return self._connection.execute(sa.select(t.meta.c.value).where(t.meta.c.key == key)).scalar()
+        return self._connection.execute(statements.META_VALUE, {"the_key": key}).scalar()
 
     def list_vms(
         self, *, host: str | None = None, name: str | None = None, owned: Ownership | None = None
@@ -118,7 +120,7 @@ class SqlReader(Reader):
     def get_host_page(self, after: str | None, limit: int, prefix: str = "") -> dict[str, list[str]]:
         query = self._add_paging(sa.select(t.host.c.name), t.host.c.name, after, limit, prefix)
         vms: dict[str, list[str]] = {name: [] for name in self._connection.execute(query).scalars()}
-        for row in self._iter_rows(sa.select(t.vm.c.host, t.vm.c.name), t.vm.c.host, vms):
+        for row in self._iter_rows(statements.VMS_OF_HOSTS, vms):
             vms[row.host].append(row.name)
         return {host: sorted(names) for host, names in vms.items()}
 
@@ -146,15 +148,13 @@ class SqlReader(Reader):
         return int(self._get_meta("sequence") or 0)
 
     def _find_vm_names(self, addresses: Iterable[str]) -> set[str]:
-        return {row.vm for row in self._iter_rows(sa.select(t.address.c.vm), t.address.c.address, addresses)}
+        return {row.vm for row in self._iter_rows(statements.ADDRESSED_VMS, addresses)}
 
     def _find_vms_on(self, hosts: Iterable[str]) -> list[VirtualMachine]:
-        return self._fetch_by_key(VirtualMachine, t.vm.c.host, hosts)
+        return self._fetch_by_key(VirtualMachine, select_by_key(t.vm.c.host), hosts)
 
     def _find_holders(self, vms: Iterable[str], scopes: Iterable[str]) -> set[str]:
-        c = t.claim.c
-        query = sa.select(c.maintenance_id).where(c.is_active).distinct()
-        found = chain(self._iter_rows(query, c.vm, vms), self._iter_rows(query, c.scope, scopes))
+        found = chain(self._iter_rows(statements.HELD_VMS, vms), self._iter_rows(statements.HELD_SCOPES, scopes))
         return {row.maintenance_id for row in found}
 
     def _list_active_hosts(self) -> dict[str, tuple[str, ...]]:
@@ -169,7 +169,7 @@ class SqlReader(Reader):
     def _list_listed_events(self, audiences: Iterable[str] | None = None) -> list[Event]:
         if audiences is None:
             return self._fetch_all(Event, sa.select(t.event).where(t.event.c.is_listed))
-        return self._fetch_by_key(Event, t.event.c.audience, audiences, t.event.c.is_listed)
+        return self._fetch_by_key(Event, statements.LISTED_EVENTS, audiences)
 
     def _find_marked_keys(self, since: int) -> set[str]:
         return set(self._connection.execute(sa.select(t.feed.c.audience).where(t.feed.c.sequence > since)).scalars())
@@ -206,18 +206,17 @@ class SqlReader(Reader):
 
     def find_events_of(self, maintenance_ids: Iterable[str]) -> dict[str, list[Event]]:
         found: dict[str, list[Event]] = {}
-        events = self._fetch_by_key(Event, t.event.c.maintenance_id, maintenance_ids)
+        events = self._fetch_by_key(Event, select_by_key(t.event.c.maintenance_id), maintenance_ids)
         for event in sorted(events, key=attrgetter("sequence")):
             found.setdefault(event.maintenance_id, []).append(event)
         return found
 
     def find_event_audiences(self, event_ids: Iterable[str]) -> dict[str, str]:
-        query = sa.select(t.event.c.id, t.event.c.audience)
-        return {row.id: row.audience for row in self._iter_rows(query, t.event.c.id, event_ids)}
+        return {row.id: row.audience for row in self._iter_rows(statements.EVENT_AUDIENCES, event_ids)}
 
     def find_owned_events(self, event_ids: Iterable[str], owned: Ownership) -> set[str]:
-        query = sa.select(t.event.c.id).where(match_owned_events(owned))
-        return {row.id for row in self._iter_rows(query, t.event.c.id, event_ids)}
+        query = sa.select(t.event.c.id).where(match_owned_events(owned), match_keys(t.event.c.id))
+        return {row.id for row in self._iter_rows(query, event_ids)}
 
     def list_entries(  # noqa: PLR0913 - as the contract says
         self,

@@ -7,15 +7,16 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from forewarn.core.audit_chain import Chain, ChainHead
 from forewarn.core.model import ACTIVE_STATES, Maintenance, VirtualMachine
+from forewarn.store import statements
 from forewarn.store import tables as t
 from forewarn.store.audit_chain import HEADS, encode_heads, forget_audit, forget_events, parse_heads
 from forewarn.store.reader import KEY_FIELDS
 from forewarn.store.rows import split_into_pieces, to_row
 from forewarn.store.sql_reader import TABLES, SqlReader
+from forewarn.store.statements import KEYS
 from forewarn.store.transaction import MUTABLE_FIELDS, ChainedEntry, Transaction
 
 __all__ = ["SqlTransaction"]
@@ -50,9 +51,7 @@ class SqlTransaction(SqlReader, Transaction):
     def _read_counter(self) -> int:
         """Read the counter once per transaction, together with the heads of the hash chains."""
         if self._counter is None:
-            c = t.meta.c
-            query = sa.select(c.key, c.value).where((c.key == _COUNTER) | (c.key == HEADS)).with_for_update()
-            found = {row.key: row.value for row in self._connection.execute(query)}
+            found = {row.key: row.value for row in self._iter_rows(statements.META_VALUES, [_COUNTER, HEADS])}
             self._counter = int(found.get(_COUNTER) or 0)
             self._heads = parse_heads(found.get(HEADS))
         return self._counter
@@ -73,18 +72,13 @@ class SqlTransaction(SqlReader, Transaction):
         return list(self._connection.execute(query).scalars())
 
     def _find_vms_with_policy(self, names: Iterable[str]) -> list[VirtualMachine]:
-        is_meant = sa.or_(t.vm.c.policy.is_not(None), t.vm.c.scope.is_not(None))
-        return self._fetch_by_key(VirtualMachine, t.vm.c.name, names, is_meant)
+        return self._fetch_by_key(VirtualMachine, statements.VMS_WITH_POLICY, names)
 
     def _find_listed(self, audiences: Iterable[str]) -> dict[str, str]:
-        c = t.event.c
-        query = sa.select(c.id, c.maintenance_id).where(c.is_listed)
-        return {row.id: row.maintenance_id for row in self._iter_rows(query, c.audience, audiences)}
+        return {row.id: row.maintenance_id for row in self._iter_rows(statements.LISTED_IDS, audiences)}
 
     def _count_unapproved(self, maintenance_ids: Iterable[str]) -> dict[str, int]:
-        c = t.event.c
-        query = sa.select(c.maintenance_id, sa.func.count().label("number")).where(c.is_listed, c.approved_at.is_(None))
-        rows = self._iter_rows(query.group_by(c.maintenance_id), c.maintenance_id, maintenance_ids)
+        rows = self._iter_rows(statements.UNAPPROVED_COUNTS, maintenance_ids)
         return {row.maintenance_id: row.number for row in rows}
 
     # Rows
@@ -94,35 +88,27 @@ class SqlTransaction(SqlReader, Transaction):
 
     def _insert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
         if rows:
-            self._connection.execute(sa.insert(table), rows)
+            self._connection.execute(statements.insert_into(table), rows)
 
     def _upsert_rows(self, kind: type[Any], values: Iterable[Any]) -> None:
         self._upsert(TABLES[kind], [to_row(value) for value in values])
 
     def _upsert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-        if not rows:
-            return
-        keys = [column.name for column in table.primary_key]
-        # Both databases have the same syntax for this, but SQLAlchemy offers it only in their dialects.
-        dialect = sqlite if self._connection.dialect.name == "sqlite" else postgresql
-        insert = dialect.insert(table)
-        others = {name: insert.excluded[name] for name in rows[0] if name not in keys}
-        self._connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=others), rows)
+        if rows:
+            self._connection.execute(statements.upsert_into(table, tuple(rows[0]), self._dialect), rows)
 
     def _update_rows(self, kind: type[Any], values: Iterable[Any]) -> None:
         table, names = TABLES[kind], MUTABLE_FIELDS[kind]
-        # Prefixed, because SQLAlchemy reserves the names of columns for the parameters of SET.
         rows = [{"the_key": each.id} | {f"new_{name}": getattr(each, name) for name in names} for each in values]
         if rows:
-            query = sa.update(table).where(table.c.id == sa.bindparam("the_key"))
-            self._connection.execute(query.values({name: sa.bindparam(f"new_{name}") for name in names}), rows)
+            self._connection.execute(statements.update_by_id(table, tuple(names)), rows)
 
     def _delete_rows(self, kind: type[Any], keys: Iterable[str]) -> None:
         self._delete_by_key(TABLES[kind].c[KEY_FIELDS[kind]], keys)
 
     def _delete_by_key(self, column: sa.Column[Any], keys: Iterable[str]) -> None:
         for piece in split_into_pieces(sorted(set(keys))):
-            self._connection.execute(sa.delete(column.table).where(column.in_(piece)))
+            self._connection.execute(statements.delete_by_key(column), {KEYS: piece})
 
     def _delete_rows_before(self, kind: type[Any], field: str, moment: datetime) -> None:
         self._connection.execute(sa.delete(TABLES[kind]).where(TABLES[kind].c[field] < moment))

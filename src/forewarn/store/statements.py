@@ -1,0 +1,126 @@
+"""Statements of the SQL store that a decision executes, built once.
+
+SQLAlchemy needs three to four times as long to build a statement, and to find its compiled form, as to execute it. The
+writer executes about ten for each transaction, so these are built when they are first used, and take their values as
+parameters.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from forewarn.store import tables as t
+
+__all__ = [
+    "ADDRESSED_VMS",
+    "EVENT_AUDIENCES",
+    "HELD_SCOPES",
+    "HELD_VMS",
+    "KEYS",
+    "LISTED_EVENTS",
+    "LISTED_IDS",
+    "META_VALUE",
+    "META_VALUES",
+    "UNAPPROVED_COUNTS",
+    "VMS_OF_HOSTS",
+    "VMS_WITH_POLICY",
+    "delete_by_key",
+    "insert_into",
+    "match_keys",
+    "select_by_key",
+    "update_by_id",
+    "upsert_into",
+]
+
+KEYS = "keys"
+"""Parameter of the statements that take keys: a list."""
+
+
+def match_keys(column: sa.Column[Any]) -> sa.ColumnElement[bool]:
+    """Return the condition that the value of a column is one of the parameter `KEYS`."""
+    return column.in_(sa.bindparam(KEYS, expanding=True))
+
+
+@cache
+def select_by_key(column: sa.Column[Any]) -> sa.Select[Any]:
+    """Return the query for whole rows by the values of a column."""
+    return sa.select(column.table).where(match_keys(column))
+
+
+@cache
+def delete_by_key(column: sa.Column[Any]) -> sa.Delete:
+    """Return the statement that deletes rows by the values of a column."""
+    return sa.delete(column.table).where(match_keys(column))
+
+
+@cache
+def insert_into(table: sa.Table) -> sa.Insert:
+    """Return the statement that inserts rows."""
+    return sa.insert(table)
+
+
+@cache
+def upsert_into(table: sa.Table, columns: tuple[str, ...], dialect: str) -> sa.Insert:
+    """Return the statement that inserts rows, or replaces these columns of those that exist."""
+    keys = [column.name for column in table.primary_key]
+    # Both databases have the same syntax for this, but SQLAlchemy offers it only in their dialects.
+    insert = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+    others = {name: insert.excluded[name] for name in columns if name not in keys}
+    return insert.on_conflict_do_update(index_elements=keys, set_=others)
+
+
+@cache
+def update_by_id(table: sa.Table, columns: tuple[str, ...]) -> sa.Update:
+    """Return the statement that sets these columns to the parameters ``new_NAME`` where the id is ``the_key``."""
+    # Prefixed, because SQLAlchemy reserves the names of columns for the parameters of SET.
+    query = sa.update(table).where(table.c.id == sa.bindparam("the_key"))
+    return query.values({name: sa.bindparam(f"new_{name}") for name in columns})
+
+
+def _select_held(column: sa.Column[Any]) -> sa.Select[Any]:
+    c = t.claim.c
+    return sa.select(c.maintenance_id).where(c.is_active, match_keys(column)).distinct()
+
+
+_EVENT, _VM, _META = t.event.c, t.vm.c, t.meta.c
+
+HELD_VMS = _select_held(t.claim.c.vm)
+"""Ids of the active maintenances that hold one of these VMs."""
+
+HELD_SCOPES = _select_held(t.claim.c.scope)
+"""Ids of the active maintenances that hold one of these scopes."""
+
+LISTED_EVENTS = sa.select(t.event).where(_EVENT.is_listed, match_keys(_EVENT.audience))
+"""Listed events of these audiences."""
+
+LISTED_IDS = sa.select(_EVENT.id, _EVENT.maintenance_id).where(_EVENT.is_listed, match_keys(_EVENT.audience))
+"""Ids of the listed events of these audiences, each with the id of its maintenance."""
+
+UNAPPROVED_COUNTS = (
+    sa.select(_EVENT.maintenance_id, sa.func.count().label("number"))
+    .where(_EVENT.is_listed, _EVENT.approved_at.is_(None), match_keys(_EVENT.maintenance_id))
+    .group_by(_EVENT.maintenance_id)
+)
+"""Number of listed events of these maintenances that are not approved."""
+
+EVENT_AUDIENCES = sa.select(_EVENT.id, _EVENT.audience).where(match_keys(_EVENT.id))
+"""Audience of each of these events."""
+
+VMS_WITH_POLICY = sa.select(t.vm).where(sa.or_(_VM.policy.is_not(None), _VM.scope.is_not(None)), match_keys(_VM.name))
+"""Those of these VMs that have a policy, or a scope that may have one."""
+
+VMS_OF_HOSTS = sa.select(_VM.host, _VM.name).where(match_keys(_VM.host))
+"""Names of the VMs of these hosts."""
+
+ADDRESSED_VMS = sa.select(t.address.c.vm).where(match_keys(t.address.c.address))
+"""Names of the VMs that have one of these addresses."""
+
+META_VALUE = sa.select(_META.value).where(_META.key == sa.bindparam("the_key"))
+"""One value of `meta`."""
+
+META_VALUES = sa.select(_META.key, _META.value).where(match_keys(_META.key)).with_for_update()
+"""Several values of `meta`, locked until the transaction ends."""
