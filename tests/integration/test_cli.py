@@ -340,6 +340,17 @@ def test_the_client_part_imports_no_library_of_the_server(alone: Cli) -> None:
     assert done.stdout == "[]\n"
 
 
+def test_a_request_imports_nothing_that_only_draws(alone: Cli) -> None:
+    """httpx would import its own command line, and that rich and pygments: half of what a short command takes."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "forewarn", "vm", "list", "--control-url", "http://127.0.0.1:1"],
+        check=False, capture_output=True, text=True, timeout=GUARD_S, env=alone.environment,
+    )  # fmt: skip
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "httpx" in imported
+    assert not {"rich", "pygments", "httpx._main"} & imported
+
+
 def test_without_the_server_s_libraries_serve_says_what_to_install(alone: Cli) -> None:
     script = (
         "import sys; sys.modules['uvicorn'] = sys.modules['sqlalchemy'] = None; sys.modules['fastapi'] = None; "

@@ -115,6 +115,8 @@ def _add_global_options(
 
 def main() -> None:
     """Run the command line of this process, and exit."""
+    # Importing httpx would also import its own command line, with rich and pygments, which takes twice as long.
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type] # None: the import fails
     # Flushed below, inside the try: an error during the interpreter's own flush would print a trace.
     status = run_command_line(sys.argv[1:])
     try:
