@@ -95,6 +95,21 @@ HOSTS = tuple(Host(name=f"host-{n}") for n in range(3))
 FLEET = tuple(replace(vm(f"vm-{n}", host=f"host-{n % 3}"), addresses=(f"10.0.0.{n}",)) for n in range(9))
 
 
+def test_a_transaction_says_which_numbers_it_has_taken(store: SqlStore) -> None:
+    """Invariant 9."""
+    with store.write() as tx:
+        tx.replace_inventory(Inventory(hosts=HOSTS), "mark")
+    with store.read() as reader:
+        before = reader.get_position()
+    with store.write() as tx:
+        tx.get_inventory()
+        none_taken = tx.numbers
+        assert [tx.next_sequence(), tx.next_sequence()] == [before + 1, before + 2]
+        assert (none_taken, tx.numbers) == (None, (before, before + 2))
+    with store.read() as reader:
+        assert reader.get_position() == before + 2
+
+
 def test_the_store_knows_whether_the_file_applied_last_still_holds(store: SqlStore) -> None:
     """Invariant 12."""
     with store.write() as tx:

@@ -134,6 +134,7 @@ class TransactionResult(Generic[T]):
         due_since: Time at which the scheduler began this work, for its trace; None for a command.
         snapshot: State before the transaction, which replaces what is known; the committer reads it after a commit in
             doubt. None otherwise.
+        numbers: Counter of the store before and after the transaction; the committer reads it. None: no change.
     """
 
     answer: T
@@ -142,6 +143,7 @@ class TransactionResult(Generic[T]):
     confirms_clock: bool = False
     due_since: datetime | None = None
     snapshot: Snapshot | None = None
+    numbers: tuple[int, int] | None = None
 
 
 class Commands:
@@ -305,7 +307,7 @@ class Committer:
                 self._is_in_doubt = True
             # A refused command does not get here, so an earlier doubt remains until a commit has succeeded.
             self._is_in_doubt = False
-            return replace(result, snapshot=snapshot)
+            return replace(result, snapshot=snapshot, numbers=tx.numbers)
 
         async def run() -> T:
             # The lock covers commit and publication. If it were released in between, a later commit could be published
@@ -423,6 +425,10 @@ class Committer:
         with nullcontext() if result.due_since is None else self.tracing.due_span(result.due_since):
             for changes in result.changes:
                 self._publish_changes(changes)
+        # If no change of another replica came in between, everything up to this commit is published now. So the
+        # follower, which the commit wakes as well, finds nothing new, and wakes nothing else.
+        if result.numbers is not None and result.numbers[0] == self._position:
+            self._position = result.numbers[1]
         return result.answer
 
     def _publish_changes(self, changes: ChangeSet) -> None:
@@ -442,7 +448,7 @@ class Committer:
 
     def _publish_news(self, documents: Sequence[AudienceDocument]) -> None:
         """Publish documents of other replicas, unless they are published already."""
-        # They include this replica's own commits, which do not move the position.
+        # They may include this replica's own commits: see `_publish_result`.
         self.feed.publish_documents(document for document in documents if self.feed.is_new(document))
 
     def _publish_snapshot(self, snapshot: Snapshot) -> None:
@@ -465,7 +471,6 @@ class Committer:
             has_changed = news.position != self._position
             if has_changed:
                 reach_failpoint(FailPoint.REMOTE_CHANGES_READ)
-            # This replica's commits do not move the position, or an earlier change of another one could be skipped.
             self._position = news.position
             if index is not None:
                 self.identity.load_inventory(index)
@@ -485,7 +490,7 @@ class Committer:
 
     @property
     def position(self) -> int:
-        """Number of the last change of other replicas published here; 0 without other replicas."""
+        """Number up to which every change is published here; 0 without other replicas."""
         return self._position if self.leadership.has_replicas else 0
 
     def would_warn(self, cause: str, vm: str) -> bool:

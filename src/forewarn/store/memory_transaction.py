@@ -40,7 +40,7 @@ class MemoryTransaction(MemoryReader, Transaction):
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
         # Copies, which `flush` writes back: the undo log covers only the tables.
-        self._counter = tables.counter
+        self._counter = self._before = tables.counter
         self._heads = dict(tables.heads)
 
     # The counter
@@ -48,6 +48,10 @@ class MemoryTransaction(MemoryReader, Transaction):
     def next_sequence(self) -> int:
         self._counter += 1
         return self._counter
+
+    @property
+    def numbers(self) -> tuple[int, int] | None:
+        return None if self._counter == self._before else (self._before, self._counter)
 
     def flush(self) -> None:
         """Write the counter and the heads of the hash chains back; the store calls it before the commit."""

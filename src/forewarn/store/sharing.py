@@ -67,7 +67,7 @@ class PostgresTransaction(SqlTransaction, SharedTransaction):
 
     def flush(self) -> None:
         super().flush()
-        if self.has_written:
+        if self.numbers is not None:
             # PostgreSQL delivers this at the commit, so no replica looks before it can see the change.
             self._connection.exec_driver_sql(f"NOTIFY {_CHANNEL}")
 

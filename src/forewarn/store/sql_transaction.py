@@ -34,12 +34,8 @@ class SqlTransaction(SqlReader, Transaction):
     def __init__(self, connection: sa.Connection) -> None:
         super().__init__(connection)
         self._counter: int | None = None
+        self._before = 0
         self._heads = parse_heads(None)
-
-    @property
-    def has_written(self) -> bool:
-        """True if anything was numbered, so that the other replicas must be notified."""
-        return self._counter is not None
 
     # The counter
 
@@ -48,11 +44,15 @@ class SqlTransaction(SqlReader, Transaction):
         self._counter = counter
         return counter
 
+    @property
+    def numbers(self) -> tuple[int, int] | None:
+        return None if self._counter is None else (self._before, self._counter)
+
     def _read_counter(self) -> int:
         """Read the counter once per transaction, together with the heads of the hash chains."""
         if self._counter is None:
             found = {row.key: row.value for row in self._iter_rows(statements.META_VALUES, [_COUNTER, HEADS])}
-            self._counter = int(found.get(_COUNTER) or 0)
+            self._counter = self._before = int(found.get(_COUNTER) or 0)
             self._heads = parse_heads(found.get(HEADS))
         return self._counter
 

@@ -103,6 +103,11 @@ class Transaction(WorkingSetLoader):
     def next_sequence(self) -> int:
         """Return the next number of the store's counter. The number is free again if the transaction fails."""
 
+    @property
+    @abstractmethod
+    def numbers(self) -> tuple[int, int] | None:
+        """Counter before this transaction, and after it; None if it has taken no number."""
+
     @abstractmethod
     def list_active_ids(self) -> list[str]:
         """Return the ids of all active maintenances."""
