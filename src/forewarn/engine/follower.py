@@ -47,9 +47,10 @@ class Follower:
             loop = asyncio.get_running_loop()
             while True:
                 try:
-                    # The result is ignored: a hint may be lost or spurious, so the changes are read in any case.
-                    await loop.run_in_executor(thread, self._store.wait_for_change, _POLL_S)
-                    if await self._committer.catch_up():
+                    announced = await loop.run_in_executor(thread, self._store.wait_for_change, _POLL_S)
+                    # Most are this replica's own commits. Without a hint, the changes are read all the same.
+                    is_known = announced is not None and self._committer.is_published(announced)
+                    if not is_known and await self._committer.catch_up():
                         self._on_remote_change()
                 except ForewarnError as error:
                     if not self.is_behind:

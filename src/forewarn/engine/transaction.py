@@ -483,6 +483,10 @@ class Committer:
                 await listener()
         return has_changed
 
+    def is_published(self, number: int) -> bool:
+        """Return whether everything up to this number of the store's counter is published here."""
+        return number <= self._position
+
     def _read_news(self) -> tuple[FeedChanges, InventoryIndex | None]:
         with self.store.read() as reader:
             news = reader.get_feed_changes(self._position)

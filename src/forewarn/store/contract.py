@@ -58,10 +58,14 @@ class SharedStore(Protocol):
     def renew_lease(self, name: str, holder: str, term: int, span: timedelta) -> Lease | None:
         """Extend a lease that is held and not over, without waiting for writers; None if it is not held."""
 
-    def wait_for_change(self, timeout_s: float) -> bool:
-        """Wait until a replica announces a commit or the time is over; return True for a commit.
+    def wait_for_change(self, timeout_s: float) -> int | None:
+        """Wait until a replica, this one included, announces a commit, or the time is over.
 
         A hint: it may be spurious, and it may be lost.
+
+        Returns:
+            Counter after the commit, as in `Transaction.numbers`; None if it is not known whether anything was
+            committed.
 
         Raises:
             StoreUnavailable: The database cannot be reached.

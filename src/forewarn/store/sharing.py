@@ -15,6 +15,7 @@ from forewarn.store import tables as t
 from forewarn.store.contract import SharedTransaction
 from forewarn.store.lease import Lease
 from forewarn.store.sql_transaction import SqlTransaction
+from forewarn.store.statements import CLOCK, LEASE
 
 __all__ = ["PostgresSharedStore", "PostgresTransaction", "read_clock"]
 
@@ -24,8 +25,7 @@ _OVER = datetime.fromtimestamp(0, UTC)
 
 def read_clock(connection: sa.Connection) -> datetime:
     """Return the database's time."""
-    # Not now(), which is the beginning of the transaction, before it waited for the lock of the writers.
-    moment: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+    moment: datetime = connection.execute(CLOCK).scalar_one()
     return moment.astimezone(UTC)
 
 
@@ -43,7 +43,7 @@ class PostgresTransaction(SqlTransaction, SharedTransaction):
         return self._now
 
     def get_lease(self, name: str) -> Lease | None:
-        row = self._connection.execute(sa.select(t.lease).where(t.lease.c.name == name)).first()
+        row = self._connection.execute(LEASE, {"the_name": name}).first()
         if row is None:
             return None
         return Lease(holder=row.holder, term=row.term, expires_at=row.expires_at, now=read_clock(self._connection))
@@ -69,7 +69,7 @@ class PostgresTransaction(SqlTransaction, SharedTransaction):
         super().flush()
         if self.numbers is not None:
             # PostgreSQL delivers this at the commit, so no replica looks before it can see the change.
-            self._connection.exec_driver_sql(f"NOTIFY {_CHANNEL}")
+            self._connection.exec_driver_sql(f"NOTIFY {_CHANNEL}, '{self.numbers[1]}'")
 
 
 class PostgresSharedStore:
@@ -112,13 +112,15 @@ class PostgresSharedStore:
             count = connection.execute(query.values(expires_at=now + span)).rowcount
         return Lease(holder=holder, term=term, expires_at=now + span, now=now) if count else None
 
-    def wait_for_change(self, timeout_s: float) -> bool:
+    def wait_for_change(self, timeout_s: float) -> int | None:
         with self._wrap_errors():
             try:
                 if self._listener is None:
                     self._start_listening()
-                    return True  # earlier notifications are lost, so assume a change
-                return any(True for _ in self._listener.notifies(timeout=timeout_s, stop_after=1))
+                    return None  # earlier notifications are lost
+                found = [each.payload for each in self._listener.notifies(timeout=timeout_s, stop_after=1)]
+                # Older replicas announce no number.
+                return max(map(int, found)) if found and all(found) else None
             except self._engine.dialect.loaded_dbapi.Error as error:
                 self.close()
                 msg = f"cannot listen for changes in the database: {' '.join(str(error).split())}"

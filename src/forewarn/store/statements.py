@@ -17,10 +17,12 @@ from forewarn.store import tables as t
 
 __all__ = [
     "ADDRESSED_VMS",
+    "CLOCK",
     "EVENT_AUDIENCES",
     "HELD_SCOPES",
     "HELD_VMS",
     "KEYS",
+    "LEASE",
     "LISTED_EVENTS",
     "LISTED_IDS",
     "META_VALUE",
@@ -118,6 +120,12 @@ VMS_OF_HOSTS = sa.select(_VM.host, _VM.name).where(match_keys(_VM.host))
 
 ADDRESSED_VMS = sa.select(t.address.c.vm).where(match_keys(t.address.c.address))
 """Names of the VMs that have one of these addresses."""
+
+CLOCK = sa.select(sa.func.clock_timestamp())
+"""The database's time. Not now(), which is the beginning of the transaction, before it waited for the writers' lock."""
+
+LEASE = sa.select(t.lease).where(t.lease.c.name == sa.bindparam("the_name"))
+"""One lease."""
 
 META_VALUE = sa.select(_META.value).where(_META.key == sa.bindparam("the_key"))
 """One value of `meta`."""

@@ -221,14 +221,8 @@ BUGS = (
         file="engine/follower.py",
         edits=(
             (
-                (
-                    "                    await loop.run_in_executor(thread, self._store.wait_for_change, _POLL_S)\n"
-                    "                    if await"
-                ),
-                (
-                    "                    wait = self._store.wait_for_change\n"
-                    "                    if await loop.run_in_executor(thread, wait, _POLL_S) and await"
-                ),
+                "if not is_known and await self",
+                "if announced is not None and not is_known and await self",
             ),
         ),
     ),

@@ -21,9 +21,9 @@ async def test_it_waits_in_a_separate_thread() -> None:
     has_caught_up = asyncio.Event()
 
     class Store:
-        def wait_for_change(self, _timeout_s: float) -> bool:
+        def wait_for_change(self, _timeout_s: float) -> int | None:
             threads.append(threading.get_ident())
-            return True
+            return None
 
     class Committer:
         async def catch_up(self) -> bool:
@@ -38,3 +38,39 @@ async def test_it_waits_in_a_separate_thread() -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await following
     assert threads[0] != thread_of_others
+
+
+@pytest.mark.parametrize(
+    ("announced", "position", "expected"), [(7, 7, []), (7, 8, []), (7, 6, ["read"]), (None, 7, ["read"])]
+)
+async def test_it_reads_the_changes_unless_they_are_published_already(
+    announced: int | None, position: int, expected: list[str]
+) -> None:
+    """Invariant 9. The database announces a replica's own commits to it too."""
+    done: list[str] = []
+    has_waited_again = asyncio.Event()
+    waits = iter([announced])
+
+    class Store:
+        def wait_for_change(self, _timeout_s: float) -> int | None:
+            try:
+                return next(waits)
+            except StopIteration:
+                loop.call_soon_threadsafe(has_waited_again.set)
+                return position
+
+    class Committer:
+        async def catch_up(self) -> bool:
+            done.append("read")
+            return False
+
+        def is_published(self, number: int) -> bool:
+            return number <= position
+
+    loop = asyncio.get_running_loop()
+    following = asyncio.create_task(Follower(cast("Any", Store()), cast("Any", Committer()), lambda: None).run())
+    await asyncio.wait_for(has_waited_again.wait(), GUARD_S)
+    following.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await following
+    assert done == expected

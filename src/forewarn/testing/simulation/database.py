@@ -75,7 +75,7 @@ class Database:
         self.clock = clock
         self.hint_is_lost: Callable[[], bool] = lambda: False
         self.delay_s_max = 0.0
-        self._waiting: dict[asyncio.Future[bool], None] = {}
+        self._waiting: dict[asyncio.Future[int], None] = {}
 
     @contextmanager
     def write(self) -> Iterator[_SharedMemoryTransaction]:
@@ -102,17 +102,17 @@ class Database:
     def _send_hints(self) -> None:
         for waiting in list(self._waiting):
             if not waiting.done() and not self.hint_is_lost():
-                waiting.set_result(True)
+                waiting.set_result(self.tables.counter)
 
-    async def wait_for_hint(self, timeout_s: float) -> bool:
-        """Wait until something is committed or the time is over; return True for a commit."""
-        waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    async def wait_for_hint(self, timeout_s: float) -> int | None:
+        """Wait until something is committed or the time is over; return the counter after a commit."""
+        waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting[waiting] = None
         try:
             async with asyncio.timeout(timeout_s):
                 return await waiting
         except TimeoutError:
-            return False
+            return None
         finally:
             del self._waiting[waiting]
 
@@ -210,16 +210,16 @@ class ReplicaStore:
                 return None
             return transaction.acquire_lease(name, holder, span)
 
-    def wait_for_change(self, timeout_s: float) -> bool:
+    def wait_for_change(self, timeout_s: float) -> int | None:
         """Wait for a hint; what it returns is awaited by `VirtualLoop.run_in_executor`."""
         if self._link.is_cut:
             self._was_listening = False
             raise StoreUnavailable("cannot listen for changes in the database")
         if not self._was_listening:
             self._was_listening = True
-            return True
-        waiting: Awaitable[bool] = self._database.wait_for_hint(timeout_s)
-        return cast("bool", waiting)
+            return None
+        waiting: Awaitable[int | None] = self._database.wait_for_hint(timeout_s)
+        return cast("int | None", waiting)
 
     def check_pages(self, span_s: float) -> None:
         """Do nothing: there are no pages."""
