@@ -45,12 +45,17 @@ class Follower:
         # A separate thread, since it is blocked in the wait nearly all the time.
         with ThreadPoolExecutor(1, thread_name_prefix="forewarn-follow") as thread:
             loop = asyncio.get_running_loop()
+            read_s = loop.time()
             while True:
                 try:
                     announced = await loop.run_in_executor(thread, self._store.wait_for_change, _POLL_S)
-                    # Most are this replica's own commits. Without a hint, the changes are read all the same.
+                    # Most hints are for this replica's own commits. While they come, one of another replica may be
+                    # lost too, so the changes are read each second in any case.
                     is_known = announced is not None and self._committer.is_published(announced)
-                    if not is_known and await self._committer.catch_up():
+                    if is_known and loop.time() - read_s < _POLL_S:
+                        continue
+                    read_s = loop.time()
+                    if await self._committer.catch_up():
                         self._on_remote_change()
                 except ForewarnError as error:
                     if not self.is_behind:

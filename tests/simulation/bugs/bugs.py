@@ -216,13 +216,24 @@ BUGS = (
         edits=(("            self._position = news.position\n", "            self._position = news.position + 2\n"),),
     ),
     Bug(
+        name="own-commit-hides-another",
+        what="A replica's position moves to its own commit, past one of another replica just before it.",
+        file="engine/transaction.py",
+        edits=(
+            (
+                "        if result.numbers is not None and result.numbers[0] == self._position:\n",
+                "        if result.numbers is not None:\n",
+            ),
+        ),
+    ),
+    Bug(
         name="follower-trusts-hints",
         what="A replica reads the changes of others only after a hint, which may be lost.",
         file="engine/follower.py",
         edits=(
             (
-                "if not is_known and await self",
-                "if announced is not None and not is_known and await self",
+                "                    if is_known and loop.time() - read_s < _POLL_S:\n",
+                "                    if announced is None or is_known:\n",
             ),
         ),
     ),

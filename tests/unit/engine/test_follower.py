@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from forewarn.engine import follower
 from forewarn.engine.follower import Follower
 from tests.support.spans import GUARD_S
 
@@ -74,3 +75,27 @@ async def test_it_reads_the_changes_unless_they_are_published_already(
     with contextlib.suppress(asyncio.CancelledError):
         await following
     assert done == expected
+
+
+async def test_it_reads_the_changes_each_second_whatever_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Invariant 9. While a replica commits all the time, the hint of another one may be lost."""
+    monkeypatch.setattr(follower, "_POLL_S", 0.01)
+    has_read = asyncio.Event()
+
+    class Store:
+        def wait_for_change(self, _timeout_s: float) -> int | None:
+            return 7
+
+    class Committer:
+        async def catch_up(self) -> bool:
+            has_read.set()
+            return False
+
+        def is_published(self, _number: int) -> bool:
+            return True
+
+    following = asyncio.create_task(Follower(cast("Any", Store()), cast("Any", Committer()), lambda: None).run())
+    await asyncio.wait_for(has_read.wait(), GUARD_S)
+    following.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await following
