@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ mpl.use("svg")  # before the import of pyplot, because there may be no screen
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
+from bench.cells import count_cells, merge_pages, roll_out
 from bench.process import ROOT
 from bench.report import JSON_FILE
 from bench.result import median, percentile
@@ -29,7 +31,7 @@ __all__ = ["NEEDED", "PAGE", "PICTURE", "costs_of", "render", "write"]
 
 PAGE = ROOT / "docs/explanation/scale.md"
 PICTURE = ROOT / "docs/images/scale.svg"
-NEEDED = frozenset({"inventory", "watches", "through", "commits", "failover", "million"})
+NEEDED = frozenset({"inventory", "watches", "through", "commits", "failover", "million", "history"})
 """Parts of the benchmark that the tables need."""
 
 _BEGIN = "<!-- {name}: begin; written by `python -m bench.paper` -->"
@@ -37,6 +39,15 @@ _END = "<!-- {name}: end -->"
 _FLEETS = (1000, 5000, 20_000)
 _REPLICAS = (2, 3, 4, 5, 8)
 _LARGEST = _FLEETS[-1]
+_CELL_HOSTS = 5000
+_CELL_FLEETS = (20_000, 200_000, 2_000_000)
+_PAGES = 2000
+_ROLLOUT_HOSTS = 20_000
+_ROLLOUT_AT_ONCE = 200
+_ROLLOUT_CELLS = (4, 20, 100, 200)
+# Half of the hosts take less than ten minutes, and one in a hundred more than half an hour.
+_HOST_MEDIAN_S = 600.0
+_HOST_SIGMA = 0.5
 _VMS_PER_HOST = 50
 _VMS_PER_STORED_HOST = 20  # `bench.fleet.VMS_PER_HOST`, which part `commits` uses
 _THINK_S = 600.0
@@ -77,6 +88,8 @@ def render(parts: dict[str, Any]) -> dict[str, str]:
         "returns": _returns(costs),
         "changes": _changes(parts, costs),
         "choice": _choice(parts, costs),
+        "cells": _cells(parts, costs),
+        "shares": _shares(),
     }
 
 
@@ -221,6 +234,60 @@ def _choice(parts: dict[str, Any], costs: Costs) -> str:
         "transactions of idle replicas, total",
         "one is killed: all hosts back",
     )
+    return _table(head, rows)
+
+
+def _cells(parts: dict[str, Any], costs: Costs) -> str:
+    page_ms = parts["history"]["raw"]["postgresql"]["took_ms"]["maintenances, newest page"]
+    replicas = _advised(costs, _CELL_HOSTS)
+    approved_s = approve_all(costs, _CELL_HOSTS * _VMS_PER_HOST, _THINK_S, random.Random(_SEED))[-1]
+    rows = []
+    for hosts in _CELL_FLEETS:
+        cells = count_cells(hosts, _CELL_HOSTS)
+        pages_ms = merge_pages(page_ms, cells, _PAGES, random.Random(_SEED))
+        rows.append(
+            (
+                f"{hosts:,} hosts, {hosts * _VMS_PER_HOST:,} VMs",
+                f"{cells:,}",
+                f"{cells * replicas:,}",
+                _span(approved_s),
+                f"{percentile(pages_ms, 50):.0f} ms",
+                f"{percentile(pages_ms, 99):.0f} ms",
+                f"{100 / cells:.2f} % of the VMs",
+            )
+        )
+    head = (
+        "fleet",
+        "cells",
+        "replicas",
+        "approvals of all VMs",
+        "page of all cells, p50",
+        "page of all cells, p99",
+        "one cell is down",
+    )
+    return _table(head, rows)
+
+
+def _shares() -> str:
+    rng = random.Random(_SEED)
+    log_median = math.log(_HOST_MEDIAN_S)
+    durations_s = [rng.lognormvariate(log_median, _HOST_SIGMA) for _ in range(_ROLLOUT_HOSTS)]
+    shared_s = roll_out([durations_s], _ROLLOUT_AT_ONCE, has_shares=False)
+    rows = []
+    for cells in _ROLLOUT_CELLS:
+        size = _ROLLOUT_HOSTS // cells
+        pieces = [durations_s[begin : begin + size] for begin in range(0, _ROLLOUT_HOSTS, size)]
+        took_s = roll_out(pieces, _ROLLOUT_AT_ONCE, has_shares=True)
+        rows.append(
+            (
+                f"{cells}",
+                f"{_ROLLOUT_AT_ONCE // cells}",
+                _span(shared_s),
+                _span(took_s),
+                f"{(took_s / shared_s - 1) * 100:.0f} % longer",
+            )
+        )
+    head = ("cells", "share of each cell", "one budget for all", "a share for each cell", "difference")
     return _table(head, rows)
 
 
