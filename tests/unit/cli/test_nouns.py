@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
 from forewarn.cli.audit_log import format_entry
 from forewarn.cli.config import describe_settings, mask_password
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.inventory import drop_defaults
+from forewarn.cli.inventory import _format_file, drop_defaults
 from forewarn.cli.maintenance import build_force_body, build_schedule_body
 from forewarn.cli.maintenance_options import ScheduleOptions
 from forewarn.cli.maintenance_text import (
@@ -21,6 +22,7 @@ from forewarn.cli.maintenance_text import (
     format_timeline,
 )
 from forewarn.cli.openapi import openapi_document
+from forewarn.cli.output import as_yaml
 from forewarn.cli.serve import format_ready_line, parse_assignments
 from forewarn.config import Settings, load_settings
 from forewarn.core.model import EventType
@@ -186,6 +188,17 @@ def test_of_a_policy_it_shows_what_was_said() -> None:
     }
     scope = {"name": "web", "policy": policy}
     assert drop_defaults({"scopes": [scope]}) == {"scopes": [{"name": "web", "policy": {"user_operations_max": 2}}]}
+
+
+def test_an_inventory_is_printed_item_by_item_as_it_would_be_as_a_whole() -> None:
+    vms = [
+        {"name": "db", "host": "host-1", "size": "x" * 200 + " y" * 60, "tags": {"yes": "no", "é": "1"}},
+        {"name": "007", "host": "host-1", "addresses": ["10.0.0.1", "fd00::1"]},
+    ]
+    declared = {"hosts": [{"name": "host-1"}], "scopes": [], "vms": vms}
+    text = "".join(_format_file(declared))
+    assert text == as_yaml(drop_defaults(declared))
+    assert yaml.safe_load(text) == declared
 
 
 # config
