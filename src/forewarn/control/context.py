@@ -124,6 +124,7 @@ class Context:
         """End every stream because the service stops."""
         self.is_stopping.set()
         self.changed.set()
+        self.hub.wake_watches()
 
     def wake_streams(self, _changes: ChangeSet | None = None) -> None:
         """Wake every stream."""

@@ -120,24 +120,20 @@ class _WatchResponse(Response):
         self._check_at_s = asyncio.get_running_loop().time() + _LOOK_S
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        ends = (
-            asyncio.ensure_future(_wait_for_disconnect(receive)),
-            asyncio.ensure_future(self._context.is_stopping.wait()),
-        )
-        # Only one future is awaited, that of the watch, so the others have to wake it.
-        for end in ends:
-            end.add_done_callback(lambda _: self._watch.wake())
+        disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
+        # Only one future is awaited, that of the watch, so its client's end has to wake it; so does the service's stop.
+        disconnected.add_done_callback(lambda _: self._watch.wake())
+        is_stopping = self._context.is_stopping
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            while not any(end.done() for end in ends) and await self._is_still_valid():
+            while not (disconnected.done() or is_stopping.is_set()) and await self._is_still_valid():
                 lines = await self._wait_for_lines()
                 if lines:
                     await send({"type": "http.response.body", "body": lines, "more_body": True})
             await send({"type": "http.response.body"})
         finally:
             self._context.hub.end_watch(self._watch)
-            for end in ends:
-                end.cancel()
+            disconnected.cancel()
 
     async def _is_still_valid(self) -> bool:
         now_s = asyncio.get_running_loop().time()

@@ -186,6 +186,7 @@ class InventoryCommands(Commands):
         # Hosts that keep declaring themselves may outdate every plan, so the last one is made in the transaction.
         return await self._apply_declaration(plan, fingerprint, actor=actor, key=key)
 
+    @trace_command("apply inventory again")
     async def apply_again(
         self, fingerprint: str, *, actor: str, key: IdempotencyKey | None = None
     ) -> InventoryChange | None:

@@ -163,6 +163,11 @@ class HostWatches:
         self._watches.pop(watch, None)
         self._remove_watch(watch)
 
+    def wake_watches(self) -> None:
+        """Wake all watchers: the service stops."""
+        for watch in self._watches:
+            watch.wake()
+
     def build_state(self, watch: HostWatch) -> HostFeedState:
         """Return the full current state of a watched host."""
         vms, scopes = watch.declared
