@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from forewarn.control.context import Context
 from forewarn.control.host_endpoint import _WatchResponse
 from forewarn.core.access import FILE_OPERATOR
 from forewarn.core.inventory import Inventory
@@ -35,6 +36,7 @@ class Place:
 
     hub: HostWatches
     is_stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     is_gone: asyncio.Event = field(default_factory=asyncio.Event)
     sent: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
 
@@ -88,7 +90,7 @@ async def test_when_the_service_stops_the_stream_ends(place: Place) -> None:
     held = place.hold()
     await place.next()
     await place.next()
-    place.is_stopping.set()
+    Context.end_streams(cast("Any", place))
     assert await place.next() == {"type": "http.response.body"}
     await asyncio.wait_for(held, GUARD_S)
     assert len(place.hub) == 0
