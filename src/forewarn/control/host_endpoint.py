@@ -121,7 +121,8 @@ class _WatchResponse(Response):
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
-        # Only one future is awaited, that of the watch, so its client's end has to wake it; so does the service's stop.
+        # Only the future of the watch is awaited, so a client that disconnects has to wake the watch. A service that
+        # stops wakes all of them.
         disconnected.add_done_callback(lambda _: self._watch.wake())
         is_stopping = self._context.is_stopping
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -53,7 +54,8 @@ async def apply(
     always refused. A refused file changes nothing.
     """
     text = await request.body()
-    fingerprint = compute_fingerprint(text)
+    # On a thread, since a file may have many megabytes.
+    fingerprint = await asyncio.to_thread(compute_fingerprint, text)
     change = await context.engine.inventory.apply_again(fingerprint, actor=actor, key=key)
     if change is None:
         removals = None if remove_missing else context.settings.removals

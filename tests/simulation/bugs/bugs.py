@@ -217,7 +217,7 @@ BUGS = (
     ),
     Bug(
         name="own-commit-hides-another",
-        what="A replica's position moves to its own commit, past one of another replica just before it.",
+        what="After its own commit, a replica does not read the commit that another replica has made just before.",
         file="engine/transaction.py",
         edits=(
             (

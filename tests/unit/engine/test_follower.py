@@ -95,7 +95,7 @@ async def test_it_reads_the_changes_each_second_whatever_is_announced(monkeypatc
             return True
 
     following = asyncio.create_task(Follower(cast("Any", Store()), cast("Any", Committer()), lambda: None).run())
-    await asyncio.wait_for(has_read.wait(), GUARD_S)
+    assert await asyncio.wait_for(has_read.wait(), GUARD_S), "it never read the changes"
     following.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await following

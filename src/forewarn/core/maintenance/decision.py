@@ -165,7 +165,8 @@ class Draft:
         self._changed = set(state.focus)
         self._before = state
         self._changes = ChangeSet()
-        # Of each scope that couples its deletes: when the last of them is ready to start; kept by the settlement.
+        # When the last pending delete of a scope is ready to start; only of scopes that couple their deletes. The
+        # settlement keeps it up to date.
         self.deletes_ready_at: dict[str, datetime | None] = {}
         self.hosts = dict(state.hosts)
         self.vms = dict(state.vms)
