@@ -17,19 +17,29 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from forewarn.config import load_settings
+from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import MaintenanceState
+from forewarn.engine.publisher import InventoryUpdate
 from forewarn.observability.logs import configure_logging
+from forewarn.publishing.inventory_index import InventoryIndex
 from forewarn.server.service import Service, run_service
-from forewarn.store.contract import SharedStore, Store, Transaction
+from forewarn.store.contract import Reader, SharedStore, Store, Transaction
 
 _BEGAN_S = time.monotonic()
+
+_UNCHANGED = 20
+"""One of this many VMs differs in the changed inventory."""
+
+_TICK_S = 0.001
+_AFTERWARDS_S = 3.0
 
 
 class _StampedStore:
@@ -116,7 +126,7 @@ class Watch:
 
     async def _held(self) -> dict[str, Any]:
         channels = self._service.feed._channels.values()  # noqa: SLF001 - only the benchmark needs this number
-        return {"held": sum(len(channel._waiters) for channel in channels)}  # noqa: SLF001 - as above
+        return {"held": sum(len(channel._waiters or ()) for channel in channels)}  # noqa: SLF001 - as above
 
     async def _changes_seen(self) -> dict[str, Any]:
         return {"changes": self._changes}
@@ -136,16 +146,39 @@ class Watch:
     async def _take_inventory(self) -> dict[str, Any]:
         """Reload the inventory, as after a change by another replica."""
         began_s = time.monotonic()
-        inventory = await self._service.engine.read(lambda reader: reader.get_inventory())
-        read_s = time.monotonic()
-        self._service.identity.load_inventory(inventory)
-        return {"read_s": read_s - began_s, "halted_s": time.monotonic() - read_s}
+        is_over = asyncio.Event()
+        ticking = asyncio.create_task(_find_longest_pause(is_over))
+        publisher = self._service.engine.committer.publisher
+
+        def read(reader: Reader) -> InventoryIndex:
+            inventory = reader.get_inventory(self._service.identity.index.vms)
+            vms = [replace(vm, size="another") if n % _UNCHANGED == 0 else vm for n, vm in enumerate(inventory.vms)]
+            return publisher.index_inventory(replace(inventory, vms=tuple(vms)))
+
+        index = await self._service.engine.committer.read_long(read)
+        read_s = time.monotonic() - began_s
+        publisher.publish_inventory(InventoryUpdate(before=Inventory(), after=Inventory(), index=index))
+        del index
+        await asyncio.sleep(_AFTERWARDS_S)  # while the inventory before is freed
+        is_over.set()
+        return {"read_s": read_s, "halted_s": await ticking}
 
     async def _leads(self) -> dict[str, Any]:
         return {"leads": self._service.engine.leadership.is_held}
 
     async def _started(self) -> dict[str, Any]:
         return {"starts": list(self._starts.values())}
+
+
+async def _find_longest_pause(is_over: asyncio.Event) -> float:
+    """Return the longest time for which the event loop stood still, until the event is set."""
+    longest_s, seen_s = 0.0, time.monotonic()
+    while not is_over.is_set():
+        await asyncio.sleep(_TICK_S)
+        now_s = time.monotonic()
+        longest_s = max(longest_s, now_s - seen_s - _TICK_S)
+        seen_s = now_s
+    return longest_s
 
 
 def rss_bytes() -> int:

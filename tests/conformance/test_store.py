@@ -225,6 +225,32 @@ def test_an_inventory_replaces_the_one_before_wholly(store: SqlStore) -> None:
         assert reader.get_inventory() == after
 
 
+def test_a_known_vm_is_not_made_again(store: SqlStore) -> None:
+    same, differs, gone = vm("same"), replace(vm("differs"), size="D2"), vm("gone")
+    inventory = Inventory(hosts=(Host(name="host-1"),), vms=(replace(same), vm("differs"), vm("new")))
+    with store.write() as tx:
+        tx.replace_inventory(inventory, "f")
+    with store.read() as reader:
+        found = reader.get_inventory({known.name: known for known in (same, differs, gone)})
+    by_name = {each.name: each for each in found.vms}
+    assert by_name == {each.name: each for each in inventory.vms}
+    # A store in memory returns the VMs that it has, and needs no others.
+    is_in_memory = "vms_by_name" in dir(getattr(store, "_tables", None))
+    assert is_in_memory or by_name["same"] is same
+
+
+@pytest.mark.parametrize("count", [1, 2500])
+def test_vms_have_equal_values_in_common(count: int, store: SqlStore) -> None:
+    """Tags, hosts and sizes of a million VMs are in memory once."""
+    vms = tuple(replace(vm(f"vm-{n:05}"), size="D2", tags=(("role", "web"),)) for n in range(count))
+    with store.write() as tx:
+        tx.replace_inventory(Inventory(hosts=(Host(name="host-1"),), vms=vms), "f")
+    with store.read() as reader:
+        found = reader.get_inventory().vms
+    assert found == vms
+    assert len({id(value) for each in found for value in (each.tags, each.size, each.host)}) == 3
+
+
 def test_saving_the_same_key_again_changes_the_row(store: SqlStore) -> None:
     audience = Audience(key="scope:web", scope="web", enabled_at=NOW, epoch=1, incarnation=1, active_until=NOW)
     save(store, maintenance(), an_event(), audience, vm("db"))

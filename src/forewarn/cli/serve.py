@@ -146,7 +146,6 @@ def format_ready_line(metadata_urls: list[str], control_url: str, vms: int, host
 
 
 def _print_ready_line(service: Service) -> None:
-    with service.store.read() as reader:
-        inventory = reader.get_inventory()
-    line = format_ready_line(service.metadata_urls, service.control_url, len(inventory.vms), len(inventory.hosts))
+    identity = service.engine.identity
+    line = format_ready_line(service.metadata_urls, service.control_url, identity.vm_count, len(identity.hosts))
     print(line, flush=True)  # noqa: T201 - the one line that serve prints

@@ -181,12 +181,12 @@ async def asked(context: ContextOf, _caller: HostCaller, name: str, body: HostRe
     enabled = 0
     for vm_name, moment in body.vms.items():
         vm = _find_vm(context, name, vm_name)
-        channel = context.engine.feed.channel(context.engine.identity.get_audience_key(vm.name))
-        if not channel.is_enabled:
-            await context.engine.authority.enable(channel.key, vm.scope)
+        key = context.engine.identity.get_audience_key(vm.name)
+        audience = context.engine.feed.find_audience(key)
+        if audience is None or audience.enabled_at is None:
+            await context.engine.authority.enable(key, vm.scope)
             enabled += 1
-        latest = min(moment, now)  # the host's clock may be ahead
-        channel.last_polled_at = latest if channel.last_polled_at is None else max(channel.last_polled_at, latest)
+        context.engine.feed.merge_polls({key: min(moment, now)})  # the host's clock may be ahead
     return HostRequestsOut(enabled=enabled)
 
 

@@ -1,4 +1,4 @@
-"""Fast replacement of fields in frozen values.
+"""Fast replacement of fields in frozen values, and setters to build many of them.
 
 `dataclasses.replace` examines each field every time; for the largest values that takes longer than most decisions
 about them. This one does the same for frozen dataclasses with slots, in a third of the time.
@@ -7,11 +7,12 @@ about them. This one does the same for frozen dataclasses with slots, in a third
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["replace"]
+__all__ = ["find_setters", "replace"]
 
 T = TypeVar("T")
 
@@ -34,6 +35,23 @@ else:
         for name, content in changes.items():
             object.__setattr__(made, name, content)
         return made
+
+
+@cache
+def find_setters(kind: type[Any], names: tuple[str, ...]) -> list[Callable[[Any, Any], None]]:
+    """Return a function for each of these fields that sets it in a new, empty value of a frozen dataclass.
+
+    Args:
+        kind: Dataclass with slots and without `__post_init__`.
+        names: All its fields, in any order: a field that is not set would be missing.
+
+    Raises:
+        TypeError: The class is another kind of class, or the names are not those of its fields.
+    """
+    _get_field_accessors(kind)  # type: ignore[arg-type] # a class is hashable
+    if sorted(names) != sorted(field.name for field in dataclasses.fields(kind)):
+        raise TypeError(f"{', '.join(names)} are not the fields of {kind.__name__}")
+    return [getattr(kind, name).__set__ for name in names]
 
 
 @cache

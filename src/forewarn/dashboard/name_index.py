@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 from forewarn.core.model import VirtualMachine
-from forewarn.publishing.identity import Identity, InventoryDelta
+from forewarn.publishing.identity import Identity
+from forewarn.publishing.inventory_index import InventoryDelta
 
 __all__ = ["InventoryNameIndex", "NameIndex", "index_names"]
 

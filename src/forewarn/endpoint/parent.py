@@ -31,7 +31,8 @@ from forewarn.endpoint.request_journal import RequestJournal
 from forewarn.endpoint.traffic import Traffic
 from forewarn.errors import ForewarnError, ServerError
 from forewarn.publishing.feed import Feed
-from forewarn.publishing.identity import Identity, InventoryDelta
+from forewarn.publishing.identity import Identity
+from forewarn.publishing.inventory_index import InventoryDelta
 from forewarn.util.tasks import cancel_tasks
 
 __all__ = ["MetadataProcess"]

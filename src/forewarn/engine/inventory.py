@@ -31,9 +31,9 @@ from forewarn.core.maintenance import host_failure
 from forewarn.core.maintenance.decision import Draft, WorkingSet
 from forewarn.core.model import EntryKind, Host, Scope, VirtualMachine
 from forewarn.engine.idempotency import IdempotencyKey, recall_outcome, save_outcome
-from forewarn.engine.transaction import Commands, InventoryUpdate, TransactionResult, save_draft, trace_command
+from forewarn.engine.publisher import InventoryUpdate, plan_update
+from forewarn.engine.transaction import Commands, TransactionResult, save_draft, trace_command
 from forewarn.errors import Conflict, NotFound
-from forewarn.publishing.identity import InventoryIndex
 from forewarn.store.contract import Reader, Transaction
 
 __all__ = ["SAMPLE_FINGERPRINT", "InventoryCommands"]
@@ -45,9 +45,6 @@ SAMPLE_FINGERPRINT = "sample"
 
 _PLANS_MAX = 3
 """Attempts to compare an inventory outside a transaction, before it is compared within one."""
-
-_CHANGED_MAX = 2000
-"""Most changed VMs that the event loop applies one by one; more are indexed on the writer's thread and swapped in."""
 
 _MOVED_LATELY = timedelta(minutes=5)
 """Time after a maintenance has ended in which the destination host may still declare the VMs moved to it."""
@@ -167,7 +164,7 @@ class InventoryCommands(Commands):
             mark = reader.get_inventory_fingerprint()
             if recall_outcome(reader, key) is not None or (is_first and mark is not None):
                 return None
-            version, before = reader.get_inventory_version(), reader.get_inventory()
+            version, before = reader.get_inventory_version(), reader.get_inventory(self._committer.identity.index.vms)
             if removals is not None and mark != SAMPLE_FINGERPRINT:
                 check_removals(before, inventory, removals)
             # Active maintenances are left out here, and are checked within the transaction.
@@ -353,13 +350,10 @@ class InventoryCommands(Commands):
             tx.replace_inventory(declaration.after, fingerprint, declaration.before)
             draft.record(EntryKind.INVENTORY_APPLIED, reason=declaration.reason)
             changes = save_draft(tx, draft)
-            whole = declaration.whole if len(before) + len(after) > _CHANGED_MAX else None
-            update = InventoryUpdate(
-                before=declaration.before,
-                after=declaration.after,
-                index=None if whole is None else InventoryIndex.of(whole),
-                missed=missed,
-            )
+            whole = declaration.whole
+            update = InventoryUpdate(before=declaration.before, after=declaration.after, missed=missed)
+            if whole is not None:
+                update = plan_update(update, lambda: self._committer.publisher.index_inventory(whole))
             return TransactionResult(answer=change, changes=[changes], inventory=update)
 
         return await self._committer.commit(work)

@@ -58,7 +58,8 @@ class LocalAuthority(Commands):
             enablement.enable_audience(draft, draft.audiences.get(key) or Audience(key=key, scope=scope))
 
         await self._committer.decide(load, decide, actor="forewarn")
-        if not self.feed.channel(key).is_enabled:
+        shown = self.feed.find_audience(key)
+        if shown is None or shown.enabled_at is None:
             # Another replica has enabled it, and the change has not arrived here yet.
             await self._committer.catch_up()
 

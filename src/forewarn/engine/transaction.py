@@ -20,28 +20,26 @@ from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from forewarn.clock import Clock, uptime_s
-from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance import settlement
 from forewarn.core.maintenance.announcement import is_announcing, makes_event
 from forewarn.core.maintenance.decision import AudienceDocument, ChangeSet, DecisionRules, Draft, WorkingSet
 from forewarn.core.model import audience_key
 from forewarn.engine.clock_guard import ClockGuard
 from forewarn.engine.leader_election import Leadership
+from forewarn.engine.publisher import InventoryUpdate, Publisher, Snapshot
 from forewarn.engine.shared_clock import SharedClock
 from forewarn.errors import StoreUnavailable
 from forewarn.observability.tracing import Tracing
 from forewarn.publishing.feed import Feed
-from forewarn.publishing.identity import Identity, InventoryIndex
-from forewarn.store.contract import FeedChanges, Reader, Store, Transaction
+from forewarn.publishing.identity import Identity
+from forewarn.store.contract import Reader, Store, Transaction
 from forewarn.util.failpoint import FailPoint, reach_failpoint
 
 __all__ = [
     "Commands",
     "Committer",
     "IdSource",
-    "InventoryUpdate",
     "Runner",
-    "Snapshot",
     "TransactionResult",
     "make_thread_runner",
     "run_inline",
@@ -76,50 +74,6 @@ def make_thread_runner(executor: ThreadPoolExecutor) -> Runner:
         return await asyncio.get_running_loop().run_in_executor(executor, function)
 
     return run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """Complete state of the endpoint.
-
-    Attributes:
-        position: Number of the last change that it includes.
-        index: Inventory.
-        documents: Documents of all audiences.
-    """
-
-    position: int
-    index: InventoryIndex
-    documents: Sequence[AudienceDocument]
-
-    @classmethod
-    def read(cls, reader: Reader) -> Snapshot:
-        """Read it from the store."""
-        return cls(
-            position=reader.get_position(),
-            index=InventoryIndex.of(reader.get_inventory()),
-            # A list: the generator goes on reading, and the view of the database is closed before the result is used.
-            documents=list(reader.iter_documents()),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InventoryUpdate:
-    """Change of the inventory, to be published after the commit.
-
-    Attributes:
-        before: Part of the inventory that is replaced.
-        after: Replacement of that part.
-        index: Index of the whole inventory, if the part is too large to apply it VM by VM; None otherwise.
-        missed: Documents that other replicas have committed and that may not be published here yet. A VM that moves
-            must see nothing on its new host that is older than what it saw on the old one, so they are published
-            before the inventory.
-    """
-
-    before: Inventory
-    after: Inventory
-    index: InventoryIndex | None
-    missed: Sequence[AudienceDocument]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +150,7 @@ class Committer:
 
     Attributes:
         is_inline: True if transactions run in the caller's thread, so that nothing ever waits for them.
+        publisher: Publisher of what was committed.
         listeners: Called with the changes of each commit, once their documents are published.
         remote_listeners: Awaited after changes of other replicas were published.
     """
@@ -227,7 +182,8 @@ class Committer:
         self.leadership = leadership or Leadership()
         self.tracing = tracing or Tracing()
         self.is_inline = write is run_inline
-        self.listeners: list[Callable[[ChangeSet], None]] = []
+        self.publisher = Publisher(feed, identity, self.tracing)
+        self.listeners = self.publisher.listeners
         self.remote_listeners: list[Callable[[], Awaitable[None]]] = []
         self._new_id = new_id
         self._write = write
@@ -239,7 +195,6 @@ class Committer:
         self._commands: set[asyncio.Task[Any]] = set()
         # Only `commit` uses this, on the writer's thread and in one transaction at a time, so it needs no lock.
         self._is_in_doubt = False
-        self._position = 0
         self._shared_clock = shared_clock
         self._last_reading: datetime | None = None
 
@@ -301,7 +256,7 @@ class Committer:
             with self.tracing.child_span("transaction", origin), self.store.write() as tx:
                 # After a commit in doubt, documents and inventory in memory may be outdated: read everything, in the
                 # transaction that follows it, and publish it with the result.
-                snapshot = Snapshot.read(tx) if self._is_in_doubt else None
+                snapshot = self.publisher.read_snapshot(tx) if self._is_in_doubt else None
                 result = work(tx)
                 # The commit happens at the end of this block; if it raises, it may have succeeded all the same.
                 self._is_in_doubt = True
@@ -410,73 +365,43 @@ class Committer:
 
     def read_missed_documents(self, tx: Transaction) -> Sequence[AudienceDocument]:
         """Return documents that other replicas committed and that are not published here yet."""
-        return tx.get_feed_changes(self._position).documents if self.leadership.has_replicas else []
+        return tx.get_feed_changes(self.publisher.position).documents if self.leadership.has_replicas else []
 
     # Publication
 
     def _publish_result(self, result: TransactionResult[T]) -> T:
+        publisher = self.publisher
         if result.snapshot is not None:
-            self._publish_snapshot(result.snapshot)  # only now: a refused command publishes nothing
+            publisher.publish_snapshot(result.snapshot)  # only now: a refused command publishes nothing
         # Only after the commit: a confirmation that was not stored must not let anything start.
         if result.confirms_clock:
             self.clock_guard.trust_again()
         if result.inventory is not None:
-            self._publish_inventory(result.inventory)
+            publisher.publish_inventory(result.inventory)
         with nullcontext() if result.due_since is None else self.tracing.due_span(result.due_since):
             for changes in result.changes:
-                self._publish_changes(changes)
+                publisher.publish_changes(changes)
         # If no change of another replica came in between, everything up to this commit is published now. So the
         # follower, which the commit wakes as well, finds nothing new, and wakes nothing else.
-        if result.numbers is not None and result.numbers[0] == self._position:
-            self._position = result.numbers[1]
+        if result.numbers is not None and result.numbers[0] == publisher.position:
+            publisher.position = result.numbers[1]
         return result.answer
-
-    def _publish_changes(self, changes: ChangeSet) -> None:
-        with self.tracing.publication_span(changes):
-            self.feed.publish_documents(changes.documents)
-        # After the documents: a listener that is woken must find the feed up to date.
-        if not changes.is_empty:
-            for listener in self.listeners:
-                listener(changes)
-
-    def _publish_inventory(self, update: InventoryUpdate) -> None:
-        self._publish_news(update.missed)
-        if update.index is not None:
-            self.identity.load_inventory(update.index)
-        else:
-            self.identity.replace_part(update.before, update.after)
-
-    def _publish_news(self, documents: Sequence[AudienceDocument]) -> None:
-        """Publish documents of other replicas, unless they are published already."""
-        # They may include this replica's own commits: see `_publish_result`.
-        self.feed.publish_documents(document for document in documents if self.feed.is_new(document))
-
-    def _publish_snapshot(self, snapshot: Snapshot) -> None:
-        self.identity.load_inventory(snapshot.index)
-        self.feed.replace_documents(snapshot.documents)
-        self._position = snapshot.position
 
     async def load_snapshot(self) -> None:
         """Publish the complete state of the store."""
         # Locked: a commit that is published during the read would be replaced by this older state.
         async with self._lock:
             # In a read, not in a write transaction: reading a million VMs takes half a minute.
-            self._publish_snapshot(await self.read(Snapshot.read))
+            self.publisher.publish_snapshot(await self.read(self.publisher.read_snapshot))
 
     async def catch_up(self) -> bool:
         """Publish what other replicas have committed; return True if there was anything."""
         async with self._lock:  # a view read before one of our commits must not be published after it
-            found: tuple[FeedChanges, InventoryIndex | None] = await self._read(self._read_news)
-            news, index = found
-            has_changed = news.position != self._position
+            changes = await self.read(self.publisher.read_remote_changes)
+            has_changed = changes.position != self.publisher.position
             if has_changed:
                 reach_failpoint(FailPoint.REMOTE_CHANGES_READ)
-            self._position = news.position
-            if index is not None:
-                self.identity.load_inventory(index)
-            elif news.hosts:
-                self.identity.replace_hosts(news.hosts)
-            self._publish_news(news.documents)
+            self.publisher.publish_remote_changes(changes)
         # Outside of the lock: listeners read the database, and commands must not wait for that.
         if has_changed:
             for listener in self.remote_listeners:
@@ -485,17 +410,12 @@ class Committer:
 
     def is_published(self, number: int) -> bool:
         """Return whether everything up to this number of the store's counter is published here."""
-        return number <= self._position
-
-    def _read_news(self) -> tuple[FeedChanges, InventoryIndex | None]:
-        with self.store.read() as reader:
-            news = reader.get_feed_changes(self._position)
-        return news, None if news.inventory is None else InventoryIndex.of(news.inventory)
+        return number <= self.publisher.position
 
     @property
     def position(self) -> int:
         """Number up to which every change is published here; 0 without other replicas."""
-        return self._position if self.leadership.has_replicas else 0
+        return self.publisher.position if self.leadership.has_replicas else 0
 
     def would_warn(self, cause: str, vm: str) -> bool:
         """Return whether this cause would show an event to this VM now, as far as this replica knows (R70c)."""

@@ -244,7 +244,7 @@ class RemoteAuthority:
 
     def _build_current_state(self) -> HostFeedState:
         keys = {self.identity.get_audience_key(vm.name) for vm in self.identity.vms}
-        documents = (self.feed.channel(key).document for key in sorted(keys))
+        documents = (self.feed.find_document(key) for key in sorted(keys))
         return replace(self._state, documents=tuple(document for document in documents if document is not None))
 
 

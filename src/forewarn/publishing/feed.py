@@ -2,8 +2,9 @@
 
 A `Channel` belongs to one audience. The engine publishes into it after a commit. The first GET encodes the document for
 all api-versions; from then on every GET of any VM of that audience is answered from these bytes (invariant 7 of the
-design). A document that is never requested is never encoded. Publishing only wakes held requests; the source of truth
-is the store, from which a channel can be filled again at any time.
+design). A document that is never requested is never encoded, and while it is empty, it has not even a channel.
+Publishing only wakes held requests; the source of truth is the store, from which a channel can be filled again at any
+time.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from functools import lru_cache
 
 from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience, MaintenanceState
+from forewarn.publishing.idle_audiences import IdleAudiences
 from forewarn.wire.imds import CONTENT_TYPE, Dialect, encode_documents
 
 __all__ = ["Channel", "EncodedReply", "Feed"]
+
+_PART = 1000
 
 
 class EncodedReply:
@@ -77,8 +81,9 @@ class Channel:
         self.last_polled_at: datetime | None = None
         self.settled: frozenset[str] = frozenset()
         self._listed: frozenset[str] = frozenset()
-        # A dictionary, which keeps the order: waiters are released in the order in which they came.
-        self._waiters: dict[asyncio.Future[None], None] = {}
+        # A dictionary, which keeps the order: waiters are released in the order in which they came. None, not an empty
+        # one, which would take a third of the memory of a channel: few requests wait at a time.
+        self._waiters: dict[asyncio.Future[None], None] | None = None
 
     @property
     def replies(self) -> tuple[EncodedReply, ...]:
@@ -143,20 +148,23 @@ class Channel:
 
     def wake_waiters(self) -> None:
         """Wake every held request."""
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters:
+        waiters, self._waiters = self._waiters, None
+        for waiter in waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
 
     def add_waiter(self) -> asyncio.Future[None]:
         """Return a future that is done when the document has changed. Release it with `remove_waiter`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._waiters is None:
+            self._waiters = {}
         self._waiters[waiter] = None
         return waiter
 
     def remove_waiter(self, waiter: asyncio.Future[None]) -> None:
         """Release a future from `add_waiter`."""
-        self._waiters.pop(waiter, None)
+        if self._waiters is not None:
+            self._waiters.pop(waiter, None)
 
 
 class Feed:
@@ -174,6 +182,9 @@ class Feed:
         self.dialect = dialect
         self.versions = dialect.list_versions()
         self._channels: dict[str, Channel] = {}
+        # An audience is either here or has a channel.
+        self._idle = IdleAudiences()
+        self._render = self._encode_if_enabled  # one bound method for all channels
         self.documents_published = 0
         self.listeners: list[Callable[[AudienceDocument], None]] = []
         self._render_empty = lru_cache(maxsize=1024)(self._render_empty_once)
@@ -182,23 +193,32 @@ class Feed:
         """Return the channel of an audience, created on first use."""
         channel = self._channels.get(key)
         if channel is None:
-            channel = self._channels[key] = Channel(key, self._encode_if_enabled)
+            channel = Channel(key, self._render)
+            # In this order, so that other threads find the audience at any time; see `find_document`.
+            self._channels[key] = channel
+            idle = self._idle.pop(key)
+            if idle is not None:
+                audience, channel.last_polled_at = idle
+                channel.show_document(AudienceDocument(audience=audience))
         return channel
 
     def publish_documents(self, documents: Iterable[AudienceDocument]) -> None:
         """Show committed documents."""
         for document in documents:
-            self.channel(document.audience.key).show_document(document)
+            if document.items or document.audience.key in self._channels:
+                self.channel(document.audience.key).show_document(document)
+            else:
+                self._idle.put(document.audience)
             self.documents_published += 1
             for listener in self.listeners:
                 listener(document)
 
     def is_new(self, document: AudienceDocument) -> bool:
         """Return whether the audience is shown something else now."""
-        audience, channel = document.audience, self._channels.get(document.audience.key)
-        if channel is None or channel.is_enabled != (audience.enabled_at is not None):
+        shown, audience = self.find_audience(document.audience.key), document.audience
+        if shown is None or (shown.enabled_at is None) != (audience.enabled_at is None):
             return True
-        return (channel.epoch, channel.incarnation) != (audience.epoch, audience.incarnation)
+        return (shown.epoch, shown.incarnation) != (audience.epoch, audience.incarnation)
 
     def wake_audiences(self, keys: Iterable[str]) -> None:
         """Wake every held request of these audiences, though nothing has changed."""
@@ -211,15 +231,18 @@ class Feed:
         shown = list(documents)
         self.publish_documents(shown)
         keys = {document.audience.key for document in shown}
+        gone = self._idle.disable_others(keys)
         for key, channel in self._channels.items():
             if channel.is_enabled and key not in keys:
                 channel.disable()
-                for listener in self.listeners:
-                    listener(channel.current_document)
+                gone.append(channel.current_document.audience)
+        for audience in gone:
+            for listener in self.listeners:
+                listener(AudienceDocument(audience=audience))
 
     def last_polls(self) -> dict[str, datetime]:
         """Return the time of each enabled audience's last request, as far as this process knows."""
-        return next(self.last_polls_in_parts(len(self._channels)), {})
+        return dict(itertools.chain.from_iterable(part.items() for part in self.last_polls_in_parts(_PART)))
 
     def last_polls_in_parts(self, size: int) -> Iterator[dict[str, datetime]]:
         """Yield the same in parts of at most `size` audiences, so that other work can run in between."""
@@ -227,17 +250,37 @@ class Feed:
         channels = iter(list(self._channels.values()))
         while part := list(itertools.islice(channels, size)):
             yield {c.key: c.last_polled_at for c in part if c.last_polled_at is not None and c.is_enabled}
+        polls = self._idle.iter_polls()
+        while idle := dict(itertools.islice(polls, size)):
+            yield idle
 
     def last_polled_at(self, key: str) -> datetime | None:
         """Return the time of the audience's last request; None if unknown."""
         channel = self._channels.get(key)
-        return None if channel is None else channel.last_polled_at
+        return self._idle.last_polled_at(key) if channel is None else channel.last_polled_at
 
     def find_audience(self, key: str) -> Audience | None:
         """Return the audience as of its current document; None if it has none. Safe on any thread."""
+        # First the idle ones: an audience may move from there to a channel meanwhile, but never back.
+        idle = self._idle.get(key)
+        if idle is not None:
+            return idle
         channel = self._channels.get(key)
-        document = None if channel is None else channel.document
-        return None if document is None else document.audience
+        if channel is None or (channel.document is None and channel.epoch == 0):
+            return None
+        return channel.current_document.audience
+
+    def find_document(self, key: str) -> AudienceDocument | None:
+        """Return the current document of an audience; None if no VM of it ever asked. Safe on any thread."""
+        idle = self._idle.get(key)
+        if idle is not None:
+            return AudienceDocument(audience=idle)
+        channel = self._channels.get(key)
+        return None if channel is None else channel.document
+
+    def encode_document(self, document: AudienceDocument) -> tuple[EncodedReply, ...]:
+        """Return one reply for each api-version, as `Channel.replies`."""
+        return self._render(document)
 
     def merge_polls(self, moments: Mapping[str, datetime]) -> None:
         """Take over times of requests answered by another process."""
@@ -246,15 +289,17 @@ class Feed:
             # Reports of another process may be older than what is known here; the time never goes back.
             if channel is not None and (channel.last_polled_at is None or channel.last_polled_at < moment):
                 channel.last_polled_at = moment
+        self._idle.merge_polls(moments)
 
     def all_documents(self) -> list[AudienceDocument]:
         """Return each audience's document; for a disabled audience, a document that says so."""
-        return [c.current_document for c in self._channels.values() if c.document is not None or c.epoch > 0]
+        shown = [c.current_document for c in self._channels.values() if c.document is not None or c.epoch > 0]
+        return shown + [AudienceDocument(audience=audience) for audience in self._idle]
 
     @property
     def enabled_count(self) -> int:
         """Number of enabled audiences."""
-        return sum(channel.is_enabled for channel in self._channels.values())
+        return self._idle.enabled_count + sum(channel.is_enabled for channel in self._channels.values())
 
     def _encode_if_enabled(self, document: AudienceDocument) -> tuple[EncodedReply, ...]:
         if document.audience.enabled_at is None:

@@ -15,7 +15,8 @@ from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Host, Scope, VirtualMachine
 from forewarn.errors import LimitExceeded, NotFound
 from forewarn.publishing.feed import Feed
-from forewarn.publishing.identity import Identity, InventoryDelta
+from forewarn.publishing.identity import Identity
+from forewarn.publishing.inventory_index import InventoryDelta
 from forewarn.wire.hostfeed import HostFeedState, encode_document_line
 
 __all__ = ["Declared", "DocumentChange", "HostWatch", "HostWatches"]
@@ -171,14 +172,14 @@ class HostWatches:
     def build_state(self, watch: HostWatch) -> HostFeedState:
         """Return the full current state of a watched host."""
         vms, scopes = watch.declared
-        channels = [self._feed.channel(key) for key in sorted(watch.audiences)]
+        documents = (self._feed.find_document(key) for key in sorted(watch.audiences))
         return HostFeedState(
             host=watch.host,
             position=self._position(),
             inventory=Inventory(hosts=(Host(name=watch.host),), scopes=scopes, vms=vms),
             dialect=self._feed.dialect,
             first_answer_delay_s=self._first_answer_delay_s,
-            documents=tuple(channel.document for channel in channels if channel.document is not None),
+            documents=tuple(document for document in documents if document is not None),
         )
 
     def _read_declared(self, host: str) -> Declared:

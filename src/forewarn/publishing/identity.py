@@ -6,9 +6,8 @@ Nothing that a caller sends decides its identity (R2, invariant 8).
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 from weakref import WeakValueDictionary
@@ -17,8 +16,9 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.model import Scope, VirtualMachine, audience_key
 from forewarn.errors import NotFound
 from forewarn.publishing.feed import Channel, Feed
+from forewarn.publishing.inventory_index import InventoryDelta, InventoryIndex
 
-__all__ = ["Caller", "CallerUsage", "Identity", "InventoryDelta", "InventoryIndex", "InventoryRevision"]
+__all__ = ["Caller", "CallerUsage", "Identity", "InventoryRevision"]
 
 
 class CallerUsage:
@@ -58,53 +58,6 @@ class Caller:
         self.is_current = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InventoryIndex:
-    """Inventory with its lookup tables. `Identity.load_inventory` takes ownership and changes them in place.
-
-    Attributes:
-        scopes, vms: Scopes and VMs by name.
-        name_by_address: VM names by address.
-        vms_by_host: VMs by host name.
-        hosts: Names of all hosts.
-    """
-
-    scopes: dict[str, Scope]
-    vms: dict[str, VirtualMachine]
-    name_by_address: dict[str, str]
-    vms_by_host: dict[str, list[VirtualMachine]]
-    hosts: frozenset[str]
-
-    @classmethod
-    def of(cls, inventory: Inventory) -> InventoryIndex:
-        """Index an inventory, on any thread; 100,000 VMs take a quarter of a second."""
-        vms_by_host: dict[str, list[VirtualMachine]] = {}
-        for vm in inventory.vms:
-            vms_by_host.setdefault(vm.host, []).append(vm)
-        return cls(
-            scopes={scope.name: scope for scope in inventory.scopes},
-            vms={vm.name: vm for vm in inventory.vms},
-            name_by_address={address: vm.name for vm in inventory.vms for address in vm.addresses},
-            vms_by_host=vms_by_host,
-            hosts=frozenset(host.name for host in inventory.hosts),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InventoryDelta:
-    """Replacement of a part of the inventory.
-
-    Attributes:
-        before: Part that was replaced.
-        after: Part in its place.
-        hosts: Names of the hosts whose VMs may differ; None for all hosts, since a scope differs.
-    """
-
-    before: Inventory
-    after: Inventory
-    hosts: frozenset[str] | None
-
-
 _NOTHING = Channel("", lambda _document: ())
 """Channel for connections whose VM has changed: it has no replies, so the fast path cannot answer from it."""
 
@@ -135,23 +88,49 @@ class Identity:
         self._retired_usages: WeakValueDictionary[str, CallerUsage] = WeakValueDictionary()
         self._vms_by_host: dict[str, list[VirtualMachine]] = {}
         self.hosts: frozenset[str] = frozenset()
+        self._change_count = 0
         self.is_known = True
         self.listeners: list[Callable[[InventoryDelta | None], None]] = []
 
-    def load_inventory(self, inventory: Inventory | InventoryIndex) -> None:
-        """Replace the whole inventory. Open connections resolve their caller again at the next request.
+    def load_inventory(self, inventory: Inventory | InventoryIndex) -> InventoryIndex:
+        """Replace the whole inventory. Connections of VMs that differ resolve their caller again at the next request.
 
         Args:
             inventory: Inventory; or its index, built on another thread for a large one.
+
+        Returns:
+            The inventory before. Freeing a large one takes a while, which the caller may spend on another thread.
         """
         index = inventory if isinstance(inventory, InventoryIndex) else InventoryIndex.of(inventory)
-        for name in list(self._callers):
-            self._retire_caller(name)
+        before = self.index
+        # Another change may have come in between, and then more may differ.
+        delta = index.delta if index.change_count == self._change_count else None
+        self._change_count += 1
         self._scopes, self._vms, self._name_by_address = index.scopes, index.vms, index.name_by_address
         self._vms_by_host, self.hosts = index.vms_by_host, index.hosts
-        self._only_vm_name = self._find_only_vm()
+        if delta is None:
+            self._only_vm_name = self._find_only_vm()
+            for name in list(self._callers):
+                self._retire_caller(name)
+        else:
+            sides = delta.before, delta.after
+            names = {vm.name for side in sides for vm in side.vms}
+            self._retire_callers(names, {scope.name for side in sides for scope in side.scopes})
         for listener in self.listeners:
-            listener(None)
+            listener(delta)
+        return before
+
+    @property
+    def index(self) -> InventoryIndex:
+        """The current inventory, which every change of it changes in place."""
+        return InventoryIndex(
+            scopes=self._scopes,
+            vms=self._vms,
+            name_by_address=self._name_by_address,
+            vms_by_host=self._vms_by_host,
+            hosts=self.hosts,
+            change_count=self._change_count,
+        )
 
     def replace_part(self, before: Inventory, after: Inventory) -> None:
         """Replace a part of the inventory; what is on neither side stays.
@@ -159,6 +138,7 @@ class Identity:
         The cost depends only on the size of both parts. Connections of their VMs resolve their caller again at the
         next request.
         """
+        self._change_count += 1
         names = {vm.name for side in (before, after) for vm in side.vms}
         scopes = {scope.name for side in (before, after) for scope in side.scopes}
         # Removed before any are added, since a changed scope is on both sides.
@@ -193,11 +173,6 @@ class Identity:
         caller.is_current = False
         caller.channel = _NOTHING
         self._retired_usages[name] = caller.usage
-
-    def replace_hosts(self, hosts: Mapping[str, Sequence[VirtualMachine]]) -> None:
-        """Replace the VMs of these hosts; those of other hosts stay."""
-        before = tuple(vm for host in hosts for vm in self.vms_of(host))
-        self.replace_part(Inventory(vms=before), Inventory(vms=tuple(vm for vms in hosts.values() for vm in vms)))
 
     def _change_vms(self, before: Iterable[VirtualMachine], after: Iterable[VirtualMachine]) -> frozenset[str]:
         """Remove some VMs and add others; return the hosts whose VMs differ."""
@@ -237,6 +212,7 @@ class Identity:
 
         The processes that use revisions never ask which VMs run on a host, so `vms_of` and `hosts` are not updated.
         """
+        self._change_count += 1
         self._vms, self._name_by_address, self._scopes = revision.vms, revision.name_by_address, revision.scopes
         self._retire_callers(revision.changed, revision.changed_scopes)
         for listener in self.listeners:

@@ -145,13 +145,22 @@ class Reader(ABC):
 
     # Inventory
 
-    def get_inventory(self) -> Inventory:
-        """Return everything that is declared, VMs by name."""
+    def get_inventory(self, known: Mapping[str, VirtualMachine] | None = None) -> Inventory:
+        """Return everything that is declared, by name.
+
+        Args:
+            known: VMs by name. One that is equal to what is read is returned in its place, and VMs are in no order:
+                reading a million of them must neither have them in memory twice, nor halt all threads to free or to
+                sort them.
+        """
         return Inventory(
             hosts=tuple(sorted(self._list_rows(Host), key=attrgetter("name"))),
             scopes=tuple(sorted(self._list_rows(Scope), key=attrgetter("name"))),
-            vms=tuple(self.list_vms()),
+            vms=tuple(self.list_vms() if known is None else self._list_all_vms(known)),
         )
+
+    def _list_all_vms(self, known: Mapping[str, VirtualMachine]) -> list[VirtualMachine]:  # noqa: ARG002 - see above
+        return self.list_vms()
 
     def get_inventory_version(self) -> int:
         """Return a number that grows whenever the result of `get_inventory` changes."""
@@ -233,14 +242,14 @@ class Reader(ABC):
     def get_position(self) -> int:
         """Return the number of the last committed change."""
 
-    def get_feed_changes(self, since: int) -> FeedChanges:
-        """Return the changes after that position, in one consistent view."""
+    def get_feed_changes(self, since: int, known: Mapping[str, VirtualMachine] | None = None) -> FeedChanges:
+        """Return the changes after that position, in one consistent view; for `known` see `get_inventory`."""
         position = self.get_position()
         # Most polls of a replica find nothing new: then the counter is all that is read.
         keys = set() if position == since else self._find_marked_keys(since)
         documents = list(self._build_documents(self.find_audiences(keys).values(), self._list_listed_events(keys)))
         if INVENTORY in keys:
-            return FeedChanges(position=position, documents=documents, inventory=self.get_inventory())
+            return FeedChanges(position=position, documents=documents, inventory=self.get_inventory(known))
         names = [key.removeprefix(HOST_PREFIX) for key in keys if key.startswith(HOST_PREFIX)]
         # A host that has lost its last VM is included without VMs, so that they disappear on other replicas too.
         hosts: dict[str, list[VirtualMachine]] = {name: [] for name in names}

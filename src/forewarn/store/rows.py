@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-__all__ = ["from_rows", "split_into_pieces", "to_row"]
+from forewarn.core.fast_replace import find_setters
+
+__all__ = ["from_rows", "iter_from_rows", "split_into_pieces", "to_row"]
 
 T = TypeVar("T")
 
@@ -32,8 +35,18 @@ def _list_field_names(kind: type[Any]) -> tuple[str, ...]:
 
 def from_rows(kind: type[T], rows: sa.Result[Any]) -> list[T]:
     """Return the values of rows of their table."""
-    names = tuple(rows.keys())
-    return [kind(**dict(zip(names, row, strict=True))) for piece in rows.partitions(_PIECE) for row in piece]
+    return list(chain.from_iterable(iter_from_rows(kind, rows)))
+
+
+def iter_from_rows(kind: type[T], rows: sa.Result[Any]) -> Iterator[list[T]]:
+    """Yield the values of rows of their table, up to a thousand at a time."""
+    setters = find_setters(kind, tuple(rows.keys()))  # type: ignore[arg-type] # a class is hashable
+    for piece in rows.partitions(_PIECE):
+        values = [object.__new__(kind) for _ in piece]
+        # Column by column, which takes a third of the time of calling `kind` for each row.
+        for write, column in zip(setters, zip(*piece, strict=True), strict=True):
+            deque(map(write, values, column), maxlen=0)
+        yield values
 
 
 def to_row(value: object) -> dict[str, Any]:

@@ -31,6 +31,7 @@ __all__ = [
     "SqlStore",
     "create_postgresql_engine",
     "create_sqlite_engine",
+    "load_json_as_text",
     "parse_store_url",
     "wrap_driver_errors",
 ]
@@ -310,7 +311,18 @@ def create_postgresql_engine(url: sa.URL, busy_timeout_ms: int) -> sa.Engine:
     # What the URL says overrides our defaults.
     connect_args = {name: value for name, value in defaults.items() if name not in url.query}
     # Checked before use: a connection that the server has ended, as by a restart, must not fail the next command.
-    return sa.create_engine(url, pool_size=4, pool_pre_ping=True, connect_args=connect_args)
+    engine = sa.create_engine(url, pool_size=4, pool_pre_ping=True, connect_args=connect_args)
+    load_json_as_text(engine)
+    return engine
+
+
+def load_json_as_text(engine: sa.Engine) -> None:
+    """Have connections to PostgreSQL return JSON as text, as SQLite does: the types of `tables` decode it."""
+    from psycopg.types.string import TextLoader  # noqa: PLC0415 - only for PostgreSQL is it installed
+
+    @sa.event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: object) -> None:  # noqa: ANN401 - the driver's own connection
+        connection.adapters.register_loader("json", TextLoader)
 
 
 @contextmanager

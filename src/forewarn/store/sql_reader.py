@@ -33,7 +33,7 @@ from forewarn.store import tables as t
 from forewarn.store.audit_chain import find_nth_newest_event_at, read_link_page
 from forewarn.store.ownership import match_owned_entries, match_owned_events, match_owned_maintenances, match_owned_vms
 from forewarn.store.reader import KEY_FIELDS, IdempotencyRecord, Page, Reader, StoredRollout
-from forewarn.store.rows import from_rows, split_into_pieces
+from forewarn.store.rows import from_rows, iter_from_rows, split_into_pieces
 from forewarn.store.selection_conditions import (
     build_entry_conditions,
     build_maintenance_conditions,
@@ -107,6 +107,13 @@ class SqlReader(Reader):
             query = query.where(t.vm.c.name == name)
         # Sorted here, since databases disagree about the order of text.
         return sorted(self._fetch_all(VirtualMachine, query), key=attrgetter("name"))
+
+    def _list_all_vms(self, known: Mapping[str, VirtualMachine]) -> list[VirtualMachine]:
+        found: list[VirtualMachine] = []
+        for piece in iter_from_rows(VirtualMachine, self._connection.execute(sa.select(t.vm))):
+            # Looked up once for each VM: another thread may change `known` meanwhile.
+            found += [same if (same := known.get(vm.name)) is not None and same == vm else vm for vm in piece]
+        return found
 
     def get_vm_page(
         self, after: str | None, limit: int, owned: Ownership | None = None, wanted: VmFilter = ALL_VMS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.core.fast_replace import replace
+from forewarn.core.fast_replace import find_setters, replace
 from forewarn.core.model import Audience, AuditEntry, Claim, Event, Maintenance, Scope, VirtualMachine
 
 KINDS = [Audience, Claim, AuditEntry, Event, Maintenance, Scope, VirtualMachine]
@@ -58,3 +58,18 @@ class Checking:
 def test_a_kind_for_which_it_is_not_made_is_refused(value: Any) -> None:  # noqa: ANN401 - of two kinds
     with pytest.raises(TypeError, match="must be a dataclass with slots"):
         replace(value, one=0)
+
+
+def test_a_value_is_built_field_by_field_in_any_order() -> None:
+    value = made(Claim)
+    names = tuple(field.name for field in dataclasses.fields(Claim))[::-1]
+    built = object.__new__(Claim)
+    for write, name in zip(find_setters(Claim, names), names, strict=True):
+        write(built, getattr(value, name))
+    assert built == value
+
+
+@pytest.mark.parametrize("names", [("vm",), ("vm", "host", "scope", "fault_domain", "color"), ("vm",) * 4])
+def test_a_value_is_not_built_without_all_its_fields(names: tuple[str, ...]) -> None:
+    with pytest.raises(TypeError, match="are not the fields of Claim"):
+        find_setters(Claim, names)

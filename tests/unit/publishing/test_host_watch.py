@@ -105,7 +105,7 @@ def test_another_inventory_leaves_alone_those_of_whom_it_says_the_same() -> None
     more = replace(INVENTORY, vms=(*(replace(each) for each in INVENTORY.vms), replace(vm("new"), host="two")))
     place.identity.load_inventory(more)
     assert (heard(one), heard(two), heard(empty)) == ({"vm:db": 2}, None, {})
-    assert [each.name for each in place.hub.build_state(two).inventory.vms] == ["web-1", "new"]
+    assert [each.name for each in place.hub.build_state(two).inventory.vms] == ["new", "web-1"]
     assert one.declared[0][0] is more.vms[0]  # nothing of the inventory before is held on to
 
 

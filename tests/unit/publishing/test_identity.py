@@ -12,7 +12,8 @@ from forewarn.core.inventory import Inventory, extract_changes
 from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience, Host
 from forewarn.publishing.feed import Feed
-from forewarn.publishing.identity import Identity, InventoryDelta
+from forewarn.publishing.identity import Identity
+from forewarn.publishing.inventory_index import InventoryDelta
 from forewarn.wire.imds import Dialect
 from tests.support.world import NOW
 from tests.unit.core.builders import availability_set, scale_set, vm

@@ -37,19 +37,21 @@ def make_vm_page(reader: Reader, view: PageView) -> PageModel:
     one = found[0]
     declared = reader.find_scopes([one.scope]).get(one.scope) if one.scope else None
     feed = view.context.engine.feed
-    channel = feed.channel(audience_key(one, declared))
+    key = audience_key(one, declared)
+    document = feed.find_document(key)
+    # Without an enabled scope there are no replies.
+    replies = () if document is None else feed.encode_document(document)
     documents = [
         (version.name, json.dumps(json.loads(reply.body), indent=2, ensure_ascii=False))
-        # Without an enabled scope there are no replies.
-        for version, reply in zip(feed.versions, channel.replies, strict=False)
+        for version, reply in zip(feed.versions, replies, strict=False)
     ]
     advised = find_advice_for_all(view.context.journal.list_exchanges(vm=name), _REQUESTS)
     values = {
         "vm": one,
         "scope": declared,
-        "is_enabled": channel.is_enabled,
-        "incarnation": channel.incarnation,
-        "asked_at": channel.last_polled_at,
+        "is_enabled": document is not None and document.audience.enabled_at is not None,
+        "incarnation": 0 if document is None else document.audience.incarnation,
+        "asked_at": feed.last_polled_at(key),
         "documents": documents[::-1],
         "requests": advised[::-1],
         "items": [i for i in view.visible_board.all_items if name in i.maintenance.vms],

@@ -22,11 +22,11 @@ def note_publications(machine: Machine, feed: Feed) -> None:
     def note(document: AudienceDocument) -> None:
         key = document.audience.key
         # An older document is published too, but not shown.
-        shown = feed.channel(key).document
+        shown = feed.find_document(key)
         if shown is None or shown.audience.enabled_at is None:
             return
         version = shown.audience.epoch, shown.audience.incarnation
-        if shown is document and versions.get(key) != version:
+        if shown == document and versions.get(key) != version:
             versions[key] = version
             events = {event.id: [_get_status(m.state), sorted(event.resources)] for event, m in shown.items}
             machine.note("published", audience=key, version=list(version), events=events)
