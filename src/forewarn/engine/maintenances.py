@@ -145,7 +145,7 @@ class MaintenanceCommands(Commands):
         cause = CAUSES.get(request.cause)
         if not self._faults.in_force or cause is None or cause.is_immediate:
             return request
-        names = request.vms or [vm.name for vm in self._committer.identity.vms if vm.host in request.hosts]
+        names = request.vms or [vm.name for host in request.hosts for vm in self._committer.identity.vms_of(host)]
         fault = next(
             (f for name in names if (f := self._faults.take_matching_fault(name, "", FaultPoint.NOTICE)) is not None),
             None,
@@ -239,7 +239,7 @@ class MaintenanceCommands(Commands):
             save_outcome(tx, key, {"maintenances": ids}, draft.now)
             return TransactionResult(answer=[draft.maintenances[i] for i in ids], changes=[changes])
 
-        return await self._committer.commit(work)
+        return await self._committer.commit(work, shares_commit=True)
 
     async def _change_maintenance(
         self,

@@ -14,10 +14,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from forewarn.clock import Clock, uptime_s
 from forewarn.core.maintenance import settlement
@@ -25,11 +26,12 @@ from forewarn.core.maintenance.announcement import is_announcing, makes_event
 from forewarn.core.maintenance.decision import AudienceDocument, ChangeSet, DecisionRules, Draft, WorkingSet
 from forewarn.core.model import audience_key
 from forewarn.engine.clock_guard import ClockGuard
+from forewarn.engine.command_group import CommandGroups, WaitingCommand
 from forewarn.engine.leader_election import Leadership
 from forewarn.engine.publisher import InventoryUpdate, Publisher, Snapshot
 from forewarn.engine.shared_clock import SharedClock
-from forewarn.errors import StoreUnavailable
-from forewarn.observability.tracing import Tracing
+from forewarn.errors import ServerError, StoreUnavailable
+from forewarn.observability.tracing import Origin, Tracing
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity
 from forewarn.store.contract import Reader, Store, Transaction
@@ -193,6 +195,7 @@ class Committer:
         # asyncio's lock is fair: commands that wait for it run in the order in which they were issued.
         self._lock = asyncio.Lock()
         self._commands: set[asyncio.Task[Any]] = set()
+        self._groups = CommandGroups()
         # Only `commit` uses this, on the writer's thread and in one transaction at a time, so it needs no lock.
         self._is_in_doubt = False
         self._shared_clock = shared_clock
@@ -242,48 +245,80 @@ class Committer:
         """Run a transaction that changes nothing to publish; return its result."""
         return await self.commit(lambda tx: TransactionResult(answer=function(tx)))
 
-    async def commit(self, work: Callable[[Transaction], TransactionResult[T]]) -> T:
+    async def commit(self, work: Callable[[Transaction], TransactionResult[T]], *, shares_commit: bool = False) -> T:
         """Run a transaction and publish its result, in the order of commits, even if the caller is cancelled.
+
+        Args:
+            work: What to do in the transaction.
+            shares_commit: True if it may share the transaction with others that wait; see `command_group`.
 
         Raises:
             StoreUnavailable: Too many changes wait for the database; or the store takes none. Then the commit may have
                 succeeded all the same.
         """
-        # Taken here: `run_in_executor` does not pass context variables on to the writer's thread.
-        origin = self.tracing.current_span()
-
-        def transact() -> TransactionResult[T]:
-            with self.tracing.child_span("transaction", origin), self.store.write() as tx:
-                # After a commit in doubt, documents and inventory in memory may be outdated: read everything, in the
-                # transaction that follows it, and publish it with the result.
-                snapshot = self.publisher.read_snapshot(tx) if self._is_in_doubt else None
-                result = work(tx)
-                # The commit happens at the end of this block; if it raises, it may have succeeded all the same.
-                self._is_in_doubt = True
-            # A refused command does not get here, so an earlier doubt remains until a commit has succeeded.
-            self._is_in_doubt = False
-            return replace(result, snapshot=snapshot, numbers=tx.numbers)
-
-        async def run() -> T:
-            # The lock covers commit and publication. If it were released in between, a later commit could be published
-            # first, and VMs would see its document replaced by an older one.
-            async with self._lock:
-                result: TransactionResult[T] = await self._write(transact)
-                reach_failpoint(FailPoint.COMMITTED)
-                return self._publish_result(result)
-
+        command = WaitingCommand(work=work, context=copy_context(), shares=shares_commit)
         if self.is_inline:
-            return self._publish_result(transact())  # nothing runs in between, and the caller cannot be cancelled here
+            # Nothing runs in between, and the caller cannot be cancelled here.
+            self._publish_results([command], self._transact([command], self.tracing.current_span()))
+            return cast("T", command.get_answer())
         # Refused, not queued: while the database is away, clients that retry would fill the memory (invariant 10).
         if len(self._commands) >= self._waiting_max:
             msg = f"{len(self._commands)} changes are waiting for the database already (commands_max)"
             raise StoreUnavailable(msg, limit="commands_max")
+        self._groups.add(command)
         # A separate task, shielded below: a client that disconnects must not prevent the publication of what it has
         # changed. The set keeps the task alive, since the event loop holds only a weak reference.
-        task = asyncio.get_running_loop().create_task(run())
+        task = asyncio.get_running_loop().create_task(self._carry_out(command))
         self._commands.add(task)
         task.add_done_callback(self._commands.discard)
-        return await asyncio.shield(task)
+        return cast("T", await asyncio.shield(task))
+
+    async def _carry_out(self, command: WaitingCommand) -> Any:  # noqa: ANN401 - the command's answer
+        # The lock covers commit and publication. If it were released in between, a later commit could be published
+        # first, and VMs would see its document replaced by an older one.
+        async with self._lock:
+            if not command.is_taken:
+                group = self._groups.take(command)
+                # Taken here: `run_in_executor` does not pass context variables on to the writer's thread.
+                origin = self.tracing.current_span()
+                try:
+                    results = await self._write(partial(self._transact, group, origin))
+                    reach_failpoint(FailPoint.COMMITTED)
+                except BaseException as error:
+                    for each in group:
+                        each.error = error
+                    raise
+                self._publish_results(group, results)
+        return command.get_answer()
+
+    def _transact(self, group: Sequence[WaitingCommand], origin: Origin | None) -> list[Any]:
+        """Run the transaction of a group; return the result of each command, or its error if it was refused."""
+        found: list[Any] = []
+        with suppress(_RollbackError):
+            with self.tracing.child_span("transaction", origin), self.store.write() as tx:
+                # After a commit in doubt, documents and inventory in memory may be outdated: read everything, in the
+                # transaction that follows it, and publish it with the result.
+                snapshot = self.publisher.read_snapshot(tx) if self._is_in_doubt else None
+                found += [_attempt(each, tx) for each in group] if len(group) > 1 else [group[0].work(tx)]
+                done = [number for number, each in enumerate(found) if isinstance(each, TransactionResult)]
+                if not done:
+                    raise _RollbackError
+                # The commit happens at the end of this block; if it raises, it may have succeeded all the same.
+                self._is_in_doubt = True
+            # A refused command does not get here, so an earlier doubt remains until a commit has succeeded.
+            self._is_in_doubt = False
+            found[done[0]] = replace(found[done[0]], snapshot=snapshot)
+            found[done[-1]] = replace(found[done[-1]], numbers=tx.numbers)
+        return found
+
+    def _publish_results(self, group: Sequence[WaitingCommand], results: Sequence[Any]) -> None:
+        for command, result in zip(group, results, strict=True):
+            command.error = result if isinstance(result, Exception) else None
+            if command.error is None:
+                try:
+                    command.answer = command.context.run(self._publish_result, result)
+                except Exception as error:  # noqa: BLE001 - raised to the caller of that command
+                    command.error = error
 
     async def rehearse(
         self, load: Callable[[Transaction], WorkingSet], decide: Callable[[Draft], T], *, actor: str
@@ -425,6 +460,18 @@ class Committer:
         # Not `channel`, which would create one: reads call this on their threads.
         audience = self.feed.find_audience(audience_key(*found))
         return is_announcing(audience, self.clock.now(), self.rules.announce_delay) and makes_event(cause, *found)
+
+
+def _attempt(command: WaitingCommand, tx: Transaction) -> TransactionResult[Any] | Exception:
+    """Carry out one command of several; return its error if it is refused, and undo what it has changed."""
+    try:
+        with tx.savepoint():
+            result: TransactionResult[Any] = command.work(tx)
+            return result
+    except ServerError:
+        raise  # the database fails, for all of them
+    except Exception as error:  # noqa: BLE001 - raised to the caller of that command
+        return error
 
 
 class _RollbackError(Exception):

@@ -260,12 +260,17 @@ class Tables:
         """Commit the changes."""
         self._log.clear()
 
-    def roll_back(self) -> None:
-        """Undo all changes since the last commit."""
+    @property
+    def change_count(self) -> int:
+        """Number of changes since the last commit."""
+        return len(self._log)
+
+    def roll_back(self, kept: int = 0) -> None:
+        """Undo all changes since the last commit but the first `kept` ones."""
         # In reverse: of several old values of one key, the first to be logged must be the last to be restored.
-        for table, key, before in reversed(self._log):
+        for table, key, before in reversed(self._log[kept:]):
             table.put_unlogged(key, before)
-        self._log.clear()
+        del self._log[kept:]
 
 
 def _place_at(moment: datetime | None, *rest: object) -> Place | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from datetime import datetime
 from itertools import islice, takewhile
@@ -60,6 +61,16 @@ class MemoryTransaction(MemoryReader, Transaction):
 
     def _get_heads(self) -> dict[Chain, ChainHead]:
         return self._heads
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        mark, counter, heads = self._tables.change_count, self._counter, dict(self._heads)
+        try:
+            yield
+        except BaseException:
+            self._tables.roll_back(mark)
+            self._counter, self._heads = counter, heads
+            raise
 
     # Loading a working set
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -64,6 +65,16 @@ class SqlTransaction(SqlReader, Transaction):
 
     def _get_heads(self) -> dict[Chain, ChainHead]:
         return self._heads
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        counter, heads = self._counter, dict(self._heads)
+        try:
+            with self._connection.begin_nested():
+                yield
+        except BaseException:
+            self._counter, self._heads = counter, heads
+            raise
 
     # Loading a working set
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -107,6 +108,10 @@ class Transaction(WorkingSetLoader):
     @abstractmethod
     def numbers(self) -> tuple[int, int] | None:
         """Counter before this transaction, and after it; None if it has taken no number."""
+
+    @abstractmethod
+    def savepoint(self) -> AbstractContextManager[None]:
+        """Return a block of which an exception undoes all changes, while those before it stay; then it goes on."""
 
     @abstractmethod
     def list_active_ids(self) -> list[str]:
