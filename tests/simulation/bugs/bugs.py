@@ -199,12 +199,11 @@ BUGS = (
         file="engine/transaction.py",
         edits=(
             (
-                "                result = work(tx)\n                # The commit",
+                "                if not done:\n",
                 (
-                    "                result = work(tx)\n"
-                    "                for changes in result.changes:\n"
+                    "                for changes in (some for number in done for some in found[number].changes):\n"
                     "                    self.feed.publish_documents(changes.documents)\n"
-                    "                # The commit"
+                    "                if not done:\n"
                 ),
             ),
         ),
@@ -212,8 +211,8 @@ BUGS = (
     Bug(
         name="follower-skips-a-change",
         what="A replica's position moves past a change of another one that it has not published.",
-        file="engine/transaction.py",
-        edits=(("            self._position = news.position\n", "            self._position = news.position + 2\n"),),
+        file="engine/publisher.py",
+        edits=(("        self.position = changes.position\n", "        self.position = changes.position + 2\n"),),
     ),
     Bug(
         name="own-commit-hides-another",
@@ -221,7 +220,7 @@ BUGS = (
         file="engine/transaction.py",
         edits=(
             (
-                "        if result.numbers is not None and result.numbers[0] == self._position:\n",
+                "        if result.numbers is not None and result.numbers[0] == publisher.position:\n",
                 "        if result.numbers is not None:\n",
             ),
         ),

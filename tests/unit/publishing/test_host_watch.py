@@ -106,7 +106,8 @@ def test_another_inventory_leaves_alone_those_of_whom_it_says_the_same() -> None
     place.identity.load_inventory(more)
     assert (heard(one), heard(two), heard(empty)) == ({"vm:db": 2}, None, {})
     assert [each.name for each in place.hub.build_state(two).inventory.vms] == ["new", "web-1"]
-    assert one.declared[0][0] is more.vms[0]  # nothing of the inventory before is held on to
+    # Nothing of the inventory before is held on to.
+    assert all(any(declared is each for each in more.vms) for declared in one.declared[0])
 
 
 def test_a_scope_that_changes_is_heard_by_all_its_hosts() -> None:
