@@ -20,6 +20,7 @@ from forewarn.store.statements import CLOCK, LEASE
 __all__ = ["PostgresSharedStore", "PostgresTransaction", "read_clock"]
 
 _CHANNEL = "forewarn"
+_LONG_PAUSE_MS = 60_000
 _OVER = datetime.fromtimestamp(0, UTC)
 
 
@@ -41,6 +42,9 @@ class PostgresTransaction(SqlTransaction, SharedTransaction):
         if self._now is None:
             self._now = read_clock(self._connection)
         return self._now
+
+    def allow_long_pauses(self) -> None:
+        self._connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {_LONG_PAUSE_MS}")
 
     def get_lease(self, name: str) -> Lease | None:
         row = self._connection.execute(LEASE, {"the_name": name}).first()

@@ -95,24 +95,26 @@ class SqlTransaction(SqlReader, Transaction):
     # Rows
 
     def _insert_rows(self, kind: type[Any], values: Iterable[Any]) -> None:
-        self._insert(TABLES[kind], [to_row(value) for value in values])
+        self._insert(TABLES[kind], map(to_row, values))
 
-    def _insert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-        if rows:
-            self._connection.execute(statements.insert_into(table), rows)
+    # In pieces: while a thousand rows are made into parameters, the database waits, and PostgreSQL ends a transaction
+    # that keeps it waiting for too long.
+    def _insert(self, table: sa.Table, rows: Iterable[dict[str, Any]]) -> None:
+        for piece in split_into_pieces(rows):
+            self._connection.execute(statements.insert_into(table), piece)
 
     def _upsert_rows(self, kind: type[Any], values: Iterable[Any]) -> None:
-        self._upsert(TABLES[kind], [to_row(value) for value in values])
+        self._upsert(TABLES[kind], map(to_row, values))
 
-    def _upsert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-        if rows:
-            self._connection.execute(statements.upsert_into(table, tuple(rows[0]), self._dialect), rows)
+    def _upsert(self, table: sa.Table, rows: Iterable[dict[str, Any]]) -> None:
+        for piece in split_into_pieces(rows):
+            self._connection.execute(statements.upsert_into(table, tuple(piece[0]), self._dialect), piece)
 
     def _update_rows(self, kind: type[Any], values: Iterable[Any]) -> None:
         table, names = TABLES[kind], MUTABLE_FIELDS[kind]
-        rows = [{"the_key": each.id} | {f"new_{name}": getattr(each, name) for name in names} for each in values]
-        if rows:
-            self._connection.execute(statements.update_by_id(table, tuple(names)), rows)
+        rows = ({"the_key": each.id} | {f"new_{name}": getattr(each, name) for name in names} for each in values)
+        for piece in split_into_pieces(rows):
+            self._connection.execute(statements.update_by_id(table, tuple(names)), piece)
 
     def _delete_rows(self, kind: type[Any], keys: Iterable[str]) -> None:
         self._delete_by_key(TABLES[kind].c[KEY_FIELDS[kind]], keys)
@@ -133,14 +135,14 @@ class SqlTransaction(SqlReader, Transaction):
     # Saving
 
     def _upsert_marks(self, keys: Iterable[str], sequence: int) -> None:
-        self._upsert(t.feed, [{"audience": key, "sequence": sequence} for key in keys])
+        self._upsert(t.feed, ({"audience": key, "sequence": sequence} for key in keys))
 
     def _insert_claims(self, maintenances: Iterable[Maintenance]) -> None:
-        rows = [
+        rows = (
             {"maintenance_id": m.id, "vm": c.vm, "scope": c.scope, "host": c.host, "is_active": m.is_active}
             for m in maintenances
             for c in m.claims
-        ]
+        )
         self._insert(t.claim, rows)
 
     def _release_claims(self, maintenance_ids: Iterable[str]) -> None:
@@ -150,12 +152,12 @@ class SqlTransaction(SqlReader, Transaction):
             self._connection.execute(query.values(is_active=False))
 
     def _insert_entries(self, entries: Iterable[ChainedEntry]) -> None:
-        rows = [to_row(entry) | {"sequence": n, "chain": name, "hash": digest} for n, entry, name, digest in entries]
+        rows = (to_row(entry) | {"sequence": n, "chain": name, "hash": digest} for n, entry, name, digest in entries)
         self._insert(t.audit_log, rows)
 
     def _replace_addresses(self, removed: Iterable[VirtualMachine], added: Iterable[VirtualMachine]) -> None:
         self._delete_by_key(t.address.c.vm, (vm.name for vm in removed))
-        self._insert(t.address, [{"address": a, "vm": vm.name} for vm in added for a in vm.addresses])
+        self._insert(t.address, ({"address": a, "vm": vm.name} for vm in added for a in vm.addresses))
 
     def extend_active_until(self, active_until: Mapping[str, datetime]) -> None:
         query = (

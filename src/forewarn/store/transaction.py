@@ -68,6 +68,9 @@ _NOUNS: dict[type[Any], str] = {Host: "host", Scope: "scope", VirtualMachine: "v
 _ENTRIES_PER_MAINTENANCE = 10
 """Number of entries of no maintenance, and of `Chain.AUDIT`, forgotten in place of one maintenance."""
 
+_LONG_INVENTORY_VMS = 10_000
+"""A transaction that writes more VMs than these takes seconds to compare them."""
+
 _HOSTS_MARKED_MAX = 500
 """Maximum number of hosts whose VMs may change at once before the inventory counts as replaced."""
 
@@ -108,6 +111,9 @@ class Transaction(WorkingSetLoader):
     @abstractmethod
     def numbers(self) -> tuple[int, int] | None:
         """Counter before this transaction, and after it; None if it has taken no number."""
+
+    def allow_long_pauses(self) -> None:
+        """Keep the database from ending this transaction while it computes for seconds between two statements."""
 
     @abstractmethod
     def savepoint(self) -> AbstractContextManager[None]:
@@ -179,6 +185,8 @@ class Transaction(WorkingSetLoader):
             before: Part that is replaced, if only a part is declared anew; names on neither side stay unchanged. None:
                 replace everything.
         """
+        if len(inventory.vms) > _LONG_INVENTORY_VMS:
+            self.allow_long_pauses()
         marks = [INVENTORY] if before is None else _list_changed_keys(before, inventory)
         before = self.get_inventory() if before is None else before
         self._replace_rows(Host, before.hosts, inventory.hosts)
