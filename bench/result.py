@@ -28,10 +28,11 @@ class Effort:
         waited: Events for an agent with a long poll.
         fixtures: Fixtures of the testing kit, one after the other.
         events_of_day: Events of a simulated day.
-        watches: Hosts that watch one replica.
+        watches: Hosts that watch one replica; fewer if the limit of open files does not allow so many.
         heard: Changes that are sent to all of these hosts.
         through: Changes for which the time from the control API to a VM is measured.
         commits: Hosts with one maintenance each, for each concurrency; then their VMs approve.
+        writes_s: Duration of the small writes of each other server.
         crashes: Number of times that the leader is killed.
         fleet_hosts: Hosts of the largest inventory, with fifty VMs each.
         fleet_watches: Hosts of this inventory that watch.
@@ -57,10 +58,11 @@ class Effort:
     waited: int = 200
     fixtures: int = 200
     events_of_day: int = 1000
-    watches: int = 5000
+    watches: int = 20_000
     heard: int = 20
     through: int = 300
     commits: int = 150
+    writes_s: float = 10.0
     crashes: int = 6
     fleet_hosts: int = 20_000
     fleet_watches: int = 2000
@@ -91,6 +93,7 @@ QUICK = Effort(
     heard=4,
     through=40,
     commits=30,
+    writes_s=2.0,
     crashes=2,
     fleet_hosts=200,
     fleet_watches=100,

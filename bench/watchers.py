@@ -1,6 +1,7 @@
 """Child process that acts as the endpoints of many hosts: each one holds its host's watch on one replica.
 
-Arguments: port of the control API, and number of hosts. It reads commands from stdin, as lines of JSON with the member
+Arguments: port of the control API, number of hosts, number of the first host (default: 0), and the hosts' source
+address (default: chosen by the kernel). It reads commands from stdin, as lines of JSON with the member
 ``do``:
 
 - ``join``: all hosts connect, at most ``window`` of them at a time; the answer follows when all have their state;
@@ -21,7 +22,7 @@ from collections.abc import Callable
 
 from bench.fleet import host_name, token_of
 
-_LONGEST_S = 240.0
+_LONGEST_S = 900.0
 _END = b"}\n\r\n"
 """End of a message in the stream: the end of its last line, and the end of its chunk."""
 
@@ -34,11 +35,15 @@ class Crowd:
     Args:
         port: Port of the control API on this machine.
         count: Number of hosts.
+        first: Number of the first host.
+        address: Source address of all connections; empty: chosen by the kernel.
     """
 
-    def __init__(self, port: int, count: int) -> None:
+    def __init__(self, port: int, count: int, first: int = 0, address: str = "") -> None:
         self._port = port
         self._count = count
+        self._first = first
+        self._address = address
         self._socks: dict[int, socket.socket] = {}
         self._heard: dict[int, bytearray] = {}
         self._asking: dict[int, float] = {}
@@ -49,7 +54,7 @@ class Crowd:
         began_s = time.monotonic()
         took_s: list[float] = []
         sizes: list[int] = []
-        waiting = list(range(self._count))[::-1]
+        waiting = list(range(self._first, self._first + self._count))[::-1]
 
         def take(number: int, heard: bytes) -> None:
             if number not in self._asking:
@@ -75,6 +80,8 @@ class Crowd:
     def _ask(self, host: int) -> None:
         sock = socket.socket()
         sock.settimeout(0)
+        if self._address:
+            sock.bind((self._address, 0))
         sock.connect_ex(("127.0.0.1", self._port))
         name = host_name(host)
         lines = (f"GET /v1/hosts/{name}/watch HTTP/1.1", "Host: control", f"Authorization: Bearer {token_of(name)}")
@@ -112,7 +119,7 @@ class Crowd:
         ends_s = time.monotonic() + _LONGEST_S
         while len(moments) < count and time.monotonic() < ends_s:
             self._turn(take)
-        return {"heard": len(moments), "moments_s": sorted(moments.values())}
+        return {"count": count, "heard": len(moments), "moments_s": sorted(moments.values())}
 
     def rest(self, *, seconds: float) -> dict[str, object]:
         """Receive for `seconds`, and count the messages."""
@@ -147,7 +154,8 @@ def main() -> None:
     """Handle commands until stdin ends."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    crowd = Crowd(*(int(argument) for argument in sys.argv[1:3]))
+    port, count, first = (int(word) for word in [*sys.argv[1:4], "0"][:3])
+    crowd = Crowd(port, count, first, "".join(sys.argv[4:5]))
     for line in sys.stdin:
         asked = json.loads(line)
         say(**getattr(crowd, asked.pop("do"))(**asked))
