@@ -74,7 +74,7 @@ lint: .venv/.dev ## Check style, types, layers, spelling, wording and workflows
 	check pre-commit validate-config .pre-commit-config.yaml; \
 	if [[ -n $$failed ]]; then echo "lint failed: $${failed#, }" >&2; exit 1; fi
 
-bench: .venv/.dev ## Run the benchmark, and draw its picture
+bench: .venv/.dev ## Run the benchmark, and draw its picture; docs/benchmarks.md lists the Debian packages
 	@$(BIN)/python -m bench $(ARGS)
 
 reference: .venv/.dev ## Generate the reference pages from the code

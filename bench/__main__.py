@@ -36,8 +36,9 @@ from bench import (
     watches,
 )
 from bench.machine import describe, load_average
-from bench.process import LOAD_CORE, ROOT, BenchError, missing_tools
+from bench.process import LOAD_CORE, ROOT, BenchError, missing_packages
 from bench.result import QUICK, Effort
+from bench.summary import find_missing
 
 _PARTS = {
     "get": get.measure,
@@ -66,7 +67,8 @@ def main() -> int:
     """Run the selected parts; return exit status 0, 1 if they cannot run, or 130 after Ctrl-C."""
     arguments = _arguments()
     signal.signal(signal.SIGTERM, _stop)
-    packages = missing_tools()
+    names = arguments.only or list(_PARTS)
+    packages = missing_packages(names)
     if packages:
         print(f"bench: programs are missing; install them: apt-get install {' '.join(packages)}", file=sys.stderr)
         return 1
@@ -81,7 +83,7 @@ def main() -> int:
         print(f"The machine is busy (load {busy:.2f}): trust the ratios, not the figures.", flush=True)
     began_s = time.monotonic()
     try:
-        parts = _measure(arguments.only or list(_PARTS), QUICK if arguments.quick else Effort())
+        parts = _measure(names, QUICK if arguments.quick else Effort())
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
@@ -95,8 +97,10 @@ def main() -> int:
     print(f"\n{report.render(content)}\n\n{time.monotonic() - began_s:.0f} s")
     if is_whole or arguments.write:
         picture.draw(content)
-        report.write(content, picture.PICTURE)
-        written = [report.PAGE, report.JSON_FILE, picture.PICTURE]
+        report.write(content)
+        written = [report.PAGE, report.RESULTS, report.JSON_FILE, picture.PICTURE]
+        for pattern in find_missing(content):
+            print(f"bench: the short table lacks a row: nothing matches {pattern}", file=sys.stderr)
         if "isolation" in parts:
             isolation.write_page(parts["isolation"])
             written.append(isolation.PAGE)

@@ -32,8 +32,11 @@ def describe() -> dict[str, str]:
         "uvicorn": version("uvicorn"),
         "SQLite": sqlite3.sqlite_version,
         "nginx": _version("nginx", "-v"),
+        "HAProxy": _version("haproxy", "-v"),
         "Go": _version("go", "version"),
         "wrk": _version("wrk", "-v"),
+        "etcd": _version("etcd", "--version"),
+        "h2load": _version("h2load", "--version"),
     }
 
 

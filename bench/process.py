@@ -15,22 +15,32 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-__all__ = ["LOAD_CORE", "ROOT", "SERVER_CORE", "BenchError", "Child", "find_tool", "missing_tools", "python_child"]
+__all__ = ["LOAD_CORE", "ROOT", "SERVER_CORE", "BenchError", "Child", "find_tool", "missing_packages", "python_child"]
 
 LOAD_CORE = 0
 SERVER_CORE = 1
 
 ROOT = Path(__file__).resolve().parent.parent
 
+_ALL_PARTS = ("taskset", "setpriv")
+_PROGRAMS_OF = {
+    "get": ("wrk", "nginx", "haproxy", "go"),
+    "commits": ("etcd", "h2load"),
+}
+"""Programs that only these parts of the benchmark need."""
+
 _PACKAGE_OF = {
     "wrk": "wrk",
     "nginx": "nginx-light",
+    "haproxy": "haproxy",
     "go": "golang-go",
+    "etcd": "etcd-server",
+    "h2load": "nghttp2-client",
     "taskset": "util-linux",
     "setpriv": "util-linux",
 }
@@ -41,9 +51,15 @@ class BenchError(Exception):
     """The benchmark cannot continue. The message is one line."""
 
 
-def missing_tools() -> list[str]:
-    """Return the Debian packages that the benchmark needs and that are not installed."""
-    return sorted({package for tool, package in _PACKAGE_OF.items() if find_tool(tool) is None})
+def missing_packages(parts: Iterable[str], find: Callable[[str], str | None] | None = None) -> list[str]:
+    """Return the Debian packages that these parts of the benchmark need and that are not installed.
+
+    Args:
+        parts: Names of the parts that will run.
+        find: Returns the path of a program, or None; by default, it is looked up on this machine.
+    """
+    needed = {*_ALL_PARTS, *(program for part in parts for program in _PROGRAMS_OF.get(part, ()))}
+    return sorted({_PACKAGE_OF[program] for program in needed if (find or find_tool)(program) is None})
 
 
 def find_tool(name: str) -> str | None:

@@ -1,20 +1,25 @@
-"""Writes the results into the documentation, as a table and as a file of raw numbers."""
+"""Writes the results into the documentation: a short table, a page of all results, and a file of raw numbers.
+
+`make bench` does this after a run; `python -m bench.report` writes both pages again from the stored results.
+"""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from bench.process import LOAD_CORE, ROOT, SERVER_CORE
+from bench.summary import HEADLINES, choose
 
-__all__ = ["JSON_FILE", "PAGE", "merge", "render", "write"]
+__all__ = ["JSON_FILE", "PAGE", "RESULTS", "merge", "render", "render_summary", "write", "write_pages"]
 
 PAGE = ROOT / "docs/benchmarks.md"
+RESULTS = ROOT / "docs/benchmark-results.md"
 JSON_FILE = ROOT / "docs/benchmarks.json"
 
 _BEGIN = "<!-- benchmarks: begin; written by `make bench` -->"
 _END = "<!-- benchmarks: end -->"
+_HEAD = ("| measured | result | target | |", "|---|---:|---:|---|")
 _MET = {True: "met", False: "**missed**", None: ""}
 
 
@@ -30,23 +35,33 @@ def merge(parts: dict[str, Any], machine: dict[str, str]) -> dict[str, Any]:
 
 
 def render(content: dict[str, Any]) -> str:
-    """Return the table, the machine and the commands, as Markdown."""
-    lines = ["| measured | result | target | |", "|---|---:|---:|---|"]
+    """Return all results: a table for each part, the machine and the commands, as Markdown."""
+    lines: list[str] = []
     for part in content["parts"].values():
-        lines.append(f"| **{part['title']}** | | | |")
-        lines += [_line(row) for row in part["rows"]]
-    lines += ["", "Measured on:", ""]
-    lines += [f"- {name}: {fact}" for name, fact in content["machine"].items()]
-    for part in content["parts"].values():
+        lines += [f"### {part['title']}", "", *_HEAD, *map(_line, part["rows"]), ""]
         if part.get("machine"):
             facts = ", ".join(f"{name} {fact}" for name, fact in part["machine"].items())
-            lines.append(f"- measured in a separate run, {part['title']}: {facts}")
-    lines += ["", "Commands:", "", "```sh", "make bench        # or: .venv/bin/python -m bench"]
+            lines += [f"Measured in a separate run: {facts}.", ""]
+    lines += ["### Machine", ""]
+    lines += [f"- {name}: {fact}" for name, fact in content["machine"].items()]
+    lines += ["", "### Commands", "", "```sh", "make bench        # or: .venv/bin/python -m bench"]
     lines += [f"# servers run as: taskset -c {SERVER_CORE} …; the load as:"]
     wrk = f"taskset -c {LOAD_CORE} wrk -t 1 -c 64 -d 3s -s bench/sides/wrk.lua -H 'Metadata: true'"
     url = "'http://127.0.0.1:PORT/metadata/scheduledevents?api-version=2020-07-01'"
     lines += [f"{wrk} {url}", f"{wrk} -H 'Connection: close' {url}", "```"]
     return "\n".join(lines)
+
+
+def render_summary(content: dict[str, Any]) -> str:
+    """Return the short table, and when and where it was measured, as Markdown."""
+    machine = content["machine"]
+    facts = [machine[name] for name in ("processor", "memory") if name in machine]
+    measured = f"Measured on {machine.get('date', 'an unknown date')}: {', '.join(facts)}."
+    apart = {headline.part for headline in HEADLINES if content["parts"].get(headline.part, {}).get("machine")}
+    if apart:
+        measured += f" Parts measured in separate runs: {', '.join(sorted(apart))}."
+    measured += f" [All results]({RESULTS.name}) has the versions of the other programs."
+    return "\n".join([*_HEAD, *map(_line, choose(content)), "", measured])
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -67,11 +82,27 @@ def _figure(value: float, unit: str, *, is_short: bool = False) -> str:
     return f"{words}{'' if unit == 'x' else ' '}{unit}".rstrip()
 
 
-def write(content: dict[str, Any], picture: Path) -> None:
-    """Write the table between its markers in the page, and the numbers into the JSON file."""
+def write(content: dict[str, Any]) -> None:
+    """Write the results into both pages, between their markers, and the numbers into the JSON file."""
     JSON_FILE.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    image = f"![Ratios, and growth with the number of VMs]({picture.relative_to(PAGE.parent).as_posix()})"
-    PAGE.write_text(f"{before}{_BEGIN}\n\n{image}\n\n{render(content)}\n\n{_END}{after}", encoding="utf-8")
+    write_pages(content)
+
+
+def write_pages(content: dict[str, Any]) -> None:
+    """Write the results into both pages, between their markers."""
+    for path, text in ((PAGE, render_summary(content)), (RESULTS, render(content))):
+        page = path.read_text(encoding="utf-8")
+        before, begun, rest = page.partition(_BEGIN)
+        _, ended, after = rest.partition(_END)
+        assert begun, path
+        assert ended, path
+        path.write_text(f"{before}{_BEGIN}\n\n{text}\n\n{_END}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    """Write both pages again, from the stored results."""
+    write_pages(json.loads(JSON_FILE.read_text(encoding="utf-8")))
+
+
+if __name__ == "__main__":
+    main()

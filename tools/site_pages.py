@@ -62,7 +62,7 @@ def toctrees(root: Path, docname: str) -> Iterator[str]:
     """Return the lists of pages to append to a page, as MyST."""
     if docname == FRONT:
         yield _toctree("", ["docs/README", *(f"docs/{folder}/README" for folder in SECTIONS)], is_hidden=True)
-        yield _toctree("The project", [*PROJECT, "docs/benchmarks"], is_hidden=True)
+        yield _toctree("The project", [*PROJECT, "docs/benchmarks", "docs/benchmark-results"], is_hidden=True)
         return
     folder = docname.removeprefix("docs/").removesuffix("/README")
     if docname != f"docs/{folder}/README" or folder not in SECTIONS:
