@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -37,7 +38,7 @@ from bench import (
 )
 from bench.machine import describe, load_average
 from bench.process import LOAD_CORE, ROOT, BenchError, missing_packages
-from bench.result import QUICK, Effort
+from bench.result import QUICK, Effort, Result
 from bench.summary import find_missing
 
 _PARTS = {
@@ -64,16 +65,13 @@ _QUIET_LOAD = 0.5
 
 
 def main() -> int:
-    """Run the selected parts; return exit status 0, 1 if they cannot run, or 130 after Ctrl-C."""
+    """Run the selected parts; return exit status 0, 1 if one of them failed, or 130 after Ctrl-C."""
     arguments = _arguments()
     signal.signal(signal.SIGTERM, _stop)
     names = arguments.only or list(_PARTS)
-    packages = missing_packages(names)
-    if packages:
-        print(f"bench: programs are missing; install them: apt-get install {' '.join(packages)}", file=sys.stderr)
-        return 1
-    if (os.cpu_count() or 1) < 2:
-        print("bench: two cores are needed, one for the server and one for the load", file=sys.stderr)
+    obstacle = _find_obstacle(names)
+    if obstacle is not None:
+        print(f"bench: {obstacle}", file=sys.stderr)
         return 1
     os.sched_setaffinity(0, {LOAD_CORE})
     machine = describe()
@@ -83,32 +81,42 @@ def main() -> int:
         print(f"The machine is busy (load {busy:.2f}): trust the ratios, not the figures.", flush=True)
     began_s = time.monotonic()
     try:
-        parts = _measure(names, QUICK if arguments.quick else Effort())
-    except BenchError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
+        parts = measure({name: _PARTS[name] for name in names}, QUICK if arguments.quick else Effort())
     except KeyboardInterrupt:
         print("bench: stopped", file=sys.stderr)
         return 130
+    failed = [name for name in names if name not in parts]
+    if not parts:
+        return 1
     is_whole = not (arguments.quick or arguments.only)
-    content = (
-        report.merge(parts, machine) if arguments.only and arguments.write else {"machine": machine, "parts": parts}
-    )
+    if arguments.only and arguments.write:
+        content = report.merge(parts, machine)
+    else:
+        content = {"machine": machine, "parts": parts}
+    if is_whole and failed:
+        content = report.keep_stored(content, failed, names)
     print(f"\n{report.render(content)}\n\n{time.monotonic() - began_s:.0f} s")
     if is_whole or arguments.write:
-        picture.draw(content)
-        report.write(content)
-        written = [report.PAGE, report.RESULTS, report.JSON_FILE, picture.PICTURE]
-        for pattern in find_missing(content):
-            print(f"bench: the short table lacks a row: nothing matches {pattern}", file=sys.stderr)
-        if "isolation" in parts:
-            isolation.write_page(parts["isolation"])
-            written.append(isolation.PAGE)
-        if content["parts"].keys() >= paper.NEEDED:
-            paper.write(content["parts"])
-            written += [paper.PAGE, paper.PICTURE]
-        print(f"Written: {', '.join(str(path.relative_to(ROOT)) for path in written)}")
-    return 0
+        _write(content, parts)
+    if failed:
+        print(f"bench: these parts failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _write(content: dict[str, Any], parts: dict[str, Any]) -> None:
+    """Write the pages and pictures: `content` has stored results too, `parts` only those of this run."""
+    picture.draw(content)
+    report.write(content)
+    written = [report.PAGE, report.RESULTS, report.JSON_FILE, picture.PICTURE]
+    for pattern in find_missing(content):
+        print(f"bench: the short table lacks a row: nothing matches {pattern}", file=sys.stderr)
+    if "isolation" in parts:
+        isolation.write_page(parts["isolation"])
+        written.append(isolation.PAGE)
+    if content["parts"].keys() >= paper.NEEDED:
+        paper.write(content["parts"])
+        written += [paper.PAGE, paper.PICTURE]
+    print(f"Written: {', '.join(str(path.relative_to(ROOT)) for path in written)}")
 
 
 def _arguments() -> argparse.Namespace:
@@ -119,15 +127,29 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measure(names: list[str], effort: Effort) -> dict[str, Any]:
+def _find_obstacle(names: list[str]) -> str | None:
+    """Return why these parts cannot run on this machine, or None if they can."""
+    packages = missing_packages(names)
+    if packages:
+        return f"programs are missing; install them: apt-get install {' '.join(packages)}"
+    if (os.cpu_count() or 1) < 2:
+        return "two cores are needed, one for the server and one for the load"
+    return None
+
+
+def measure(parts: Mapping[str, Callable[[Effort, Path, Path], Result]], effort: Effort) -> dict[str, Any]:
+    """Return the results of all parts that succeeded; print the error of each other one."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="forewarn-bench-") as scratch:
         Path(scratch).chmod(0o711)  # started by root, nginx's worker runs as another user
-        for name in names:
+        for name, part in parts.items():
             place = Path(scratch) / name
             place.mkdir()
             print(f"{name}:", flush=True)
-            found[name] = _PARTS[name](effort, place, Path(scratch) / "log").to_json()
+            try:
+                found[name] = part(effort, place, Path(scratch) / "log").to_json()
+            except BenchError as error:
+                print(f"bench: {name}: {error}", file=sys.stderr)
     return found
 
 

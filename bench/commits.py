@@ -80,7 +80,10 @@ def measure(effort: Effort, folder: Path, log: Path) -> Result:
             ]
     others["etcd"] = press_etcd(folder, log, clients=_SENDERS, seconds=effort.writes_s)
     result.raw["small_writes"] = others
-    result.rows += compare(result.raw)
+    compared = compare(result.raw)
+    for row in compared:
+        print(f"  {row.what}: {row.value:.0f} {row.unit}; {row.note}", flush=True)
+    result.rows += compared
     return result
 
 
@@ -93,7 +96,6 @@ def compare(raw: dict[str, Any]) -> list[Row]:
             f"{raw[store][COMPARED]['per_s'] / one['per_s']:.2f}x on {stored}" for store, stored in _STORES.items()
         )
         note = f"Forewarn's approvals on other hosts: {ratios}; p50 {one['p50_ms']:.1f} ms, p99 {one['p99_ms']:.1f} ms"
-        print(f"  {words}, {_SENDERS} at a time: {one['per_s']:.0f} a second; {note}", flush=True)
         what = f"{words}, {_SENDERS} at a time"
         rows.append(Row(what=what, value=one["per_s"], unit="a second", note=note))
     return rows

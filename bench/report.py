@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bench.process import LOAD_CORE, ROOT, SERVER_CORE
 from bench.summary import HEADLINES, choose
 
-__all__ = ["JSON_FILE", "PAGE", "RESULTS", "merge", "render", "render_summary", "write", "write_pages"]
+__all__ = ["JSON_FILE", "PAGE", "RESULTS", "keep_stored", "merge", "render", "render_summary", "write", "write_pages"]
 
 PAGE = ROOT / "docs/benchmarks.md"
 RESULTS = ROOT / "docs/benchmark-results.md"
@@ -32,6 +33,27 @@ def merge(parts: dict[str, Any], machine: dict[str, str]) -> dict[str, Any]:
     for name, part in parts.items():
         content["parts"][name] = part | {"machine": others}
     return content
+
+
+def keep_stored(content: dict[str, Any], names: Iterable[str], order: Sequence[str]) -> dict[str, Any]:
+    """Take parts that a run did not measure from the stored results; each lists how the machine differed then.
+
+    Args:
+        content: Results of the run.
+        names: Parts to take, if they are stored.
+        order: Names of all parts, in the order of the page.
+    """
+    if not JSON_FILE.is_file():
+        return content
+    stored: dict[str, Any] = json.loads(JSON_FILE.read_text(encoding="utf-8"))
+    parts = dict(content["parts"])
+    for name in names:
+        if name in stored["parts"]:
+            part = stored["parts"][name]
+            facts = stored["machine"] | part.get("machine", {})
+            others = {key: fact for key, fact in facts.items() if content["machine"].get(key) != fact}
+            parts[name] = part | {"machine": others}
+    return content | {"parts": {name: parts[name] for name in order if name in parts}}
 
 
 def render(content: dict[str, Any]) -> str:

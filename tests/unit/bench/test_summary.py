@@ -10,7 +10,7 @@ import pytest
 
 from bench.commits import COMPARED, compare
 from bench.get import summarise
-from bench.report import JSON_FILE, PAGE, RESULTS, render, render_summary
+from bench.report import JSON_FILE, PAGE, RESULTS, keep_stored, render, render_summary
 from bench.result import Result
 from bench.summary import HEADLINES, LINES_MAX, choose, find_missing
 from bench.watches import build_rows
@@ -66,7 +66,7 @@ def test_the_short_table_has_at_most_thirty_lines(content: dict[str, Any]) -> No
 def test_a_title_and_a_number_of_the_row_are_part_of_its_label(content: dict[str, Any]) -> None:
     labels = [row["what"] for row in choose(content)]
     assert "20,000 watches: memory for each" in labels
-    assert "all 20,000 hosts connect at once, until the last is up" in labels
+    assert "all 20,000 hosts connect at once, until the last has its state" in labels
 
 
 def test_small_writes_have_the_ratio_of_approvals_to_them(content: dict[str, Any]) -> None:
@@ -93,6 +93,17 @@ def test_a_part_of_a_separate_run_is_named_below_the_short_table(content: dict[s
     assert "separate runs" not in render_summary(content)
     content["parts"]["watches"]["machine"] = {"date": "2026-11-28 21:00 UTC"}
     assert "Parts measured in separate runs: watches." in render_summary(content)
+
+
+def test_a_part_that_failed_keeps_its_stored_results_and_says_where_they_are_from(stored: dict[str, Any]) -> None:
+    fresh = {"title": "fresh", "rows": []}
+    machine = stored["machine"] | {"date": "2030-01-01 00:00 UTC"}
+    content = keep_stored({"machine": machine, "parts": {"get": fresh}}, ["watches"], ["watches", "get"])
+    assert list(content["parts"]) == ["watches", "get"]
+    assert content["parts"]["get"] == fresh
+    kept = content["parts"]["watches"]
+    assert kept["rows"] == stored["parts"]["watches"]["rows"]
+    assert kept["machine"]["date"] != machine["date"]
 
 
 def test_the_pages_are_those_of_the_stored_results(stored: dict[str, Any]) -> None:
