@@ -70,7 +70,13 @@ def render(content: dict[str, Any]) -> str:
     lines += [f"# servers run as: taskset -c {SERVER_CORE} …; the load as:"]
     wrk = f"taskset -c {LOAD_CORE} wrk -t 1 -c 64 -d 3s -s bench/sides/wrk.lua -H 'Metadata: true'"
     url = "'http://127.0.0.1:PORT/metadata/scheduledevents?api-version=2020-07-01'"
-    lines += [f"{wrk} {url}", f"{wrk} -H 'Connection: close' {url}", "```"]
+    lines += [f"{wrk} {url}", f"{wrk} -H 'Connection: close' {url}"]
+    lines += [f"taskset -c {LOAD_CORE} pgbench --no-vacuum --client 64 --time 10 --file update.sql URL"]
+    grpc = "-H 'content-type: application/grpc' -H 'te: trailers'"
+    lines += [
+        f"taskset -c {LOAD_CORE} h2load -t 1 -c 64 -m 1 -D 10 -d put {grpc} http://127.0.0.1:PORT/etcdserverpb.KV/Put"
+    ]
+    lines += ["```"]
     return "\n".join(lines)
 
 
