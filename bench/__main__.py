@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
@@ -150,6 +151,8 @@ def measure(parts: Mapping[str, Callable[[Effort, Path, Path], Result]], effort:
                 found[name] = part(effort, place, Path(scratch) / "log").to_json()
             except BenchError as error:
                 print(f"bench: {name}: {error}", file=sys.stderr)
+            except Exception:  # noqa: BLE001 - the results of the other parts must survive
+                print(f"bench: {name}:\n{traceback.format_exc()}", file=sys.stderr)
     return found
 
 

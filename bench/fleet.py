@@ -35,6 +35,8 @@ VMS_PER_HOST = 20
 WIDE = "wide"
 """Scope with a VM on every host."""
 
+_PAUSE_MS = 600_000
+
 
 def vm_name(number: int) -> str:
     """Return the name of a VM, counted from 0."""
@@ -100,7 +102,8 @@ def fill(
         for key, scope in keys.items()
     }
     inventory = Inventory(hosts=tuple(Host(name=name) for name in names), scopes=(wide,) * has_wide, vms=tuple(vms))
-    store = SqlStore(url)
+    # On a slow machine, preparing the rows takes longer than PostgreSQL otherwise lets a transaction pause.
+    store = SqlStore(url, busy_timeout_ms=_PAUSE_MS)
     try:
         with store.write() as transaction:
             transaction.replace_inventory(inventory, "benchmark")

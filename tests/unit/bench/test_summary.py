@@ -23,6 +23,7 @@ WATCHES = {
     "all_first_ms": [1.0],
     "all_last_ms": [500.0],
     "one_ms": [1.0],
+    "everywhere_hosts": 5000,
     "everywhere_last_ms": [900.0],
     "everywhere_answer_ms": [4000.0],
     "join_cpu_ms": 1.5,
