@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from forewarn.net.tally import Tally
 if TYPE_CHECKING:
     from forewarn.control.listener import ListenerConnection
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "WatchCharge"]
 
 _log = structlog.get_logger("forewarn.control")
 
@@ -97,12 +97,11 @@ class Admission:
             if caller.role is Role.HOST:
                 _end_oldest_watch(account)
         self._raise_if_exceeded(request, account, account.acquire(use, uptime_s()))
-        holds = _charges_of(request)
-        holds.callback(account.release, use)
-        if use is UseKind.WATCHES and caller.role is Role.HOST and connection is not None:
-            # An endpoint that has lost its connection reconnects before we know that the old connection is dead.
-            account.watches[holds] = connection.close_gracefully
-            holds.callback(account.watches.pop, holds, None)
+        if use is UseKind.WATCHES:
+            request.state.watch_charge = charge = WatchCharge(account)
+            _charges_of(request).callback(charge.release_with_request)
+        else:
+            _charges_of(request).callback(account.release, use)
         return account
 
     def charge_change(self, request: Request, account: UsageAccount) -> None:
@@ -162,14 +161,40 @@ class Admission:
         )
 
 
+class WatchCharge:
+    """Charge for a stream, released with its request unless the stream has taken it over."""
+
+    __slots__ = ("_account", "_is_kept")
+
+    def __init__(self, account: UsageAccount) -> None:
+        self._account: UsageAccount | None = account
+        self._is_kept = False
+
+    def keep(self, end: Callable[[], None]) -> None:
+        """Keep the charge until `release`; `end` ends the stream at once if a host's newer stream needs the room."""
+        self._is_kept = True
+        # An endpoint that has lost its connection reconnects before we know that the old connection is dead.
+        if self._account is not None and self._account.role is Role.HOST:
+            self._account.watches[self] = end
+
+    def release(self) -> None:
+        """Release the charge. May be repeated."""
+        account, self._account = self._account, None
+        if account is not None:
+            account.release(UseKind.WATCHES)
+            account.watches.pop(self, None)
+
+    def release_with_request(self) -> None:
+        """Release the charge at the end of the request, unless it is kept."""
+        if not self._is_kept:
+            self.release()
+
+
 def _end_oldest_watch(account: UsageAccount) -> None:
     """Make room for another watch of a host by ending its oldest one, if that can be ended."""
     if account.used[UseKind.WATCHES] >= account.budget.watches_max and account.watches:
-        holds, end = account.watches.popitem(last=False)
-        assert isinstance(holds, ExitStack)  # noqa: S101 - see `Admission.charge_request`
-        # Give its charge back at once, since the old watch notices its end only later. Its own close then finds
-        # the stack empty.
-        holds.close()
+        end = next(iter(account.watches.values()))
+        # Ending it releases its charge at once.
         end()
 
 

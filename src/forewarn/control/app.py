@@ -94,7 +94,7 @@ def make_control_app(context: Context, telemetry: TelemetryConfig | None = None)
     app.add_exception_handler(RequestValidationError, _answer_invalid_request)  # type: ignore[arg-type] # as above
     app.add_exception_handler(HTTPException, _answer_http_error)  # type: ignore[arg-type] # as above
     app.add_exception_handler(Exception, _answer_unexpected_error)
-    app.add_middleware(RequestGate, context=context)
+    app.add_middleware(RequestGate, context=context, answer_directly=host_endpoint.answer_directly)
     _add_openapi_route(app)
     return app
 

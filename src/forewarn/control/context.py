@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from forewarn.config import Settings
 from forewarn.control.access import ROUTES, source_address
 from forewarn.control.admission import Admission
 from forewarn.control.broadcast import EntryBroadcast
+from forewarn.control.host_streams import HostStreams
 from forewarn.control.inventory_parser import InventoryParser
 from forewarn.control.refusal_log import RefusalLog
 from forewarn.core.access import FILE_OPERATOR, Ownership, Principal, Role
@@ -51,7 +52,10 @@ __all__ = [
     "PageLimit",
     "authorize_request",
     "check_caller",
+    "check_host",
+    "check_role",
     "describe_text",
+    "find_invalid_callers",
     "find_maintenance",
     "identify_caller",
     "is_still_valid",
@@ -88,6 +92,7 @@ class Context:
         verification_lock: Lock held while the audit log is verified: one verification at a time.
         changed: Hint for streams, set and replaced at each change of the audit log.
         entry_broadcast: New audit log entries, read once for all streams.
+        host_streams: Streams to the endpoints on hosts.
         inventory_parser: Reads inventories.
         listing_lock: Lock held while the request journal is listed.
     """
@@ -112,6 +117,7 @@ class Context:
     is_stopping: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     entry_broadcast: EntryBroadcast = field(init=False)
+    host_streams: HostStreams = field(init=False)
     inventory_parser: InventoryParser = field(default_factory=InventoryParser)
     verification_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     listing_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -119,12 +125,13 @@ class Context:
     def __post_init__(self) -> None:
         """Create the parts that are derived from others."""
         self.entry_broadcast = EntryBroadcast(self.engine)
+        self.host_streams = HostStreams(self.hub, partial(find_invalid_callers, self.engine, self.clock))
 
     def end_streams(self) -> None:
         """End every stream because the service stops."""
         self.is_stopping.set()
         self.changed.set()
-        self.hub.wake_watches()
+        self.host_streams.end_all()
 
     def wake_streams(self, _changes: ChangeSet | None = None) -> None:
         """Wake every stream."""
@@ -160,10 +167,21 @@ async def authorize_request(context: Context, request: Request) -> Principal:
         Forbidden: The caller's role may not call the route, or the caller has no role.
     """
     caller = await identify_caller(context, request, request.headers.get("authorization"))
-    path = request.scope["route"].path
-    if caller.role not in ROUTES[f"{request.method} {path}"]:
-        raise Forbidden(f"{caller.actor} may not do this: not allowed for role {caller.role}", role=caller.role.value)
+    check_role(caller, f"{request.method} {request.scope['route'].path}")
     return caller
+
+
+def check_role(caller: Principal, route: str) -> None:
+    """Raise Forbidden unless the caller's role may call this route, a key of `ROUTES`."""
+    if caller.role not in ROUTES[route]:
+        raise Forbidden(f"{caller.actor} may not do this: not allowed for role {caller.role}", role=caller.role.value)
+
+
+def check_host(caller: Principal, name: str) -> None:
+    """Raise Forbidden if a host's token is used for another host."""
+    # The table of roles cannot express this: it knows the route, but not the host in the path.
+    if caller.role is Role.HOST and caller.host != name:
+        raise Forbidden(f"this token belongs to host {caller.host!r}")
 
 
 async def identify_caller(context: Context, request: Request, header: str | None) -> Principal:
@@ -214,9 +232,7 @@ Actor = Annotated[str, Depends(_get_actor)]
 
 async def _check_host_caller(caller: Caller, name: str) -> Principal:
     """Return the caller; raise Forbidden if a host's token is used for another host."""
-    # The table of roles cannot express this: it knows the route, but not the host in the path.
-    if caller.role is Role.HOST and caller.host != name:
-        raise Forbidden(f"this token belongs to host {caller.host!r}")
+    check_host(caller, name)
     return caller
 
 
@@ -282,13 +298,19 @@ def describe_text(media_type: str, description: str) -> dict[int | str, dict[str
     return {200: {"content": {media_type: {"schema": {"type": "string"}}}, "description": description}}
 
 
+async def find_invalid_callers(engine: Engine, clock: Clock, callers: Collection[Principal]) -> set[Principal]:
+    """Return those of these callers whose token was revoked or has expired."""
+    now = clock.now()
+    # A token from the table may be revoked; one of an issuer can only expire.
+    ids = {caller.token_id for caller in callers if caller.token_id is not None}
+    gone = await engine.tokens.find_invalid(ids, now) if ids else set()
+    expired = (caller for caller in callers if caller.expires_at is not None and now >= caller.expires_at)
+    return {caller for caller in callers if caller.token_id in gone} | set(expired)
+
+
 async def is_still_valid(context: Context, caller: Principal) -> bool:
     """Return True if the token that a stream began with is neither revoked nor expired."""
-    now = context.clock.now()
-    # A token from the table may be revoked; one of an issuer can only expire.
-    if caller.token_id is not None:
-        return await context.engine.tokens.is_valid(caller.token_id, now)
-    return caller.expires_at is None or now < caller.expires_at
+    return not await find_invalid_callers(context.engine, context.clock, [caller])
 
 
 def not_found_error(name: str, kind: str) -> NotFound:

@@ -7,13 +7,14 @@ people in, bodies are small.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forewarn.control.access import source_address
@@ -24,7 +25,10 @@ from forewarn.core.access import Principal, Role
 from forewarn.core.usage_limits import UsageAccount, UseKind
 from forewarn.errors import Forbidden, ForewarnError
 
-__all__ = ["RequestGate", "is_cross_origin"]
+__all__ = ["DirectAnswer", "RequestGate", "is_cross_origin"]
+
+DirectAnswer = Callable[[Context, Request, Principal], Awaitable[Response | None]]
+"""Returns the response to a request of a known caller; None if the app is to answer it."""
 
 _API = "/v1/"
 _HEALTH = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -47,11 +51,18 @@ class _BodyTooLarge(Exception):
 
 
 class RequestGate:
-    """ASGI middleware in front of all routes of the control address."""
+    """ASGI middleware in front of all routes of the control address.
 
-    def __init__(self, app: ASGIApp, context: Context) -> None:
+    Args:
+        app: App with the routes.
+        context: Parts of the service.
+        answer_directly: Returns the response to a request that needs no route of the app, and otherwise None.
+    """
+
+    def __init__(self, app: ASGIApp, context: Context, answer_directly: DirectAnswer) -> None:
         self._app = app
         self._context = context
+        self._answer_directly = answer_directly
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -96,7 +107,9 @@ class RequestGate:
         if use is UseKind.CHANGES:
             admission.charge_change(request, account)
         body = await self._read_body(request, exchange, account, self._choose_body_limit(scope, caller))
-        await self._app(scope, exchange.replay_messages(body), exchange.send)
+        receive = exchange.replay_messages(body)
+        response = await self._answer_directly(self._context, request, caller)
+        await (self._app if response is None else response)(scope, receive, exchange.send)
 
     async def _handle_page_request(self, request: Request, exchange: _GuardedExchange) -> None:
         """Handle a request to the dashboard or a health route."""

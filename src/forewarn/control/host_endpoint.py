@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
+import re
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
-from forewarn.control.context import Actor, Context, ContextOf, HostCaller, describe_text, is_still_valid
+from forewarn.control.admission import WatchCharge
+from forewarn.control.context import Actor, Context, ContextOf, HostCaller, check_host, check_role, describe_text
+from forewarn.control.host_streams import HostStream, StreamableConnection
 from forewarn.core.access import Principal, Token
 from forewarn.core.maintenance.approval import Approver
 from forewarn.core.model import VirtualMachine
 from forewarn.errors import Forbidden
-from forewarn.publishing.host_watch import HostWatch
 from forewarn.wire.control_response import PageOut
-from forewarn.wire.hostfeed import ALIVE, encode_state_line
 from forewarn.wire.json_types import RequestModel
 
-__all__ = ["router"]
+__all__ = ["answer_directly", "router"]
 
 router = APIRouter(prefix="/v1/hosts/{name}", tags=["host"])
-
-# The endpoint on a host connects again after 15 s of silence, so a line may be late without harm.
-_ALIVE_S = 5.0
-_LOOK_S = 60.0
-"""Interval between checks of a watcher's token."""
 
 _NAMES_MAX = 10_000
 
@@ -92,70 +87,54 @@ _LINES = describe_text(
 )
 
 
+_WATCH = "GET /v1/hosts/{name}/watch"
+_WATCH_PATH = re.compile(r"/v1/hosts/([^/]+)/watch")
+
+
 @router.get("/watch", response_class=StreamingResponse, responses=_LINES)
-async def watch(context: ContextOf, caller: HostCaller, name: str) -> Response:
+async def watch(context: ContextOf, caller: HostCaller, request: Request, name: str) -> Response:
     """Stream the documents of a host's VMs: first all documents, then each document that changes.
 
     A line is sent at least every 5 seconds.
     """
-    return _WatchResponse(context, context.hub.begin_watch(name), caller)
+    charge: WatchCharge | None = getattr(request.state, "watch_charge", None)
+    return _StreamResponse(HostStream(context.host_streams, name, caller, charge))
 
 
-class _WatchResponse(Response):
-    """Stream of lines to one watcher, until it disconnects or the service stops.
+async def answer_directly(context: Context, request: Request, caller: Principal) -> Response | None:
+    """Return the response to a request for a watch, checked like any other; None for all other requests.
 
-    There may be thousands of these, all woken at once, so waiting creates no task. A generator is avoided too: if it
-    were never started, its cleanup would not run.
+    After a restart, thousands of hosts ask for their watches at once. FastAPI would take more time for the routing and
+    the dependencies of such a request than all else that it needs.
     """
+    found = _WATCH_PATH.fullmatch(request.scope["path"]) if request.method == "GET" else None
+    if found is None:
+        return None
+    name = found[1]
+    check_role(caller, _WATCH)
+    check_host(caller, name)
+    return await watch(context, caller, request, name)
+
+
+class _StreamResponse(Response):
+    """Head of the response of a stream, which then goes on without the app."""
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, context: Context, watch: HostWatch, caller: Principal) -> None:
-        super().__init__()
+    def __init__(self, stream: HostStream) -> None:
+        super().__init__(headers={"connection": "close"})
         # Starlette has declared an empty body, but a stream has no length.
         del self.headers["content-length"]
-        self._context = context
-        self._watch = watch
-        self._caller = caller
-        self._check_at_s = asyncio.get_running_loop().time() + _LOOK_S
+        self._stream = stream
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
-        # Only the future of the watch is awaited, so a client that disconnects has to wake the watch. A service that
-        # stops wakes all of them.
-        disconnected.add_done_callback(lambda _: self._watch.wake())
-        is_stopping = self._context.is_stopping
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        connection: StreamableConnection = scope["state"]["connection"]
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            while not (disconnected.done() or is_stopping.is_set()) and await self._is_still_valid():
-                lines = await self._wait_for_lines()
-                if lines:
-                    await send({"type": "http.response.body", "body": lines, "more_body": True})
-            await send({"type": "http.response.body"})
-        finally:
-            self._context.hub.end_watch(self._watch)
-            disconnected.cancel()
-
-    async def _is_still_valid(self) -> bool:
-        now_s = asyncio.get_running_loop().time()
-        if now_s < self._check_at_s:
-            return True
-        self._check_at_s = now_s + _LOOK_S
-        return await is_still_valid(self._context, self._caller)
-
-    async def _wait_for_lines(self) -> bytes:
-        """Wait for the next lines to send; empty if woken for another reason."""
-        changes = self._watch.take_changes()
-        if changes is None:
-            return encode_state_line(self._context.hub.build_state(self._watch))
-        if changes:
-            return b"".join(change.encoded_line for change in changes)
-        return b"" if await self._watch.wait(_ALIVE_S) else ALIVE
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+            self._stream.begin(connection)
+        except BaseException:
+            self._stream.close()
+            raise
 
 
 @router.post("/approvals")

@@ -22,6 +22,7 @@ import structlog
 import uvicorn
 
 from forewarn.clock import uptime_s
+from forewarn.control.stream_connection import StallCheck, StreamConnection, StreamSource
 from forewarn.core.usage_limits import ExceededLimit, UsageAccount, UseKind
 from forewarn.net.acceptor import Acceptor
 from forewarn.net.guarded_protocol import GuardedProtocol, RefusalReason
@@ -38,9 +39,6 @@ _PIPELINE_MAX = 8
 _SWEPT_AT_ONCE = 500
 _RATE_BYTES_MIN = 16 << 10
 """Minimum rate of a request body, in bytes per second."""
-
-_TAKEN_BYTES_MIN = 1 << 10
-"""Bytes of a response that the client has to take between two sweeps, at least once within `request_timeout_s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +105,7 @@ class ListenerConnection(GuardedProtocol):
         self._active_s = uptime_s()
         self._receiving_s: float | None = None
         self._body_bytes = 0
-        self._stuck_s: float | None = None
-        self._stuck_bytes = 0
+        self._stall_check = StallCheck()
 
     # Called by the transport
 
@@ -128,7 +125,7 @@ class ListenerConnection(GuardedProtocol):
 
     def resume_writing(self) -> None:
         """Resume reading: the client has taken what was written."""
-        self._stuck_s = None
+        self._stall_check.reset()
         if not self.transport.is_closing() and not self.flow.read_paused:
             self.transport.resume_reading()
         super().resume_writing()
@@ -201,9 +198,32 @@ class ListenerConnection(GuardedProtocol):
             self._slot.make_known()
         return exceeded
 
-    def close_gracefully(self) -> None:
-        """Close the connection once everything is written."""
-        self.transport.close()
+    def begin_stream(self, source: StreamSource) -> StreamConnection | None:
+        """Have the rest of the response in progress written by a stream; return None if the client is gone.
+
+        The head of the response must be written, in chunks and with ``connection: close``. The app returns without
+        sending more. Requests that wait behind this one get no response.
+        """
+        cycle = self._running_cycle
+        if cycle is None or cycle.disconnected:
+            return None
+        stream = StreamConnection(
+            self.transport,
+            source,
+            slot=self._slot,
+            account=self._account,
+            connections=self.connections,  # type: ignore[arg-type] # uvicorn calls only what a stream has, too
+            is_paused=self.flow.write_paused,
+            take_timeout_s=self._limits.request_timeout_s,
+        )
+        self.transport.set_protocol(stream)
+        self.connections.discard(self)
+        self.connections.add(stream)  # type: ignore[arg-type] # as above
+        self._account = None
+        # uvicorn takes the response for abandoned, so its task ends without complaint.
+        cycle.disconnected = True
+        self.detach()
+        return stream
 
     # Called by the server
 
@@ -211,7 +231,7 @@ class ListenerConnection(GuardedProtocol):
         """Close the connection if a request is overdue, a response is not taken, or it was idle for too long."""
         limits = self._limits
         # Checked first, and aborted: a close would wait for the client to take the rest, which it does not do.
-        if self._is_stuck(now_s):
+        if self._stall_check.is_stalled(self.transport, now_s, limits.request_timeout_s):
             self.transport.abort()
         elif self._receiving_s is not None:
             longest_s = limits.request_timeout_s + self._body_bytes / _RATE_BYTES_MIN
@@ -223,17 +243,8 @@ class ListenerConnection(GuardedProtocol):
         elif now_s - self._active_s > (limits.idle_timeout_s if self._slot.is_known else limits.request_timeout_s):
             self.transport.close()
 
-    def _is_stuck(self, now_s: float) -> bool:
-        """Return True if the client takes what is written too slowly, or not at all."""
-        waiting_bytes = self.transport.get_write_buffer_size()
-        # A connection that is closing counts, too: it may wait for a client that does not end the TLS session.
-        if not waiting_bytes and not self.transport.is_closing():
-            self._stuck_s = None
-        # Only real progress restarts the time: a client that takes a byte now and then would hold its buffer forever.
-        elif self._stuck_s is None or waiting_bytes <= self._stuck_bytes - _TAKEN_BYTES_MIN:
-            self._stuck_s = now_s
-        self._stuck_bytes = waiting_bytes
-        return self._stuck_s is not None and now_s - self._stuck_s > self._limits.request_timeout_s
+
+_OPEN = (ListenerConnection, StreamConnection)
 
 
 class ControlServer(uvicorn.Server):
@@ -268,9 +279,9 @@ class ControlServer(uvicorn.Server):
         yield
 
     @property
-    def open_connections(self) -> list[ListenerConnection]:
+    def open_connections(self) -> list[ListenerConnection | StreamConnection]:
         """Connections that have begun."""
-        return [each for each in self.server_state.connections if isinstance(each, ListenerConnection)]
+        return [each for each in self.server_state.connections if isinstance(each, _OPEN)]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections on these sockets."""

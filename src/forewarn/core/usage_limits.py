@@ -138,7 +138,7 @@ class UsageAccount:
     used: Counter[UseKind] = field(default_factory=Counter)
     limited: Counter[UseKind] = field(default_factory=Counter)
     limited_s: float | None = None
-    watches: OrderedDict[object, Callable[[], None]] = field(default_factory=OrderedDict)
+    watches: dict[object, Callable[[], None]] = field(default_factory=dict)
     _buckets: dict[tuple[UseKind, UseKind], LeakyBucket] = field(default_factory=dict)
 
     @property

@@ -12,7 +12,7 @@ from forewarn.core.model import AuditEntry, EntryKind
 from forewarn.engine.ownership import check_owned
 from forewarn.engine.transaction import Commands, Committer, TransactionResult, trace_command
 from forewarn.errors import LimitExceeded, NotFound
-from forewarn.store.contract import Transaction
+from forewarn.store.contract import Reader, Transaction
 from forewarn.util.secrets import hash_token, new_token
 
 __all__ = ["TokenCommands", "TokenRequest"]
@@ -179,6 +179,15 @@ class TokenCommands(Commands):
         """Return whether the token with this id is neither revoked nor expired."""
         token = await self.find(token_id)
         return token is not None and token.is_valid(now)
+
+    async def find_invalid(self, token_ids: Iterable[str], now: datetime) -> set[str]:
+        """Return those of these tokens that are revoked, expired or removed, in one read."""
+
+        def find(reader: Reader) -> set[str]:
+            found = {token_id: reader.get_token(token_id) for token_id in token_ids}
+            return {token_id for token_id, token in found.items() if token is None or not token.is_valid(now)}
+
+        return await self._committer.read(find)
 
     async def record_refused_calls(self, entries: Iterable[AuditEntry]) -> None:
         """Record refused calls in the audit log."""

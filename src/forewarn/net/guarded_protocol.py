@@ -125,6 +125,15 @@ class GuardedProtocol(HttpToolsProtocol):
             self._running_cycle.disconnected = True
             self._running_cycle.message_event.set()
         super().connection_lost(exc)
+        self._drop_references()
+
+    def detach(self) -> None:
+        """Forget the connection: another protocol has taken it over."""
+        self.pipeline.clear()
+        self.parser = None  # type: ignore[assignment] # as uvicorn does it when the connection is lost
+        self._drop_references()
+
+    def _drop_references(self) -> None:
         # These are no longer read, and they form reference cycles. Dropping them frees the memory of a flood of
         # connections at once, without the garbage collector.
         self.headers: list[tuple[bytes, bytes]] = []

@@ -227,8 +227,8 @@ class Identity:
         """Declared VMs."""
         return self._vms.values()
 
-    def vms_of(self, host: str) -> Iterable[VirtualMachine]:
-        """Return the VMs declared on a host."""
+    def vms_of(self, host: str) -> Sequence[VirtualMachine]:
+        """Return the VMs declared on a host, as a sequence that is replaced when they change, and never changed."""
         return self._vms_by_host.get(host, ())
 
     def get_scope(self, name: str) -> Scope:

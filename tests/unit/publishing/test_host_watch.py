@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -16,7 +15,6 @@ from forewarn.publishing.host_watch import HostWatch, HostWatches
 from forewarn.publishing.identity import Identity
 from forewarn.wire.hostfeed import parse_line
 from forewarn.wire.imds import Dialect
-from tests.support.spans import GUARD_S
 from tests.support.world import NOW
 from tests.unit.core.builders import availability_set, vm
 
@@ -31,6 +29,16 @@ INVENTORY = Inventory(
 )
 
 
+class Sleeper:
+    """A watcher that counts how often it is woken."""
+
+    def __init__(self) -> None:
+        self.wakes = 0
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+
 class Place:
     """A feed with a hub on it."""
 
@@ -39,6 +47,7 @@ class Place:
         self.identity = Identity(self.feed)
         self.hub = HostWatches(self.feed, self.identity, 0.0, lambda: 7, watches_max)
         self.identity.load_inventory(INVENTORY)
+        self.sleeper = Sleeper()
 
     def publish(self, key: str, incarnation: int) -> None:
         audience = Audience(key=key, enabled_at=NOW, epoch=1, incarnation=incarnation)
@@ -46,7 +55,7 @@ class Place:
 
     def watch(self, host: str) -> HostWatch:
         """One that has heard everything up to now."""
-        watch = self.hub.begin_watch(host)
+        watch = self.hub.begin_watch(host, self.sleeper)
         assert watch.take_changes() is None
         return watch
 
@@ -143,41 +152,63 @@ def test_who_has_gone_is_forgotten() -> None:
     place = Place(watches_max=1)
     one = place.watch("one")
     with pytest.raises(LimitExceeded, match="watches_max"):
-        place.hub.begin_watch("two")
+        place.hub.begin_watch("two", place.sleeper)
     place.hub.end_watch(one)
     place.hub.end_watch(one)
     place.publish("vm:db", 1)
     assert (len(place.hub), one.take_changes()) == (0, [])
     assert place.watch("two") is not None
     with pytest.raises(NotFound, match="host 'three' does not exist"):
-        place.hub.begin_watch("three")
+        place.hub.begin_watch("three", place.sleeper)
 
 
-@pytest.mark.anyio
-async def test_who_waits_is_woken() -> None:
+def test_a_watcher_is_woken_once_until_it_takes_its_changes() -> None:
     place = Place()
-    one = place.watch("one")
-    assert not await one.wait(0.01)
-    waiting = asyncio.create_task(one.wait(GUARD_S))
-    await asyncio.sleep(0)
+    one = place.hub.begin_watch("one", place.sleeper)
     place.publish("vm:db", 1)
-    assert await waiting
+    assert place.sleeper.wakes == 0  # it has yet to take the state with which it begins
+    assert one.take_changes() is None
+    place.publish("vm:db", 2)
+    place.publish("scope:web", 1)
+    assert place.sleeper.wakes == 1
+    assert heard(one) == {"vm:db": 2, "scope:web": 1}
+    place.identity.load_inventory(replace(INVENTORY, vms=INVENTORY.vms[:1]))
+    place.publish("scope:web", 2)
+    assert place.sleeper.wakes == 2
+    assert one.take_changes() is None
 
 
-@pytest.mark.anyio
-async def test_one_that_is_woken_for_nothing_hears_nothing() -> None:
+def test_two_watches_of_a_host_hear_the_same_until_one_ends() -> None:
+    place = Place()
+    first, second = place.watch("one"), place.watch("one")
+    place.publish("vm:db", 1)
+    place.hub.end_watch(first)
+    place.publish("scope:web", 1)
+    assert (heard(first), heard(second)) == ({"vm:db": 1}, {"vm:db": 1, "scope:web": 1})
+
+
+def test_a_vm_that_moves_into_a_scope_is_no_longer_heard_of_by_its_own_key() -> None:
     place = Place()
     one = place.watch("one")
-    waiting = asyncio.create_task(one.wait(GUARD_S))
-    await asyncio.sleep(0)
-    one.wake()
-    one.wake()
-    assert await waiting
-    assert one.take_changes() == []
-    waiting = asyncio.create_task(one.wait(GUARD_S))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    one.wake()
-    assert await one.wait(GUARD_S)
+    joined = tuple(replace(each, scope="web") if each.name == "db" else each for each in INVENTORY.vms)
+    place.identity.load_inventory(replace(INVENTORY, vms=joined))
+    assert heard(one) is None
+    place.publish("vm:db", 1)
+    place.publish("vm:none", 1)
+    place.publish("scope:web", 1)
+    assert heard(one) == {"scope:web": 1}
+
+
+def test_a_watch_of_standalone_vms_is_listed_under_its_host_alone() -> None:
+    """An entry for each VM would take most of the memory of a watch."""
+    place = Place()
+    vms = tuple(replace(vm(f"vm-{number}"), host="one") for number in range(20))
+    place.identity.load_inventory(replace(INVENTORY, vms=vms))
+    one = place.watch("one")
+    assert place.hub._by_host == {"one": (one,)}
+    assert place.hub._by_shared_audience == {}
+    assert one.declared[0] is place.identity.vms_of("one")
+    place.publish("vm:vm-7", 1)
+    assert heard(one) == {"vm:vm-7": 1}
+    place.hub.end_watch(one)
+    assert place.hub._by_host == {}
