@@ -47,6 +47,16 @@ def test_a_token_comes_back_as_it_was_kept(store: SqlStore) -> None:
         assert reader.list_tokens("host-2") == []
 
 
+def test_tokens_are_found_together(store: SqlStore) -> None:
+    with store.write() as tx:
+        tx.save_token(ANN)
+        tx.save_token(HOST)
+    with store.read() as reader:
+        assert reader.find_tokens_by_digest(["digest-a", "digest-h", "digest"]) == {"digest-a": ANN, "digest-h": HOST}
+        assert reader.find_tokens_by_digest([]) == {}
+        assert reader.find_tokens(["a", "h", "x"]) == {"a": ANN, "h": HOST}
+
+
 def test_a_token_is_changed_by_keeping_it_again(store: SqlStore) -> None:
     for token in (ANN, HOST):
         with store.write() as tx:

@@ -10,9 +10,10 @@ from forewarn.core.access import Revocation, Role, Token
 from forewarn.core.maintenance.decision import ChangeSet, Draft
 from forewarn.core.model import AuditEntry, EntryKind
 from forewarn.engine.ownership import check_owned
+from forewarn.engine.token_lookup import TokenLookup
 from forewarn.engine.transaction import Commands, Committer, TransactionResult, trace_command
 from forewarn.errors import LimitExceeded, NotFound
-from forewarn.store.contract import Reader, Transaction
+from forewarn.store.contract import Transaction
 from forewarn.util.secrets import hash_token, new_token
 
 __all__ = ["TokenCommands", "TokenRequest"]
@@ -51,6 +52,7 @@ class TokenCommands(Commands):
     def __init__(self, *, committer: Committer, tokens_max: int) -> None:
         super().__init__(committer=committer)
         self._tokens_max = tokens_max
+        self._lookup = TokenLookup(committer)
 
     @trace_command("create token")
     async def create(self, request: TokenRequest, *, actor: str) -> tuple[Token, str]:
@@ -153,7 +155,7 @@ class TokenCommands(Commands):
 
     async def find_by_digest(self, token_digest: str) -> Token | None:
         """Return the token with this digest."""
-        return await self._committer.read(lambda reader: reader.get_token_by_digest(token_digest))
+        return await self._lookup.find(token_digest)
 
     async def find(self, token_id: str) -> Token | None:
         """Return the token with this id."""
@@ -182,12 +184,9 @@ class TokenCommands(Commands):
 
     async def find_invalid(self, token_ids: Iterable[str], now: datetime) -> set[str]:
         """Return those of these tokens that are revoked, expired or removed, in one read."""
-
-        def find(reader: Reader) -> set[str]:
-            found = {token_id: reader.get_token(token_id) for token_id in token_ids}
-            return {token_id for token_id, token in found.items() if token is None or not token.is_valid(now)}
-
-        return await self._committer.read(find)
+        wanted = set(token_ids)
+        found = await self._committer.read(lambda reader: reader.find_tokens(wanted))
+        return {token_id for token_id in wanted if token_id not in found or not found[token_id].is_valid(now)}
 
     async def record_refused_calls(self, entries: Iterable[AuditEntry]) -> None:
         """Record refused calls in the audit log."""

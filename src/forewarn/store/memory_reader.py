@@ -276,8 +276,9 @@ class MemoryReader(Reader):
         rows, silent = self._tables.audiences.rows, self._tables.audiences_by_active_until.get_group(ALL)
         return [rows[key] for _, key in islice(_take_until(silent, before), limit)]
 
-    def get_token_by_digest(self, digest: str) -> Token | None:
-        return next((token for token in self._tables.tokens.rows.values() if token.digest == digest), None)
+    def find_tokens_by_digest(self, digests: Iterable[str]) -> dict[str, Token]:
+        wanted = set(digests)
+        return {token.digest: token for token in self._tables.tokens.rows.values() if token.digest in wanted}
 
     def list_tokens(self, host: str | None = None) -> list[Token]:
         found = [token for token in self._tables.tokens.rows.values() if token.host == host]

@@ -433,12 +433,20 @@ class Reader(ABC):
     # Access, rollouts, single values
 
     @abstractmethod
+    def find_tokens_by_digest(self, digests: Iterable[str]) -> dict[str, Token]:
+        """Return the tokens with these digests, by digest; unknown digests are left out."""
+
     def get_token_by_digest(self, digest: str) -> Token | None:
         """Return the token with that digest."""
+        return self.find_tokens_by_digest([digest]).get(digest)
+
+    def find_tokens(self, token_ids: Iterable[str]) -> Mapping[str, Token]:
+        """Return the tokens with these ids, by id; unknown ids are left out."""
+        return self._find_rows(Token, token_ids)
 
     def get_token(self, token_id: str) -> Token | None:
         """Return the token with that id."""
-        return self._find_rows(Token, [token_id]).get(token_id)
+        return self.find_tokens([token_id]).get(token_id)
 
     @abstractmethod
     def list_tokens(self, host: str | None = None) -> list[Token]:

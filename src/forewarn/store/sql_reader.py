@@ -295,8 +295,8 @@ class SqlReader(Reader):
         query = sa.select(t.audience).where(columns.active_until <= before)
         return self._fetch_all(Audience, query.order_by(columns.active_until, columns.key).limit(limit))
 
-    def get_token_by_digest(self, digest: str) -> Token | None:
-        return next(iter(self._fetch_all(Token, sa.select(t.token).where(t.token.c.digest == digest))), None)
+    def find_tokens_by_digest(self, digests: Iterable[str]) -> dict[str, Token]:
+        return {token.digest: token for token in self._fetch_by_key(Token, select_by_key(t.token.c.digest), digests)}
 
     def list_tokens(self, host: str | None = None) -> list[Token]:
         found = self._fetch_all(Token, sa.select(t.token).where(t.token.c.host == host))

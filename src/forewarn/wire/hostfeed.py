@@ -7,16 +7,27 @@ again and begins with the state, so the control plane need not remember how far 
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance.decision import AudienceDocument
-from forewarn.core.model import Audience, Event, EventSource, EventType, Maintenance, MaintenanceState, VirtualMachine
+from forewarn.core.model import (
+    Audience,
+    Event,
+    EventSource,
+    EventType,
+    Maintenance,
+    MaintenanceState,
+    Scope,
+    VirtualMachine,
+)
 from forewarn.wire.imds import Dialect
 from forewarn.wire.inventory import InventoryIn, VmIn, to_inventory, to_inventory_in
 
@@ -110,24 +121,23 @@ _LINE: TypeAdapter[_StateLine | _DocumentLine | _AliveLine] = TypeAdapter(
 )
 # Lines say whether something has happened, not when; the endpoint needs only that it was before now.
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-_VM_FIELDS = tuple(
-    (name, field.default)
-    for name, field in VmIn.model_fields.items()
-    if name not in {"name", "host", "addresses", "tags", "policy"}
-)
+_VM_NAMES = tuple(name for name in VmIn.model_fields if name not in {"name", "host", "addresses", "tags", "policy"})
+_VM_DEFAULTS = tuple(VmIn.model_fields[name].default for name in _VM_NAMES)
+_get_vm_values = attrgetter(*_VM_NAMES)
 
 
 def encode_state_line(state: HostFeedState) -> bytes:
     """Encode the first line of a stream. Fields with their default value are left out."""
-    # Only the control plane decides by policies.
-    without = {"scopes": {"__all__": {"policy"}}}
-    declared = to_inventory_in(replace(state.inventory, vms=()))
-    shown = declared.model_dump(mode="json", exclude_defaults=True, exclude=without)
+    declared = state.inventory
+    inventory: dict[str, Any] = {"hosts": [{"name": host.name} for host in declared.hosts]}
+    if declared.scopes:
+        inventory["scopes"] = [_dump_scope(scope) for scope in declared.scopes]
+    inventory["vms"] = [_dump_vm(vm) for vm in declared.vms]
     content = {
         "kind": "state",
         "host": state.host,
         "position": state.position,
-        "inventory": shown | {"vms": [_dump_vm(vm) for vm in state.inventory.vms]},
+        "inventory": inventory,
         "dialect": asdict(state.dialect),
         "first_answer_delay_s": state.first_answer_delay_s,
         "documents": [_dump_document(document) for document in state.documents],
@@ -145,15 +155,26 @@ def encode_document_line(document: AudienceDocument) -> bytes:
 
 
 def _encode_line(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    return msgspec.json.encode(content) + b"\n"
+
+
+@lru_cache(maxsize=1024)
+def _dump_scope(scope: Scope) -> dict[str, Any]:
+    """Return the fields of a scope, not to be changed; without its policy, by which only the control plane decides."""
+    [shown] = to_inventory_in(Inventory(scopes=(scope,))).scopes
+    fields: dict[str, Any] = shown.model_dump(mode="json", exclude_defaults=True, exclude={"policy"})
+    return fields
 
 
 def _dump_vm(vm: VirtualMachine) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": vm.name, "host": vm.host}
-    for name, default in _VM_FIELDS:
-        value = getattr(vm, name)
-        if value != default:
-            shown[name] = value
+    values = _get_vm_values(vm)
+    if values != _VM_DEFAULTS:
+        shown |= {
+            name: value
+            for name, value, default in zip(_VM_NAMES, values, _VM_DEFAULTS, strict=True)
+            if value != default
+        }
     if vm.addresses:
         shown["addresses"] = vm.addresses
     if vm.tags:
