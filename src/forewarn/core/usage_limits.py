@@ -67,16 +67,20 @@ class UsageLimits:
 
     def limit_of(self, use: UseKind) -> int:
         """Return the limit of one use."""
-        return {
-            UseKind.CONNECTIONS: self.connections_max,
-            UseKind.REQUESTS: self.requests_max,
-            UseKind.WATCHES: self.watches_max,
-            UseKind.LIVE_PAGES: self.live_pages_max,
-            UseKind.BODY_BYTES: self.body_size_bytes_max,
-            UseKind.CHANGES: self.changes_per_minute_max,
-            UseKind.WATCH_STARTS: self.watch_starts_per_minute_max,
-            UseKind.REFUSALS: self.refusals_per_minute_max,
-        }[use]
+        limit: int = getattr(self, _FIELD_OF[use])
+        return limit
+
+
+_FIELD_OF = {
+    UseKind.CONNECTIONS: "connections_max",
+    UseKind.REQUESTS: "requests_max",
+    UseKind.WATCHES: "watches_max",
+    UseKind.LIVE_PAGES: "live_pages_max",
+    UseKind.BODY_BYTES: "body_size_bytes_max",
+    UseKind.CHANGES: "changes_per_minute_max",
+    UseKind.WATCH_STARTS: "watch_starts_per_minute_max",
+    UseKind.REFUSALS: "refusals_per_minute_max",
+}
 
 
 @dataclass(slots=True)

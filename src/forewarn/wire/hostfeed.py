@@ -138,7 +138,7 @@ def encode_state_line(state: HostFeedState) -> bytes:
         "host": state.host,
         "position": state.position,
         "inventory": inventory,
-        "dialect": asdict(state.dialect),
+        "dialect": _dump_dialect(state.dialect),
         "first_answer_delay_s": state.first_answer_delay_s,
         "documents": [_dump_document(document) for document in state.documents],
     }
@@ -156,6 +156,12 @@ def encode_document_line(document: AudienceDocument) -> bytes:
 
 def _encode_line(content: dict[str, Any]) -> bytes:
     return msgspec.json.encode(content) + b"\n"
+
+
+@lru_cache(maxsize=16)
+def _dump_dialect(dialect: Dialect) -> dict[str, Any]:
+    """Return the switches, not to be changed."""
+    return asdict(dialect)
 
 
 @lru_cache(maxsize=1024)
