@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from forewarn.control.stream_connection import StreamConnection
 from forewarn.core.access import Role
@@ -90,6 +92,25 @@ def test_a_stream_has_no_task_and_no_request(service: Running) -> None:
         wire.close()
     assert eventually(lambda: service.do(lambda: len(service.service.context.hub)) == 0)
     assert eventually(lambda: service.do(lambda: service.service.control.pool._count) == 0)
+
+
+def test_what_served_the_request_is_freed_without_the_garbage_collector(service: Running) -> None:
+    """Garbage is collected rarely in a service, and thousands of hosts may connect at once."""
+
+    def list_kept() -> list[RequestResponseCycle]:
+        cycles = [each for each in gc.get_objects() if isinstance(each, RequestResponseCycle)]
+        return [each for each in cycles if each.scope["path"].endswith("/watch")]
+
+    token = token_of(service, Role.HOST, host=HOST)
+    gc.collect()
+    gc.disable()
+    try:
+        with open_wire(service) as wire:
+            wire.send(asked(token))
+            receive_until(wire, b"}\n\r\n")
+            assert eventually(lambda: not list_kept())
+    finally:
+        gc.enable()
 
 
 def test_a_request_behind_a_stream_is_not_answered_and_the_stream_goes_on(service: Running) -> None:

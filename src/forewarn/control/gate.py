@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -46,6 +47,10 @@ def is_cross_origin(headers: Headers) -> bool:
     return origin is not None and urlsplit(origin).netloc != headers.get("host", "")
 
 
+def _drop_parts(state: dict[str, Any]) -> None:
+    del state["holds"], state["exchange"]
+
+
 class _BodyTooLarge(Exception):
     """The body exceeds its size limit, which is the argument."""
 
@@ -71,7 +76,11 @@ class RequestGate:
             return
         exchange = _GuardedExchange(scope, receive, send)
         with ExitStack() as holds:
-            scope.setdefault("state", {}).update(holds=holds, exchange=exchange)
+            state = scope.setdefault("state", {})
+            state.update(holds=holds, exchange=exchange)
+            # Both refer to this request. Without them it is freed at once, and not by the garbage collector, which
+            # is rarely run.
+            holds.callback(_drop_parts, state)
             request = Request(scope)
             try:
                 if scope["path"].startswith(_API):

@@ -131,6 +131,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Forget the connection: another protocol has taken it over."""
         self.pipeline.clear()
         self.parser = None  # type: ignore[assignment] # as uvicorn does it when the connection is lost
+        self.cycle = None  # type: ignore[assignment] # its request refers to this connection
+        self._running_cycle = None
         self._drop_references()
 
     def _drop_references(self) -> None:
