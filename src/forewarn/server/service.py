@@ -55,6 +55,7 @@ from forewarn.server.control_server import make_control_server
 from forewarn.store import SqlStore
 from forewarn.store.contract import Store
 from forewarn.util.garbage import begin_rare_collections
+from forewarn.util.large_blocks import map_large_blocks
 from forewarn.util.tasks import cancel_tasks
 from forewarn.wire.inventory import compute_fingerprint, format_file_error, parse_inventory
 
@@ -482,6 +483,7 @@ def run_service(settings: Settings, ready: Callable[[Service], None]) -> None:
 
     settings = reserve_descriptors(settings)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    map_large_blocks()
     gc.disable()  # until the service is loaded
 
     def loaded(service: Service) -> None:
