@@ -310,6 +310,13 @@ class Settings(BaseSettings):
         description="Process that answers VMs: own (a separate process), or shared (the process of the control API). "
         "With a virtual clock or fault injection, the value is always shared.",
     )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Number of processes that answer VMs. All connections from one address reach the same process. "
+        "More than one needs metadata_process=own, a real clock, and no fault injection.",
+    )
     metadata_silence_max: Span = Field(
         timedelta(minutes=1),
         ge=timedelta(seconds=3),

@@ -64,6 +64,10 @@ class _ServeOptions(OptionGroup):
             help="Addresses of the metadata endpoint, comma-separated. (default: 127.0.0.1:8169)",
         ),
     ] = None
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="NUMBER", help="Number of processes that answer VMs; at most one per core. (default: 1)"),
+    ] = None
     control_listen: Annotated[
         str | None,
         _address_option(metavar="ADDRESS:PORT", help="Address of the control API. (default: 127.0.0.1:8170)"),

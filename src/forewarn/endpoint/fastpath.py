@@ -394,10 +394,11 @@ class VmConnection(asyncio.Protocol):
             if traffic.unknown_connections[self.peer] >= limits.connections_per_unknown_address_max:
                 return "connections_per_unknown_address_max"
             counted = traffic.unknown_connections.total()  # all unknown callers together have the share of one VM
+            most = limits.unknown_connections_max
         else:
-            counted = self.caller.usage.connections
+            counted, most = self.caller.usage.connections, None
         # Shares shrink as connections fill up, so one VM alone cannot take them all.
-        share = min(limits.connections_per_vm_max, max(_SHARE_MIN, free // _SHARES))
+        share = min(limits.connections_per_vm_max if most is None else most, max(_SHARE_MIN, free // _SHARES))
         return "connections_per_vm_max" if counted >= share else ""
 
     def _count_connection(self, by: int) -> None:

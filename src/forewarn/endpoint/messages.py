@@ -38,7 +38,11 @@ __all__ = [
     "InventoryPart",
     "JournalEntries",
     "LastRequestTimes",
+    "PositionPublished",
+    "PositionReached",
+    "PositionReceived",
     "ProcessSettings",
+    "SocketAssignment",
     "StopRequest",
     "SyncReply",
     "SyncRequest",
@@ -84,13 +88,23 @@ class ProcessSettings:
 class EndpointSettings(_Message):
     """Settings, sent once before any other message.
 
-    `requests_before` is the number of the last request recorded before this process began.
+    Attributes:
+        process: Settings of the process.
+        limits: Its limits.
+        dialect: Variant of the protocol.
+        requests_before: Number of the last request recorded before this process began.
+        number: Number of this process, from 0; it chooses the sockets that are its own.
+        processes: Number of processes.
+        position_descriptor: File descriptor of the published position; None for a single process.
     """
 
     process: ProcessSettings
     limits: EndpointLimits
     dialect: Dialect
     requests_before: int
+    number: int = 0
+    processes: int = 1
+    position_descriptor: int | None = None
 
 
 class InventoryPart(_Message):
@@ -145,6 +159,22 @@ class CounterRequest(_Message):
 
     number: int
     requests_after: int
+
+
+class PositionReached(_Message):
+    """End of an update: all messages before this one belong to updates up to this position. For several processes."""
+
+    position: int
+
+
+class PositionPublished(_Message):
+    """Hint that the published position has changed, so that held requests are answered without delay."""
+
+
+class SocketAssignment(_Message):
+    """Numbers of the other processes from whose sockets this one accepts connections, in place of them."""
+
+    processes: list[int]
 
 
 class StopRequest(_Message):
@@ -208,6 +238,12 @@ class CounterReport(_Message):
     limits_met: list[CallerLimitHits] = []
 
 
+class PositionReceived(_Message):
+    """Confirmation that all updates up to this position have been received."""
+
+    position: int
+
+
 class SyncReply(_Message):
     """Reply to a `SyncRequest`: all messages before it have taken effect."""
 
@@ -215,9 +251,20 @@ class SyncReply(_Message):
 
 
 FromService = (
-    EndpointSettings | InventoryPart | DocumentUpdate | CallResult | SyncRequest | CounterRequest | StopRequest
+    EndpointSettings
+    | InventoryPart
+    | DocumentUpdate
+    | CallResult
+    | SyncRequest
+    | CounterRequest
+    | PositionReached
+    | PositionPublished
+    | SocketAssignment
+    | StopRequest
 )
-FromEndpoint = EnableCall | ApproveCall | LastRequestTimes | JournalEntries | CounterReport | SyncReply
+FromEndpoint = (
+    EnableCall | ApproveCall | LastRequestTimes | JournalEntries | CounterReport | PositionReceived | SyncReply
+)
 
 # Built once, since msgspec compiles a decoder for all these types.
 decode_from_service = msgspec.msgpack.Decoder(FromService).decode

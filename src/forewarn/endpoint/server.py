@@ -32,11 +32,15 @@ class ListeningSockets:
         self.servers: list[asyncio.Server] = []
         self._connections = connections
 
+    def close_sockets(self) -> None:
+        """Close the sockets; the connections that they accepted stay open."""
+        for server in self.servers:
+            server.close()
+
     def close(self) -> None:
         """Close the sockets and end every connection that they accepted."""
         # The sockets first, so that no connection is accepted after the others were closed.
-        for server in self.servers:
-            server.close()
+        self.close_sockets()
         for connection in self._connections():
             if connection.listening is self:
                 # Not finished, since the interface may belong to another VM by now.
@@ -49,13 +53,22 @@ class MetadataServer:
     Args:
         app: App for the requests that the hot path does not answer.
         clock: Clock for the Date header and the times of last requests.
+        make_connection: Makes a connection, from the arguments of a `VmConnection`.
 
     Attributes:
         tick_s: Interval between ticks, which update the time and close overdue connections.
     """
 
-    def __init__(self, app: MetadataApp, traffic: Traffic, identity: Identity, clock: Clock) -> None:
+    def __init__(
+        self,
+        app: MetadataApp,
+        traffic: Traffic,
+        identity: Identity,
+        clock: Clock,
+        make_connection: Callable[..., VmConnection] = VmConnection,
+    ) -> None:
         self.tick_s = 1.0
+        self._make_connection = make_connection
         self._traffic = traffic
         self._identity = identity
         self._clock = clock
@@ -111,7 +124,7 @@ class MetadataServer:
         listening = ListeningSockets(lambda: self.open_connections)
 
         def connect() -> VmConnection:
-            connection = VmConnection(self._traffic, self._identity, self._config, self._state, loop, vm)
+            connection = self._make_connection(self._traffic, self._identity, self._config, self._state, loop, vm)
             connection.listening = listening
             return connection
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from email.utils import format_datetime
 
@@ -29,8 +29,9 @@ class EndpointLimits:
         request_timeout_s: Time limit for a request to arrive in full, and for the client to take a response.
         idle_timeout_s: Maximum time that a connection stays open without requests.
         connections_max: Maximum number of connections.
-        connections_per_vm_max: Maximum number of connections of one VM; also of all unknown callers together.
+        connections_per_vm_max: Maximum number of connections of one VM.
         connections_per_unknown_address_max: Maximum number of connections of one unknown address.
+        unknown_connections_max: Maximum number of connections of all unknown callers; None for that of one VM.
         wait_s_max: Maximum duration of a long poll.
         rate_limit_per_s: Maximum number of requests per second and VM; None if unlimited.
         approvals_at_work_per_vm_max: Maximum number of unanswered POSTs of one VM.
@@ -48,6 +49,7 @@ class EndpointLimits:
     connections_max: int = 16384
     connections_per_vm_max: int = 256
     connections_per_unknown_address_max: int = 16
+    unknown_connections_max: int | None = None
     wait_s_max: float = 300.0
     rate_limit_per_s: int | None = None
     approvals_at_work_per_vm_max: int = 32
@@ -55,6 +57,22 @@ class EndpointLimits:
     body_bytes_per_vm_max: int = 1 << 20
     body_bytes_max: int = 64 << 20
     host_names: frozenset[str] = frozenset()
+
+    def divide(self, processes: int) -> EndpointLimits:
+        """Return the limits of one of several processes that together keep to these.
+
+        All connections from one address reach the same process. So limits for one VM or one address stay as they are,
+        and limits for all callers together are divided; each process has at least 1.
+        """
+        if processes == 1:
+            return self
+        unknown = self.connections_per_vm_max if self.unknown_connections_max is None else self.unknown_connections_max
+        return replace(
+            self,
+            connections_max=max(self.connections_max // processes, 1),
+            unknown_connections_max=max(unknown // processes, 1),
+            body_bytes_max=max(self.body_bytes_max // processes, 1),
+        )
 
 
 class Traffic:

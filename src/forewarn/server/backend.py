@@ -24,7 +24,7 @@ from forewarn.endpoint import MetadataApp, MetadataServer
 from forewarn.endpoint.authority import Authority
 from forewarn.endpoint.fault_registry import FaultRegistry
 from forewarn.endpoint.messages import ProcessSettings
-from forewarn.endpoint.parent import MetadataProcess
+from forewarn.endpoint.parent import MetadataProcesses
 from forewarn.endpoint.request_journal import RequestJournal
 from forewarn.endpoint.traffic import EndpointLimits, Traffic
 from forewarn.engine.clock_guard import ClockGuard
@@ -208,8 +208,8 @@ class Backend:
         finally:
             await self.endpoint.stop(grace_s)
 
-    def make_process(self) -> MetadataProcess:
-        """Return a process that answers VMs instead of this one, not started yet."""
+    def make_processes(self) -> MetadataProcesses:
+        """Return the processes that answer VMs instead of this one, not started yet."""
         settings = self.settings
         terms = ProcessSettings(
             any_caller_is=settings.any_caller_is,
@@ -221,14 +221,16 @@ class Backend:
             calls_per_vm_max=settings.approvals_at_work_per_vm_max,
             silence_max_s=settings.metadata_silence_max.total_seconds(),
         )
-        return MetadataProcess(
+        return MetadataProcesses(
             terms,
+            count=settings.workers,
             feed=self.feed,
             identity=self.identity,
             enable=self.authority.enable,
             approve=self.authority.approve,
             traffic=self.traffic,
             journal=self.journal,
+            now=self.clock.now,
         )
 
     async def _stop_scheduler(self, task: asyncio.Task[None]) -> None:

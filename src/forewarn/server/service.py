@@ -52,6 +52,7 @@ from forewarn.observability.tracing.first_seen import FirstSeenDetector
 from forewarn.publishing.host_watch import HostWatches
 from forewarn.server.backend import STOP_GRACE_S, Backend
 from forewarn.server.control_server import make_control_server
+from forewarn.server.metadata_sockets import bind_metadata_sockets
 from forewarn.store import SqlStore
 from forewarn.store.contract import Store
 from forewarn.util.garbage import begin_rare_collections
@@ -111,13 +112,16 @@ class Service:
         self._bind = bind
         self._make_app = make_app or _make_whole_app
         # All parts of the service share a virtual clock and injected faults, so these need a single process.
-        self._has_process = (
+        self._has_processes = (
             may_start_process
             and settings.metadata_process == "own"
             and settings.clock == "real"
             and clock is None
             and not settings.fault_injection
         )
+        if settings.workers > 1 and not self._has_processes:
+            msg = "more than one worker needs metadata_process=own, a real clock, and no fault injection"
+            raise ConfigError(msg, setting="workers")
         self.tokens = Authenticator(
             operator_token=load_operator_token(settings.state_dir), issuer=_make_issuer(settings)
         )
@@ -169,7 +173,7 @@ class Service:
         self.engine, self.scheduler = self.backend.engine, self.backend.scheduler
         self.endpoint, self.traffic = self.backend.endpoint, self.backend.traffic
         self.faults, self.journal = self.backend.faults, self.backend.journal
-        self.process = self.backend.make_process() if self._has_process else None
+        self.processes = self.backend.make_processes() if self._has_processes else None
         hub = HostWatches(
             self.feed,
             self.identity,
@@ -187,9 +191,10 @@ class Service:
             undelivered_s=self.backend.notifier.ages_s,
             limited=self._count_limited,
             control_connections=self._count_control_connections,
-            endpoint_restarts=lambda: 0 if self.process is None else self.process.restarts,
+            endpoint_restarts=lambda: 0 if self.processes is None else self.processes.restarts,
         )
-        self.metrics = Metrics(self.traffic, self.feed, lambda: (self.process or self.endpoint).connection_count, fleet)
+        endpoint = self.processes or self.endpoint
+        self.metrics = Metrics(self.traffic, self.feed, lambda: endpoint.connection_count, fleet)
         refusals = RefusalCounter(
             failures_max=settings.auth_failures_max,
             entries_max=settings.refused_entries_max,
@@ -215,8 +220,8 @@ class Service:
             ),
             limits_met=self.traffic.quotas.limit_log,
         )
-        if self.process is not None:
-            self.context.refresh_endpoint_state = self.process.refresh_counters
+        if self.processes is not None:
+            self.context.refresh_endpoint_state = self.processes.refresh_counters
         self.engine.listeners.extend([self.metrics.count_changes, self.context.wake_streams])
         self.backend.on_remote_change.append(self.context.wake_streams)
         if self.tracing.is_on:
@@ -271,12 +276,12 @@ class Service:
             stack.callback(self.store.stop_check)
             stack.push_async_callback(self.tracing.close)
             # Bound before anything is loaded, so that an address in use does not leave a new inventory applied.
-            metadata = [stack.enter_context(self._bind(*address)) for address in self._metadata_addresses]
+            metadata = bind_metadata_sockets(stack, self._metadata_addresses, self.settings.workers, self._bind)
             control = stack.enter_context(self._bind(*self._control_address))
-            self.metadata_urls = [build_socket_url("http", sock) for sock in metadata]
+            self.metadata_urls = [build_socket_url("http", shared[0]) for shared in metadata]
             self.control_url = build_socket_url("https" if self.settings.tls_certificate else "http", control)
-            if self.process is not None:
-                await stack.enter_async_context(self.process.start_process(metadata))
+            if self.processes is not None:
+                await stack.enter_async_context(self.processes.start_processes(list(zip(*metadata, strict=True))))
             await self._load_state()
             self._check_callers()
             stack.push_async_callback(cancel_tasks, asyncio.create_task(self._check_pages()))
@@ -289,8 +294,8 @@ class Service:
             names = self.tracing.propagation_headers
             guarded: ASGIApp = TraceHeaderFilter(control_app, self.context, names) if names else control_app
             # That process learns of a commit a moment later; the answer to the caller waits until it has.
-            if self.process is not None:
-                guarded = SettlingMiddleware(guarded, self.process.wait_until_settled)
+            if self.processes is not None:
+                guarded = SettlingMiddleware(guarded, self.processes.wait_until_settled)
             server = self.control = make_control_server(self.settings, guarded)
             server.tick_s = self.control_tick_s
             server.log_callbacks.append(self.context.admission.log_limits)
@@ -299,10 +304,10 @@ class Service:
             stack.push_async_callback(_stop_control, server, control_task)
             # Registered after `_stop_control`, so it runs before: open streams would use up the time of the stop.
             stack.callback(self.context.end_streams)
-            if self.process is not None:
-                await stack.enter_async_context(self.process.answer_vms(STOP_GRACE_S))
+            if self.processes is not None:
+                await stack.enter_async_context(self.processes.answer_vms(STOP_GRACE_S))
             else:
-                await stack.enter_async_context(self.backend.answering(metadata))
+                await stack.enter_async_context(self.backend.answering([shared[0] for shared in metadata]))
             while not server.started and not control_task.done():  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(0.005)
             if control_task.done():
@@ -367,7 +372,7 @@ class Service:
             if self.store.damage is not None or uptime_s() - self._probed_s >= _PROBE_EVERY_S:
                 await self.engine.committer.probe_store()
                 self._probed_s = uptime_s()
-        if self.process is not None and not await self.process.sync():
+        if self.processes is not None and not await self.processes.sync():
             msg = "the metadata process does not answer: see the log, forewarn_metadata_process_restarts_total"
             raise EndpointBehind(msg)
 
