@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import selectors
 import signal
 import socket
 import threading
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -319,13 +321,52 @@ def test_metrics_are_summed_and_the_journal_is_merged_in_the_order_of_time(
         assert metric(http, GETS) == gets + 20, "what the dead process had counted stays counted"
 
 
-def test_a_limit_for_one_vm_holds_exactly_and_one_for_all_is_divided(tmp_path: Path, inventory: list[str]) -> None:
-    limits = ("--set", "connections_per_vm_max=2", "--set", "rate_limit_per_s=1", "--set", "connections_max=40")
+def test_a_limit_for_the_connections_of_one_vm_holds_exactly(tmp_path: Path, inventory: list[str]) -> None:
+    with (
+        served(tmp_path, *inventory, "--set", "connections_per_vm_max=2") as service,
+        operator(service, tmp_path) as http,
+    ):
+        for address in ADDRESSES:
+            assert [Vm(service, address).get().status_code for _ in range(4)] == [200, 200, 503, 503]
+        assert metric(http, 'forewarn_over_limit_total{limit="connections_per_vm_max"}') == 2 * len(ADDRESSES)
+
+
+def raw_post(service: Served, address: str, event_id: str) -> socket.socket:
+    """An approval that is sent whole; its answer is for the caller to read."""
+    place = urlsplit(service.metadata_url)
+    sock = socket.create_connection((place.hostname, place.port), source_address=(address, 0), timeout=GUARD_S)
+    _opened.callback(sock.close)
+    body = json.dumps({"StartRequests": [{"EventId": event_id}]})
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nMetadata: true\r\nContent-Length: {len(body)}\r\n\r\n"
+    sock.sendall((head + body).encode())
+    return sock
+
+
+def test_a_limit_for_the_approvals_of_one_vm_holds_exactly_while_none_can_be_decided(
+    tmp_path: Path, inventory: list[str]
+) -> None:
+    limits = ("--set", "approvals_at_work_per_vm_max=2")
     with served(tmp_path, *inventory, *limits) as service, operator(service, tmp_path) as http:
-        for address in ADDRESSES[:4]:
-            answers = [Vm(service, address).get() for _ in range(4)]
-            assert [each.status_code for each in answers[2:]] == [503, 503]
-        assert metric(http, 'forewarn_over_limit_total{limit="connections_per_vm_max"}') == 8
+        pair = one_vm_of_each(service)
+        schedule(http)
+        [event] = pair[0].document()["Events"]
+        waiting: dict[str, list[socket.socket]] = {}
+        refused: dict[str, socket.socket] = {}
+        with halted(service.process.pid):
+            assert [vm.statuses for vm in pair] == [["Scheduled"]] * 2, "a halted service delays no GET"
+            for vm in pair:
+                waiting[vm.address] = [raw_post(service, vm.address, event["EventId"]) for _ in range(3)]
+                with selectors.DefaultSelector() as selector:
+                    for sock in waiting[vm.address]:
+                        selector.register(sock, selectors.EVENT_READ)
+                    [found] = [key.fileobj for key, _ in selector.select(GUARD_S)]
+                assert isinstance(found, socket.socket)
+                assert found.recv(65536).startswith(b"HTTP/1.1 429")
+                refused[vm.address] = found
+        for vm in pair:
+            others = [sock for sock in waiting[vm.address] if sock is not refused[vm.address]]
+            assert [sock.recv(65536).partition(b"\r\n")[0] for sock in others] == [b"HTTP/1.1 200 OK"] * 2
+        assert [vm.statuses for vm in pair] == [["Started"]] * 2
 
 
 def test_all_connections_together_keep_to_the_limit(tmp_path: Path, inventory: list[str]) -> None:

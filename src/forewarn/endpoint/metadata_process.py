@@ -65,6 +65,7 @@ class ProcessPorts:
         make_settings: Makes the settings for a new process, by number.
         find_position: Returns the position of the newest update; 0 if updates are not numbered.
         on_answering: Called with the number, and whether the process answers VMs from now on or no longer does.
+        on_silent: Called with the number, and whether the process has not answered the latest liveness check.
         on_received: Called with the number, and the position up to which the process has received all updates.
         on_counters: Called with the number and a report.
         on_requests: Called with the number and recorded requests.
@@ -75,6 +76,7 @@ class ProcessPorts:
     make_settings: Callable[[int], messages.EndpointSettings]
     find_position: Callable[[], int]
     on_answering: Callable[[int, bool], None]
+    on_silent: Callable[[int, bool], None]
     on_received: Callable[[int, int], None]
     on_counters: Callable[[int, messages.CounterReport], None]
     on_requests: Callable[[int, Sequence[JournalEntry]], None]
@@ -262,7 +264,10 @@ class MetadataProcess:
             # Bypass the queue, so that a process still receiving a large inventory can answer in between.
             pipe.send(messages.encode(messages.SyncRequest(next(self._numbers))))
             await asyncio.sleep(self._settings.silence_max_s / _CHECKS)
+            was_silent = failures > 0
             failures = failures + 1 if self._batches_received == before else 0
+            if was_silent is not failures > 0:
+                self._ports.on_silent(self._number, failures > 0)
         _log.error("the metadata process does not answer, killing it", silence_max_s=self._settings.silence_max_s)
 
     def _reset_process_state(self) -> None:

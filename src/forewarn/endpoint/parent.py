@@ -83,6 +83,7 @@ class MetadataProcesses:
         self._published_before = self._publication.published
         self._wait: asyncio.TimerHandle | None = None
         self._answering: set[int] = set()
+        self._silent: set[int] = set()
         self._assigned: dict[int, tuple[int, ...]] = {}
         ports = ProcessPorts(
             enable=enable,
@@ -90,6 +91,7 @@ class MetadataProcesses:
             make_settings=self._make_settings,
             find_position=lambda: self._publication.queued if self.has_several else 0,
             on_answering=self._note_answering,
+            on_silent=self._note_silent,
             on_received=self._note_received,
             on_counters=self._totals.count,
             on_requests=self._merge.add,
@@ -218,10 +220,18 @@ class MetadataProcesses:
             self._publication.join(number, self._processes[number].received)
         else:
             self._answering.discard(number)
+            self._silent.discard(number)
             self._assigned.pop(number, None)
             self._publication.leave(number)
             self._totals.end(number)
         self._publish()
+        self._assign_sockets()
+
+    def _note_silent(self, number: int, is_silent: bool) -> None:  # noqa: FBT001 - a callback
+        if is_silent:
+            self._silent.add(number)
+        else:
+            self._silent.discard(number)
         self._assign_sockets()
 
     def _publish(self) -> None:
@@ -248,7 +258,7 @@ class MetadataProcesses:
 
     def _assign_sockets(self) -> None:
         """Have the connections of processes that do not answer accepted by others."""
-        working = self._answering - self._publication.late
+        working = self._answering - self._publication.late - self._silent
         assigned = assign_sockets(self._count, working)
         for number, others in assigned.items():
             if self._assigned.get(number, ()) != others:

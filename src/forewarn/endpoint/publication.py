@@ -8,6 +8,12 @@ from __future__ import annotations
 
 __all__ = ["Publication"]
 
+_ON_THE_WAY_MAX = 100
+"""Number of updates by which a late process may still be behind when it is waited for again.
+
+While updates come without a pause, some of them are always on their way. These take milliseconds.
+"""
+
 
 class Publication:
     """Positions of the updates: queued, received by each process, and published.
@@ -48,7 +54,7 @@ class Publication:
         if process not in self._received:
             return
         self._received[process] = min(position, self.queued)
-        if position >= self.published:
+        if position >= self.published - _ON_THE_WAY_MAX:
             self.late.discard(process)
         self._publish_received()
 

@@ -37,6 +37,7 @@ def make_process(
         make_settings=_no_settings,
         find_position=lambda: 0,
         on_answering=lambda *_: None,
+        on_silent=lambda *_: None,
         on_received=lambda *_: None,
         on_counters=lambda *_: None,
         on_requests=lambda *_: None,

@@ -43,18 +43,25 @@ def test_a_process_that_is_gone_or_late_holds_up_nothing() -> None:
     assert publication.end_wait(later) == [], "it is late already"
 
 
-def test_a_late_process_is_waited_for_again_once_it_has_caught_up() -> None:
+def test_a_late_process_is_waited_for_again_once_it_has_nearly_caught_up() -> None:
     publication = joined(0, 1)
     first = publication.queue()
-    publication.confirm(0, first)
     publication.end_wait(first)
-    publication.confirm(1, first - 1)
+    assert publication.late == {0, 1}
+    publication.confirm(0, first)
     assert publication.late == {1}
+    for _ in range(150):
+        publication.confirm(0, publication.queue())
+    newest = publication.queued
+    assert publication.published == newest
     publication.confirm(1, first)
+    assert publication.late == {1}
+    publication.confirm(1, newest - 100)
     assert publication.late == set()
-    second = publication.queue()
-    publication.confirm(0, second)
-    assert publication.published == first
+    publication.confirm(0, publication.queue())
+    assert publication.published == newest
+    publication.confirm(1, newest + 1)
+    assert publication.published == newest + 1
 
 
 def test_a_process_that_confirms_more_than_there_is_publishes_nothing_else() -> None:
