@@ -35,7 +35,7 @@ def told_and_approved(drives: Drives, url: str, pace: Pace) -> list[ChangeKind]:
 def is_held(events: ScheduledEvents) -> bool:
     """Whether a request of the VM is held."""
     channel = events._lab.backend.feed.channel(events._lab.backend.identity.get_audience_key(events._lab.default_vm))
-    return background_loop.run_function(lambda: len(channel._waiters)) > 0
+    return background_loop.run_function(lambda: len(channel._waiters or ())) > 0
 
 
 def comes_through(drives: Drives, pace: Pace, kind: FaultName) -> str:

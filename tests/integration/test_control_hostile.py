@@ -19,6 +19,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from forewarn.control.listener import ListenerConnection
+from forewarn.control.stream_connection import StreamConnection
 from forewarn.core.access import Role
 from forewarn.net.tally import Tally
 from tests.support.access import token_of
@@ -87,7 +88,7 @@ def operator(service: Running) -> str:
     return service.service.tokens.operator_token
 
 
-def open_connections(service: Running) -> list[ListenerConnection]:
+def open_connections(service: Running) -> list[ListenerConnection | StreamConnection]:
     return service.do(lambda: service.service.control.open_connections)
 
 

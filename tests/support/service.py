@@ -212,7 +212,7 @@ class Running:
     def held(self, vm: Vm) -> int:
         """How many requests wait for a change of what the VM is shown."""
         channel = self.channel(vm)
-        return self.do(lambda: len(channel._waiters))
+        return self.do(lambda: len(channel._waiters or ()))
 
     def fast(self, version: str = LATEST) -> int:
         """How many GETs of that version the hot path answered."""

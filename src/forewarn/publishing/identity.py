@@ -6,7 +6,7 @@ Nothing that a caller sends decides its identity (R2, invariant 8).
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from operator import attrgetter
