@@ -363,7 +363,7 @@ def test_a_stop_answers_what_is_under_way_and_closes_the_rest(tmp_path: Path) ->
             assert waiting.ask(get()).status == 200
             unfinished.send(get()[:30])
             assert wire.ask(get()).status == 200
-            assert eventually(lambda: len(service.connections()) == 3)
+            assert eventually(lambda: service.do(lambda: service.service.endpoint.connection_count) == 3)
             service.do(lambda: None)
             wire.send(post(approval(event_id)))
             assert eventually(lambda: bool(service.service.endpoint._state.tasks) or wire.has_more)

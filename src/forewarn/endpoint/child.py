@@ -73,7 +73,8 @@ class ChildEndpoint:
             published = map_published_position(settings.position_descriptor)
             self._gate = PositionGate(published, self._apply_message, self._confirm_position)
             make_connection = partial(GatedConnection, self._gate)
-        self._server = MetadataServer(app, self._traffic, self._identity, clock, make_connection)
+        is_current = None if self._gate is None else self._gate.is_current
+        self._server = MetadataServer(app, self._traffic, self._identity, clock, make_connection, is_current)
         self._revision: InventoryRevision | None = None
         self._first_sync: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._reported_times: dict[str, datetime] = {}

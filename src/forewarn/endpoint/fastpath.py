@@ -16,27 +16,23 @@ import asyncio
 import socket
 import struct
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from forewarn.core.fault import FaultPoint
+from forewarn.endpoint.answered_connections import AnsweredConnection
 from forewarn.endpoint.traffic import Traffic
 from forewarn.net.guarded_protocol import GuardedProtocol, RefusalReason
 from forewarn.publishing.identity import Caller, Identity
 from forewarn.wire.imds import CONTENT_TYPE, encode_error
 
-__all__ = ["HttpProtocol", "VmConnection"]
+__all__ = ["HttpProtocol", "Listening", "VmConnection"]
 
 # A poll has a few hundred bytes. Larger requests are rare, and remembering them would let VMs fill the memory with memo
 # entries.
 _CANDIDATE_BYTES_MAX = 2048
-# With a fixed limit of 256 connections for each VM, 64 VMs could take all of them. A share of the free ones leaves room
-# for others (ADR 27).
-_SHARES = 32
-_SHARE_MIN = 16
-"""A VM may hold 1/`_SHARES` of the free connections, and at least `_SHARE_MIN` while any are free."""
 
 
 def _encode_refusal(status: HTTPStatus, text: str, more: str = "") -> tuple[int, bytes, bytes]:
@@ -61,6 +57,16 @@ _REFUSALS = {
 """Status and the two parts of the response, by reason."""
 
 
+class Listening(Protocol):
+    """What accepted a connection.
+
+    Attributes:
+        is_closed: True once it is closed, and with it every connection that it accepted.
+    """
+
+    is_closed: bool
+
+
 class HttpProtocol(GuardedProtocol):
     """Guarded protocol behind a `VmConnection`; the connection writes its refusals."""
 
@@ -81,6 +87,8 @@ class VmConnection(asyncio.Protocol):
     Attributes:
         caller: VM behind the connection; None if unknown.
         peer: Source address; empty for a Unix socket.
+        first: Bytes received before the connection was made, and not yet taken.
+        answered: What the connection was before it had a transport; None if it was nothing, or is no more.
         is_lost: True once the connection has ended.
         is_client_gone: True once the client has closed the connection, or its sending side.
         held: Future of a held request, done at the latest when the connection is lost; None if there is none.
@@ -99,7 +107,9 @@ class VmConnection(asyncio.Protocol):
         "_transport",
         "_vm",
         "active_s",
+        "answered",
         "caller",
+        "first",
         "held",
         "is_client_gone",
         "is_lost",
@@ -130,9 +140,11 @@ class VmConnection(asyncio.Protocol):
         self._candidate: bytes | None = None
         self.caller: Caller | None = None
         self.peer = ""
+        self.first = b""
+        self.answered: AnsweredConnection | None = None
         self.is_lost = False
         self.is_client_gone = False
-        self.listening: object = None
+        self.listening: Listening | None = None
         self.held: asyncio.Future[None] | None = None
         # Idle from the first moment, so that a client that connects and never sends anything is closed, too.
         self.active_s = traffic.monotonic_s
@@ -147,26 +159,15 @@ class VmConnection(asyncio.Protocol):
         self._transport = transport
         peername = transport.get_extra_info("peername")
         self.peer = peername[0] if peername else ""
-        # Identity comes from the socket or the address only; nothing that the client sends can change it (R2).
-        self.caller = None if self._vm else self._identity.resolve_caller(self.peer, "")
-        # Most callers are found by the source address alone; the local address costs another system call.
-        if self.caller is None:
-            self._find_caller()
-        connections = self._server_state.connections
-        limit = self._find_limit_reached(len(connections))
-        if limit:
-            # Return before counting: `connection_lost` uncounts only the connections in the set.
-            self._traffic.connections_refused += 1
-            self._traffic.quotas.count_refusal(limit, "" if self.caller is None else self.caller.vm.name, self.peer)
-            self.send_refusal(RefusalReason.BUSY)
-            return
-        # A connection that a fault resets is not counted either, so that its loss must not be uncounted.
-        if self._traffic.faults.in_force and self.reset_on_fault():
-            return
-        self._count_connection(1)
-        connections.add(self)  # type: ignore[arg-type] # the set accepts any object with a `shutdown` method
+        if self.listening is not None and self.listening.is_closed:
+            transport.abort()  # closed meanwhile, so the interface may belong to another VM by now
+        elif self._has_place() and self.first:
+            # Not now: a transport starts to read after this, so it would ignore that these bytes pause it.
+            self._loop.call_soon(self._take_first)
 
     def data_received(self, data: bytes) -> None:
+        if self.first:
+            data, self.first = self.first + data, b""
         inner = self._inner
         caller = self.caller
         if self._traffic.faults.in_force:
@@ -182,13 +183,8 @@ class VmConnection(asyncio.Protocol):
             if known is not None and (replies := caller.channel.replies):
                 traffic = self._traffic
                 version, closes = known
-                traffic.fast_path_counts[version] += 1
-                # The time of the last tick is exact enough (R69), and reading it costs no call to the clock.
-                caller.channel.last_polled_at = traffic.now
+                traffic.count_fast_request(version, caller, self.peer, data, replies[version].body)
                 self.active_s = traffic.monotonic_s
-                # The journal gets references only; it parses the request when it is read.
-                if traffic.journal is not None:
-                    traffic.journal.record_fast_request(caller.vm.name, self.peer, data, replies[version].body)
                 # One write for head and body, since each write is a system call and may become a packet.
                 # The write buffer needs no check: while it is full, `pause_writing` has stopped reading.
                 if closes:
@@ -204,6 +200,7 @@ class VmConnection(asyncio.Protocol):
 
         Most such clients are gone, so a held request is released at once.
         """
+        self._take_first()
         inner = self._inner
         if inner is None or not inner.has_complete_request:
             return False
@@ -215,6 +212,9 @@ class VmConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = self.is_client_gone = True
+        if self.answered is not None:
+            self.answered.uncount(self._server_state)
+            self.answered = None
         # Refused connections were never counted, see `connection_made`.
         if self in self._server_state.connections:
             self._server_state.connections.discard(self)
@@ -343,6 +343,41 @@ class VmConnection(asyncio.Protocol):
             elif monotonic_s - self.active_s > limits.idle_timeout_s:
                 self._transport.close()
 
+    def _take_first(self) -> None:
+        """Take the bytes received before the connection was made, unless more bytes have come with them."""
+        if self.first and not self._transport.is_closing():
+            self.data_received(b"")
+
+    def _has_place(self) -> bool:
+        """Count this connection; return False if a limit or a fault ends it instead."""
+        connections = self._server_state.connections
+        if self.answered is not None:
+            # It has been counted since its first request was answered.
+            self.caller = self.answered.caller
+            self.answered.uncount(self._server_state)
+            self.answered = None
+            self._count_connection(1)
+            connections.add(self)  # type: ignore[arg-type] # the set accepts any object with a `shutdown` method
+            return True
+        # Identity comes from the socket or the address only; nothing that the client sends can change it (R2).
+        self.caller = None if self._vm else self._identity.resolve_caller(self.peer, "")
+        # Most callers are found by the source address alone; the local address costs another system call.
+        if self.caller is None:
+            self._find_caller()
+        limit = self._traffic.find_limit_reached(self.caller, self.peer, len(connections))
+        if limit:
+            # Return before counting: `connection_lost` uncounts only the connections in the set.
+            self._traffic.connections_refused += 1
+            self._traffic.quotas.count_refusal(limit, "" if self.caller is None else self.caller.vm.name, self.peer)
+            self.send_refusal(RefusalReason.BUSY)
+            return False
+        # A connection that a fault resets is not counted either, so that its loss must not be uncounted.
+        if self._traffic.faults.in_force and self.reset_on_fault():
+            return False
+        self._count_connection(1)
+        connections.add(self)  # type: ignore[arg-type] # as above
+        return True
+
     # Slow path
 
     def _feed_parser(self, data: bytes) -> None:
@@ -383,23 +418,6 @@ class VmConnection(asyncio.Protocol):
         else:
             sockname: Any = self._transport.get_extra_info("sockname")
             self.caller = self._identity.resolve_caller(self.peer, sockname[0] if sockname else "")
-
-    def _find_limit_reached(self, open_count: int) -> str:
-        """Return the setting that forbids another connection of this caller; empty if there is room."""
-        limits, traffic = self._traffic.limits, self._traffic
-        free = limits.connections_max - open_count
-        if free <= 0:
-            return "connections_max"
-        if self.caller is None:
-            if traffic.unknown_connections[self.peer] >= limits.connections_per_unknown_address_max:
-                return "connections_per_unknown_address_max"
-            counted = traffic.unknown_connections.total()  # all unknown callers together have the share of one VM
-            most = limits.unknown_connections_max
-        else:
-            counted, most = self.caller.usage.connections, None
-        # Shares shrink as connections fill up, so one VM alone cannot take them all.
-        share = min(limits.connections_per_vm_max if most is None else most, max(_SHARE_MIN, free // _SHARES))
-        return "connections_per_vm_max" if counted >= share else ""
 
     def _count_connection(self, by: int) -> None:
         if self.caller is None:

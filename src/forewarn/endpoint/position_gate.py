@@ -60,6 +60,10 @@ class PositionGate:
                 self._apply(message)
         self.catch_up()
 
+    def is_current(self) -> bool:
+        """Return True if everything published has taken effect, as `catch_up`; quicker if nothing is new."""
+        return self.shown >= self.published[0] or self.catch_up()
+
     def catch_up(self) -> bool:
         """Let everything that is published take effect; return False if some of it has not been received yet."""
         published = self.published[0]

@@ -40,7 +40,7 @@ class ProcessSockets:
                 if number not in self._accepting and number in self._others:
                     # Copies, since the server closes its sockets; these are needed again.
                     copies = [sock.dup() for sock in self._others[number]]
-                    self._accepting[number] = await server.listen(copies)
+                    self._accepting[number] = await server.listen(copies, for_a_while=True)
 
     def close(self) -> None:
         """Close the sockets of the other processes, which would otherwise go on to queue connections."""

@@ -10,6 +10,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from forewarn.clock import Clock, VirtualClock
+from forewarn.endpoint.acceptor import Acceptor, defer_accepting
 from forewarn.endpoint.app import MetadataApp
 from forewarn.endpoint.fastpath import VmConnection
 from forewarn.endpoint.traffic import Traffic
@@ -26,10 +27,14 @@ class ListeningSockets:
     """Group of listening sockets and the connections that they accepted.
 
     `connections` returns all open connections of the server.
+
+    Attributes:
+        is_closed: True once it is closed.
     """
 
     def __init__(self, connections: Callable[[], Sequence[VmConnection]]) -> None:
-        self.servers: list[asyncio.Server] = []
+        self.servers: list[asyncio.Server | Acceptor] = []
+        self.is_closed = False
         self._connections = connections
 
     def close_sockets(self) -> None:
@@ -39,6 +44,7 @@ class ListeningSockets:
 
     def close(self) -> None:
         """Close the sockets and end every connection that they accepted."""
+        self.is_closed = True
         # The sockets first, so that no connection is accepted after the others were closed.
         self.close_sockets()
         for connection in self._connections():
@@ -54,6 +60,7 @@ class MetadataServer:
         app: App for the requests that the hot path does not answer.
         clock: Clock for the Date header and the times of last requests.
         make_connection: Makes a connection, from the arguments of a `VmConnection`.
+        is_current: See `Acceptor`; None if this process alone shows documents.
 
     Attributes:
         tick_s: Interval between ticks, which update the time and close overdue connections.
@@ -66,8 +73,10 @@ class MetadataServer:
         identity: Identity,
         clock: Clock,
         make_connection: Callable[..., VmConnection] = VmConnection,
+        is_current: Callable[[], bool] | None = None,
     ) -> None:
         self.tick_s = 1.0
+        self._is_current = is_current
         self._make_connection = make_connection
         self._traffic = traffic
         self._identity = identity
@@ -85,7 +94,7 @@ class MetadataServer:
         # Otherwise the first request of a VM waits for it: the protocol loads a configuration that is not loaded yet.
         self._config.load()
         self._state = ServerState()
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | Acceptor] = []
         self._timer: asyncio.TimerHandle | None = None
         self._refresh_handle: asyncio.Handle | None = None
         # A virtual clock may jump by a day between two ticks, and the Date header must follow it.
@@ -104,7 +113,7 @@ class MetadataServer:
 
     @property
     def open_connections(self) -> list[VmConnection]:
-        """Open connections."""
+        """Open connections that have a transport."""
         return [connection for connection in self._state.connections if isinstance(connection, VmConnection)]
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
@@ -113,12 +122,15 @@ class MetadataServer:
         self._tick()
         await self.listen(sockets)
 
-    async def listen(self, sockets: Sequence[socket.socket], vm: str = "") -> ListeningSockets:
+    async def listen(
+        self, sockets: Sequence[socket.socket], vm: str = "", *, for_a_while: bool = False
+    ) -> ListeningSockets:
         """Accept on further sockets until the endpoint stops or the returned `ListeningSockets` is closed.
 
         Args:
             sockets: Bound sockets.
             vm: VM assumed for every connection; empty to find it by the source address.
+            for_a_while: True if the sockets will be closed before their connections, so that each must have a transport.
         """
         loop = asyncio.get_running_loop()
         listening = ListeningSockets(lambda: self.open_connections)
@@ -131,7 +143,12 @@ class MetadataServer:
         for sock in sockets:
             # Connections inherit the size. By default the kernel buffers megabytes for each client that does not read.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-            server = await loop.create_server(connect, sock=sock, backlog=_BACKLOG)
+            server: asyncio.Server | Acceptor
+            if defer_accepting(sock) and not for_a_while:
+                server = Acceptor(sock, connect, self._state, self._traffic, self._identity, vm, self._is_current)
+                server.start(_BACKLOG)
+            else:
+                server = await loop.create_server(connect, sock=sock, backlog=_BACKLOG)
             listening.servers.append(server)
             self._servers.append(server)
         # Forget closed servers: VMs of a host come and go, and each may have had its own socket.
@@ -185,6 +202,10 @@ class MetadataServer:
         """Update the time in the headers, close overdue connections, and schedule the next tick."""
         loop = asyncio.get_running_loop()
         self._refresh_time()
+        monotonic_s = self._traffic.monotonic_s
         for connection in self.open_connections:
-            connection.close_if_overdue(self._traffic.monotonic_s)
+            connection.close_if_overdue(monotonic_s)
+        for server in self._servers:
+            if isinstance(server, Acceptor):
+                server.close_idle(monotonic_s - self._traffic.limits.idle_timeout_s)
         self._timer = loop.call_later(self.tick_s, self._tick)

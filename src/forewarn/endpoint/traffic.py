@@ -10,12 +10,18 @@ from email.utils import format_datetime
 from forewarn.endpoint.fault_registry import FaultRegistry
 from forewarn.endpoint.quota import VmQuotas
 from forewarn.endpoint.request_journal import RequestJournal
+from forewarn.publishing.identity import Caller
 
 __all__ = ["EndpointLimits", "Traffic"]
 
 # Each entry has 2 KiB at most. A VM needs a few: one per HTTP library, api-version and connection header.
 _MEMO_MAX = 4096
 _MEMO_PER_VM_MAX = 8
+# With a fixed limit of 256 connections for each VM, 64 VMs could take all of them. A share of the free ones leaves room
+# for others (ADR 27).
+_SHARES = 32
+_SHARE_MIN = 16
+"""A VM may hold 1/`_SHARES` of the free connections, and at least `_SHARE_MIN` while any are free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +153,51 @@ class Traffic:
             self.clear_memo()
         self._memo_entries_by_vm[vm] += 1
         self.memo[request] = (version, closes)
+
+    def count_fast_request(  # noqa: PLR0913 - called for each request, where names would cost time
+        self, version: int, caller: Caller, peer: str, request: bytes, answer: bytes, at: datetime | None = None
+    ) -> None:
+        """Count a request that the fast path answers, and record it in the journal.
+
+        Args:
+            version: Index of its version.
+            caller: VM that sent it.
+            peer: Source address.
+            request: All bytes of the request.
+            answer: Body of the response.
+            at: Time of the request, for the journal; None for now.
+        """
+        self.fast_path_counts[version] += 1
+        # The time of the last tick is exact enough (R69), and reading it costs no call to the clock.
+        caller.channel.last_polled_at = self.now
+        # The journal gets references only; it parses the request when it is read.
+        if self.journal is not None:
+            self.journal.record_fast_request(caller.vm.name, peer, request, answer, at)
+
+    def find_limit_reached(self, caller: Caller | None, peer: str, open_count: int) -> str:
+        """Return the setting that forbids another connection of this caller; empty if there is room.
+
+        Args:
+            caller: VM that connects; None if it is unknown.
+            peer: Source address.
+            open_count: Number of open connections of all callers.
+        """
+        limits = self.limits
+        free = limits.connections_max - open_count
+        if free <= 0:
+            return "connections_max"
+        if caller is None:
+            if self.unknown_connections[peer] >= limits.connections_per_unknown_address_max:
+                return "connections_per_unknown_address_max"
+            counted = self.unknown_connections.total()  # all unknown callers together have the share of one VM
+            most = limits.unknown_connections_max
+        else:
+            counted, most = caller.usage.connections, None
+        share = limits.connections_per_vm_max if most is None else most
+        if counted >= _SHARE_MIN:
+            # Shares shrink as connections fill up, so one VM alone cannot take them all.
+            share = min(share, max(_SHARE_MIN, free // _SHARES))
+        return "connections_per_vm_max" if counted >= share else ""
 
     def clear_memo(self) -> None:
         """Clear the memo."""
