@@ -83,8 +83,8 @@ class RequestJournal:
         """Record a request answered by the hot path, now or at the given time."""
         hit = (next(self._numbers), at or self._now(), vm, source_address, request, answer)
         self._entries.append(tuple.__new__(_FastPathEntry, hit))  # like `_make`, in half the time
-        if self.listeners:
-            self._call_listeners()
+        for listener in self.listeners:
+            listener()
 
     def record_request(  # noqa: PLR0913 - the parts of an exchange
         self,
@@ -118,9 +118,6 @@ class RequestJournal:
             is_client_gone=is_client_gone,
         )
         self._entries.append(exchange)
-        self._call_listeners()
-
-    def _call_listeners(self) -> None:
         for listener in self.listeners:
             listener()
 
