@@ -205,6 +205,7 @@ def test_nothing_is_read_of_a_body_before_the_token_is_known(patient: Running) -
         answer = large.read()
         assert is_refused(answer, 401, "unauthorized")
         (connection,) = open_connections(patient)
+        assert isinstance(connection, ListenerConnection)
         large.send(b"x" * 500_000)
         assert eventually(lambda: patient.do(lambda: len(connection.cycle.body)) == 0)
         assert held_bytes(patient) <= READ_AT_ONCE

@@ -66,7 +66,7 @@ class MetadataServer:
         tick_s: Interval between ticks, which update the time and close overdue connections.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - supplied by its process
         self,
         app: MetadataApp,
         traffic: Traffic,
@@ -130,7 +130,7 @@ class MetadataServer:
         Args:
             sockets: Bound sockets.
             vm: VM assumed for every connection; empty to find it by the source address.
-            for_a_while: True if the sockets will be closed before their connections, so that each must have a transport.
+            for_a_while: True if the sockets will be closed before their connections, so that each needs a transport.
         """
         loop = asyncio.get_running_loop()
         listening = ListeningSockets(lambda: self.open_connections)
