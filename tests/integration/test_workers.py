@@ -66,8 +66,8 @@ class Vm:
     def get(self, **headers: str) -> httpx.Response:
         return self.http.get(PATH, headers=headers)
 
-    def document(self) -> dict[str, Any]:
-        answer = self.get()
+    def document(self, **headers: str) -> dict[str, Any]:
+        answer = self.get(**headers)
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         return found
@@ -181,7 +181,10 @@ def test_an_operators_change_is_seen_through_every_process_after_its_answer(
             assert [vm.statuses for vm in pair] == [[]] * 2
 
 
-def test_documents_never_go_back_from_one_process_to_another(tmp_path: Path, inventory: list[str]) -> None:
+@pytest.mark.parametrize("connection", ["keep-alive", "close"])
+def test_documents_never_go_back_from_one_process_to_another(
+    connection: str, tmp_path: Path, inventory: list[str]
+) -> None:
     """Each GET begins after the answer to the one before, through the other process."""
     with served(tmp_path, *inventory) as service, operator(service, tmp_path) as http:
         pair = one_vm_of_each(service)
@@ -190,7 +193,7 @@ def test_documents_never_go_back_from_one_process_to_another(tmp_path: Path, inv
 
         def poll() -> None:
             while not is_over.is_set():
-                seen.extend(vm.document()["DocumentIncarnation"] for vm in pair)
+                seen.extend(vm.document(Connection=connection)["DocumentIncarnation"] for vm in pair)
 
         polling = threading.Thread(target=poll)
         polling.start()
