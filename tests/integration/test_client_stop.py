@@ -54,7 +54,7 @@ def silent() -> Iterator[Faulty]:
 
 
 def asked(vm: Vm, service: Running) -> Callable[[], bool]:
-    return lambda: any(connection.peer == vm.address for connection in service.connections())
+    return lambda: service.is_connected(vm)
 
 
 # Threads

@@ -224,8 +224,21 @@ class Running:
         self.do(self.service.traffic.clear_memo)
 
     def connections(self) -> list[VmConnection]:
-        """Those that are open."""
+        """Those that are open and have a transport."""
         return self.do(lambda: self.service.endpoint.open_connections)
+
+    def connection_count(self) -> int:
+        """How many are open, with a transport or without."""
+        return self.do(lambda: self.service.endpoint.connection_count)
+
+    def is_connected(self, vm: Vm) -> bool:
+        """Whether the VM has an open connection, with a transport or without."""
+
+        def count() -> int:
+            caller = self.service.identity.find_caller(vm.name)
+            return 0 if caller is None else caller.usage.connections
+
+        return self.do(count) > 0
 
 
 def eventually(is_so: Callable[[], bool]) -> bool:
