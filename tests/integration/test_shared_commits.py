@@ -8,15 +8,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from forewarn.clock import RealClock
 from forewarn.config import make_settings
+from forewarn.control.context import Context, read_maintenances_out
 from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
-from forewarn.core.model import Host, Maintenance
+from forewarn.core.model import Host, Maintenance, MaintenanceState
 from forewarn.engine.transaction import make_thread_runner
 from forewarn.errors import NotFound, StoreUnavailable
 from forewarn.server.backend import Backend
@@ -67,8 +69,8 @@ class Place:
             await self.backend.engine.authority.enable(f"vm:{name}", None)
         self.store.commits = 0
 
-    async def schedule(self, name: str) -> list[Maintenance]:
-        request = MaintenanceRequest(cause="user-restart", vms=(name,))
+    async def schedule(self, name: str, cause: str = "user-restart") -> list[Maintenance]:
+        request = MaintenanceRequest(cause=cause, vms=(name,))
         return await self.backend.engine.maintenances.schedule(request, actor=f"operator:{name}")
 
     async def issue(self, *names: str) -> list[list[Maintenance] | BaseException]:
@@ -147,3 +149,15 @@ async def test_a_caller_that_is_gone_holds_up_nobody(place: Place) -> None:
     place.store.may_begin.set()
     assert (await tasks[2])[0].vms == ("vm-2",)
     assert [place.backend.feed.channel(f"vm:vm-{number}").incarnation for number in range(3)] == [2, 2, 2]
+
+
+async def test_an_answer_shows_a_queued_maintenance_that_was_announced_since(place: Place) -> None:
+    """Between the commit of a command and its answer, another command may free what the maintenance waits for."""
+    [first] = await place.schedule("vm-0", "host-maintenance")
+    [queued] = await place.schedule("vm-0", "host-maintenance")
+    assert queued.state is MaintenanceState.QUEUED
+    await place.backend.engine.maintenances.cancel(first.id, actor="test")
+    context = cast("Context", SimpleNamespace(engine=place.backend.engine))
+    [answer] = (await read_maintenances_out(context, [queued])).items
+    assert answer.state is MaintenanceState.SCHEDULED
+    assert [event.status for event in answer.events] == ["Scheduled"]

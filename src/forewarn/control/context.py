@@ -349,7 +349,13 @@ def make_maintenances_out(
 async def read_maintenances_out(
     context: Context, maintenances: list[Maintenance], caller: Principal = FILE_OPERATOR
 ) -> PageOut[MaintenanceOut]:
-    """Return the maintenances that a command returned, with their events; the default caller sees everything."""
-    return PageOut(
-        items=await context.engine.read(lambda reader: make_maintenances_out(context, reader, maintenances, caller))
-    )
+    """Return the maintenances that a command returned, as they are now; the default caller sees everything."""
+
+    def read(reader: Reader) -> list[MaintenanceOut]:
+        # Read again, in one view with their events: another command may have changed them since. A queued one may have
+        # been announced, and the events of what it was before would have no status.
+        found = reader.find_maintenances(maintenance.id for maintenance in maintenances)
+        current = [found.get(maintenance.id, maintenance) for maintenance in maintenances]
+        return make_maintenances_out(context, reader, current, caller)
+
+    return PageOut(items=await context.engine.read(read))
