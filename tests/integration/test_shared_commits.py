@@ -12,11 +12,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import sqlalchemy as sa
 
 from forewarn.clock import RealClock
 from forewarn.config import make_settings
 from forewarn.control.context import Context, read_maintenances_out
 from forewarn.core.inventory import Inventory
+from forewarn.core.maintenance import planning
+from forewarn.core.maintenance.decision import Draft
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Host, Maintenance, MaintenanceState
 from forewarn.engine.transaction import make_thread_runner
@@ -126,6 +129,24 @@ async def test_if_all_are_refused_nothing_is_committed(place: Place) -> None:
     assert "'unknown'" in str(found[0])
     assert "'nothing'" in str(found[1])
     assert place.store.commits == 0
+
+
+async def test_a_command_that_fails_does_not_fail_the_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even a bug that one tenant meets, or an error of the database for one row."""
+    plan = planning.plan_maintenance
+
+    def fail(draft: Draft, request: MaintenanceRequest) -> list[Maintenance]:
+        if request.vms == ("vm-1",):
+            raise sa.exc.DataError("INSERT", {}, ValueError("a NUL character"))
+        return plan(draft, request)
+
+    monkeypatch.setattr(planning, "plan_maintenance", fail)
+    first, failed, last = await place.issue("vm-0", "vm-1", "vm-2")
+    assert isinstance(failed, StoreUnavailable)
+    assert isinstance(first, list)
+    assert isinstance(last, list)
+    assert place.store.commits == 2
+    assert [place.backend.feed.channel(f"vm:vm-{number}").incarnation for number in range(3)] == [2, 1, 2]
 
 
 async def test_if_the_commit_fails_each_gets_the_error_and_the_next_command_shows_all(place: Place) -> None:

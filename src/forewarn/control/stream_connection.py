@@ -30,7 +30,7 @@ class StreamSource(Protocol):
 
 
 class StallCheck:
-    """Whether a client takes what is written to it, judged at each sweep."""
+    """Check, repeated at intervals, that a client reads what is written to it."""
 
     __slots__ = ("_since_s", "_waiting_bytes")
 

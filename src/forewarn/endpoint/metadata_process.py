@@ -57,7 +57,7 @@ _MakeQuestion = Callable[[int], messages.SyncRequest | messages.CounterRequest]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessPorts:
-    """What a metadata process needs of the service; `number` is the number of the process.
+    """Functions of the service that the handle of a metadata process calls; `number` is the number of the process.
 
     Attributes:
         enable: Enables an audience; see `Authority`.

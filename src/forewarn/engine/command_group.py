@@ -13,10 +13,10 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
-from forewarn.errors import StoreUnavailable
+from forewarn.errors import ForewarnError, ServerError, StoreUnavailable
 from forewarn.store.contract import Transaction
 
-__all__ = ["CommandGroups", "WaitingCommand"]
+__all__ = ["CommandGroups", "GroupFailedError", "WaitingCommand", "attempt"]
 
 _COMMANDS_MAX = 8
 """Maximum number of commands in a group: an approval that comes next waits for all of them."""
@@ -68,3 +68,22 @@ class CommandGroups:
         for each in group:
             each.is_taken = True
         return group
+
+
+class GroupFailedError(Exception):
+    """Control flow, not an error: the commands of a group must be carried out one by one."""
+
+
+def attempt(command: WaitingCommand, tx: Transaction) -> Any:  # noqa: ANN401 - of the command
+    """Carry out one command of several; return its result, or its error if it is refused, with its changes undone.
+
+    Raises:
+        GroupFailedError: It has failed for another reason.
+    """
+    try:
+        with tx.savepoint():
+            return command.work(tx)
+    except Exception as error:
+        if isinstance(error, ForewarnError) and not isinstance(error, ServerError):
+            return error
+        raise GroupFailedError from error

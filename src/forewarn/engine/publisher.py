@@ -60,7 +60,7 @@ class InventoryUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteChanges:
-    """What other replicas have committed.
+    """Changes that other replicas have committed.
 
     Attributes:
         position: Number of the last change that is included.

@@ -26,11 +26,11 @@ from forewarn.core.maintenance.announcement import is_announcing, makes_event
 from forewarn.core.maintenance.decision import AudienceDocument, ChangeSet, DecisionRules, Draft, WorkingSet
 from forewarn.core.model import audience_key
 from forewarn.engine.clock_guard import ClockGuard
-from forewarn.engine.command_group import CommandGroups, WaitingCommand
+from forewarn.engine.command_group import CommandGroups, GroupFailedError, WaitingCommand, attempt
 from forewarn.engine.leader_election import Leadership
 from forewarn.engine.publisher import InventoryUpdate, Publisher, Snapshot
 from forewarn.engine.shared_clock import SharedClock
-from forewarn.errors import ServerError, StoreUnavailable
+from forewarn.errors import StoreUnavailable
 from forewarn.observability.tracing import Origin, Tracing
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity
@@ -292,14 +292,32 @@ class Committer:
         return command.get_answer()
 
     def _transact(self, group: Sequence[WaitingCommand], origin: Origin | None) -> list[Any]:
-        """Run the transaction of a group; return the result of each command, or its error if it was refused."""
+        """Carry out a group; return the result of each command, or its error if it was refused."""
+        try:
+            return self._transact_once(group, origin)
+        except GroupFailedError:
+            # Nothing was committed. In separate transactions, the failure of one concerns no other.
+            return [self._transact_alone(each, origin) for each in group]
+
+    def _transact_alone(self, command: WaitingCommand, origin: Origin | None) -> Any:  # noqa: ANN401 - as `_transact`
+        try:
+            return self._transact_once([command], origin)[0]
+        except Exception as error:  # noqa: BLE001 - raised to the caller of that command
+            return error
+
+    def _transact_once(self, group: Sequence[WaitingCommand], origin: Origin | None) -> list[Any]:
+        """Run one transaction for a group; return as `_transact`.
+
+        Raises:
+            GroupFailedError: One of several commands has failed, and was not just refused.
+        """
         found: list[Any] = []
         with suppress(_RollbackError):
             with self.tracing.child_span("transaction", origin), self.store.write() as tx:
                 # After a commit in doubt, documents and inventory in memory may be outdated: read everything, in the
                 # transaction that follows it, and publish it with the result.
                 snapshot = self.publisher.read_snapshot(tx) if self._is_in_doubt else None
-                found += [_attempt(each, tx) for each in group] if len(group) > 1 else [group[0].work(tx)]
+                found += [attempt(each, tx) for each in group] if len(group) > 1 else [group[0].work(tx)]
                 done = [number for number, each in enumerate(found) if isinstance(each, TransactionResult)]
                 if not done:
                     raise _RollbackError
@@ -460,18 +478,6 @@ class Committer:
         # Not `channel`, which would create one: reads call this on their threads.
         audience = self.feed.find_audience(audience_key(*found))
         return is_announcing(audience, self.clock.now(), self.rules.announce_delay) and makes_event(cause, *found)
-
-
-def _attempt(command: WaitingCommand, tx: Transaction) -> TransactionResult[Any] | Exception:
-    """Carry out one command of several; return its error if it is refused, and undo what it has changed."""
-    try:
-        with tx.savepoint():
-            result: TransactionResult[Any] = command.work(tx)
-            return result
-    except ServerError:
-        raise  # the database fails, for all of them
-    except Exception as error:  # noqa: BLE001 - raised to the caller of that command
-        return error
 
 
 class _RollbackError(Exception):
