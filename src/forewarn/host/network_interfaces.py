@@ -17,6 +17,7 @@ __all__ = ["NetworkInterface", "list_interfaces", "watch_interfaces"]
 _INTERFACES = Path("/sys/class/net")
 _SIOCGIFHWADDR = 0x8927
 _RTMGRP_LINK, _RTMGRP_IPV4_IFADDR, _RTMGRP_IPV6_IFADDR = 0x1, 0x10, 0x100
+_SOL_NETLINK, _NETLINK_NO_ENOBUFS = 270, 5
 # Bounds one callback; messages that are left make the socket readable again.
 _MESSAGES_READ_MAX = 1000
 
@@ -74,11 +75,14 @@ def watch_interfaces(on_change: Callable[[], None]) -> Iterator[None]:
 
     def read_messages() -> None:
         on_change()
-        with suppress(OSError):  # nothing left to read, or messages were lost
+        with suppress(OSError):  # nothing left to read
             for _ in range(_MESSAGES_READ_MAX):
                 netlink.recv(1)  # the kernel discards the rest of each message
 
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE) as netlink:
+        # A report lost for lack of room adds nothing to those that took the room. As an error on the socket, it would
+        # end its watch: libuv stops watching a descriptor that has an error.
+        netlink.setsockopt(_SOL_NETLINK, _NETLINK_NO_ENOBUFS, 1)
         netlink.bind((0, _RTMGRP_LINK | _RTMGRP_IPV4_IFADDR | _RTMGRP_IPV6_IFADDR))
         loop.add_reader(netlink.fileno(), read_messages)
         try:
