@@ -22,7 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from forewarn.config import load_settings
+from forewarn.config.loading import load_settings
 from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest

@@ -35,7 +35,7 @@ from forewarn.cli.main import make_app
 from forewarn.cli.openapi import openapi_document
 from forewarn.cli.scenario import format_scenario_time
 from forewarn.clock import RealClock
-from forewarn.config import Settings
+from forewarn.config.settings import Settings
 from forewarn.core.causes import CAUSES, MINIMUM_NOTICE
 from forewarn.core.fault import FAULTS
 from forewarn.core.maintenance.lifecycle import EVENT_STATUS, TRANSITIONS

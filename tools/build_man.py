@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from forewarn import __version__
-from forewarn.config import Settings
+from forewarn.config.settings import Settings
 
 sys.path[:0] = [str(Path(__file__).parent.parent)]  # this file is run by its path
 

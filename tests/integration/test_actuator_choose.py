@@ -24,7 +24,8 @@ from forewarn.actuators.factory import make_actuator
 from forewarn.actuators.libvirt_inventory import read_inventory
 from forewarn.actuators.webhook import Webhook
 from forewarn.clock import RealClock
-from forewarn.config import Settings, make_settings
+from forewarn.config.loading import make_settings
+from forewarn.config.settings import Settings
 from forewarn.errors import ActuationFailed, ActuatorError, ConfigError
 from forewarn.util.duration import parse_duration
 from tests.support.actuated import started

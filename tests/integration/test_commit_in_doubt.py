@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from forewarn.clock import RealClock
-from forewarn.config import make_settings
+from forewarn.config.loading import make_settings
 from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Host

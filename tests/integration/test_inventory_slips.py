@@ -15,7 +15,7 @@ import yaml
 from structlog.testing import capture_logs
 
 from forewarn.cli.main import run_command_line
-from forewarn.config import load_settings
+from forewarn.config.loading import load_settings
 from forewarn.server.service import Service
 from tests.support.service import Running, running
 

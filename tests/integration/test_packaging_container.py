@@ -27,7 +27,8 @@ import yaml
 
 from forewarn import __version__
 from forewarn.cli.connection import DEFAULT_URL
-from forewarn.config import Settings, load_settings
+from forewarn.config.loading import load_settings
+from forewarn.config.settings import Settings
 from forewarn.net.listen_address import parse_listen
 from forewarn.wire.inventory import parse_inventory
 from tests.support.documents import ROOT

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from forewarn.clock import RealClock
-from forewarn.config import make_settings
+from forewarn.config.loading import make_settings
 from forewarn.control.context import Context, read_maintenances_out
 from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance import planning

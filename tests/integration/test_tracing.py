@@ -400,7 +400,7 @@ import asyncio, sys
 {blocked}
 from pathlib import Path
 from forewarn.server.service import Service
-from forewarn.config import make_settings
+from forewarn.config.loading import make_settings
 async def run():
     where = dict(metadata_listen="127.0.0.1:0", control_listen="127.0.0.1:0")
     settings = make_settings(database_url="sqlite://", state_dir=Path(sys.argv[1]), **where)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from forewarn.actuators import Simulate
-from forewarn.config import Settings
+from forewarn.config.settings import Settings
 from forewarn.core.maintenance.alert_schedule import AlertThresholds
 from forewarn.core.maintenance.approval import Approver
 from forewarn.core.maintenance.decision import DecisionRules

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from forewarn.actuators import Simulate
-from forewarn.config import load_settings
+from forewarn.config.loading import load_settings
 from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance.approval import Approver
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest

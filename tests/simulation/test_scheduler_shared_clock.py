@@ -11,7 +11,7 @@ import pytest
 
 from forewarn.actuators import Simulate
 from forewarn.clock import RealClock, replace_uptime, uptime_s
-from forewarn.config import load_settings
+from forewarn.config.loading import load_settings
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import MaintenanceState
 from forewarn.engine.leader_election import LeasedLeadership

@@ -22,7 +22,7 @@ import httpx
 import uvloop
 
 from forewarn.actuators import Actuator
-from forewarn.config import load_settings
+from forewarn.config.loading import load_settings
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventType, Maintenance
 from forewarn.endpoint.fastpath import VmConnection

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.config import Settings, load_settings
+from forewarn.config.loading import load_settings
+from forewarn.config.settings import Settings
 from forewarn.errors import ConfigError
 
 

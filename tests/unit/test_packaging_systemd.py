@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from forewarn.cli.main import make_app
-from forewarn.config import Settings
+from forewarn.config.settings import Settings
 from tests.support.documents import ROOT
 
 UNITS = sorted((ROOT / "packaging" / "systemd").glob("*.service"))

@@ -12,7 +12,7 @@ import forewarn
 from forewarn.cli.command import BROKEN_PIPE
 from forewarn.cli.inventory import DIFFERS
 from forewarn.cli.openapi import openapi_document
-from forewarn.config import Settings
+from forewarn.config.settings import Settings
 from forewarn.core.model import EntryKind
 from tools import build_docs
 from tools.reference import surroundings

@@ -13,7 +13,7 @@ from forewarn.agent import steps
 from forewarn.agent.configuration import default_config_file, default_state_file
 from forewarn.cli.inventory import DIFFERS
 from forewarn.client.discovery import VARIABLE
-from forewarn.config import Settings
+from forewarn.config.settings import Settings
 from forewarn.core.model import EntryKind
 from forewarn.util.secrets import TOKEN_FILE
 from tools.commands import leaves, nouns, words_of

@@ -7,7 +7,7 @@ import shlex
 from forewarn.actuators.contract import Actuator
 from forewarn.actuators.simulate import Simulate
 from forewarn.clock import Clock
-from forewarn.config import Settings
+from forewarn.config.settings import Settings
 from forewarn.errors import ConfigError
 from forewarn.util.secrets import read_token
 

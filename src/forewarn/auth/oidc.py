@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from forewarn.config import Grant, Oidc
+from forewarn.config.oidc_settings import Grant, Oidc
 from forewarn.core.access import Principal
 from forewarn.errors import ConfigError, Forbidden, IssuerUnreachable, Unauthorized
 from forewarn.net.listen_address import is_loopback_name

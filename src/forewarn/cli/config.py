@@ -45,7 +45,8 @@ def describe_settings(config: Path | None = None) -> list[dict[str, Any]]:
     Raises:
         ConfigError: The file or a variable is invalid.
     """
-    from forewarn.config import Settings, load_settings
+    from forewarn.config.loading import load_settings
+    from forewarn.config.settings import Settings
 
     # `model_construct` gives the defaults without the environment.
     values = load_settings(config).model_dump(mode="json")
@@ -64,7 +65,7 @@ def describe_settings(config: Path | None = None) -> list[dict[str, Any]]:
 
 
 def _find_unit(name: str, annotation: object) -> str | None:
-    from forewarn.config import Span
+    from forewarn.config.span import Span
 
     if annotation in (Span, Span | None) or "timedelta" in str(annotation):
         return "s, m, h or d"

@@ -15,7 +15,7 @@ from forewarn.cli.output import format_count
 from forewarn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from forewarn.config import Settings
+    from forewarn.config.settings import Settings
     from forewarn.server.service import Service
 
 __all__ = ["app", "format_ready_line", "parse_assignments"]
@@ -103,7 +103,8 @@ def serve(options: _ServeOptions) -> None:
     flags = asdict(options)
     config, assignments = flags.pop("config"), flags.pop("assignments")
     with require_extra("server"):
-        from forewarn.config import Settings, load_settings
+        from forewarn.config.loading import load_settings
+        from forewarn.config.settings import Settings
         from forewarn.observability.logs import configure_logging
         from forewarn.server.service import run_service
     values = parse_assignments(assignments or [], Settings)

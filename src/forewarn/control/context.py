@@ -15,7 +15,7 @@ from fastapi.security import HTTPBearer
 from forewarn.auth.authenticator import Authenticator
 from forewarn.auth.refusal_counter import RefusalCounter
 from forewarn.clock import Clock, uptime_s
-from forewarn.config import Settings
+from forewarn.config.settings import Settings
 from forewarn.control.access import ROUTES, source_address
 from forewarn.control.admission import Admission
 from forewarn.control.broadcast import EntryBroadcast

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 if TYPE_CHECKING:
-    from forewarn.config import Settings  # the metadata process needs only the limit
+    from forewarn.config.settings import Settings  # the metadata process needs only the limit
 
 __all__ = ["fit_descriptors", "raise_descriptor_limit", "reserve_descriptors"]
 

@@ -17,7 +17,7 @@ import structlog
 
 from forewarn.actuators import Actuator, Simulate
 from forewarn.clock import Clock
-from forewarn.config import Settings
+from forewarn.config.settings import Settings
 from forewarn.core.maintenance.actuator_result import RetryPolicy
 from forewarn.core.subscription import DeliveryBackoff
 from forewarn.endpoint import MetadataApp, MetadataServer

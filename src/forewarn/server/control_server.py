@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from forewarn.config import Settings
+from forewarn.config.settings import Settings
 from forewarn.control.listener import ControlServer, ListenerLimits
 from forewarn.errors import ConfigError
 from forewarn.net.pool import PoolLimits, parse_networks

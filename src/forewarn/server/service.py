@@ -28,7 +28,7 @@ from forewarn.auth.authenticator import Authenticator, load_operator_token
 from forewarn.auth.oidc import Issuer
 from forewarn.auth.refusal_counter import RefusalCounter
 from forewarn.clock import VIRTUAL_START, Clock, RealClock, VirtualClock, uptime_s
-from forewarn.config import Settings
+from forewarn.config.settings import Settings
 from forewarn.control import Context, make_control_app
 from forewarn.control.admission import Admission
 from forewarn.control.listener import ControlServer

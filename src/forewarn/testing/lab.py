@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from forewarn.clock import Clock, VirtualClock
-from forewarn.config import make_settings
+from forewarn.config.loading import make_settings
 from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance import decision
 from forewarn.core.maintenance.approval import ApprovalResult, Approver

@@ -14,7 +14,8 @@ from joserfc.jwk import ECKey, RSAKey
 from pydantic import ValidationError
 
 from forewarn.auth.oidc import Issuer
-from forewarn.config import Oidc, load_settings
+from forewarn.config.loading import load_settings
+from forewarn.config.oidc_settings import Oidc
 from forewarn.core.access import Principal, Role
 from forewarn.errors import ConfigError, Forbidden, IssuerUnreachable, Unauthorized
 from tests.support.issuer import AUDIENCE, URL, FakeIssuer, unsigned

@@ -24,7 +24,8 @@ from forewarn.cli.maintenance_text import (
 from forewarn.cli.openapi import openapi_document
 from forewarn.cli.output import as_yaml
 from forewarn.cli.serve import format_ready_line, parse_assignments
-from forewarn.config import Settings, load_settings
+from forewarn.config.loading import load_settings
+from forewarn.config.settings import Settings
 from forewarn.core.model import EventType
 from forewarn.wire.control_response import AuditEntryOut
 

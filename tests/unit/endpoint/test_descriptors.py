@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from forewarn.config import Settings, make_settings
+from forewarn.config.loading import make_settings
+from forewarn.config.settings import Settings
 from forewarn.endpoint.descriptors import fit_descriptors
 
 

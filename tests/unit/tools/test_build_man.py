@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.config import Settings
+from forewarn.config.settings import Settings
 from tools.build_man import pages, roff
 from tools.commands import leaves, names_of, nouns, words_of
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from forewarn.config import make_settings
+from forewarn.config.loading import make_settings
 from forewarn.core.inventory import Inventory
 from forewarn.errors import ConfigError, ForewarnError, InvalidRequest
 from forewarn.testing.scenario.parameters import Scalar

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from forewarn.config import Span
+from forewarn.config.span import Span
 from forewarn.core.fault import FAULTS
 from forewarn.core.model import EventSource, EventType
 from forewarn.testing.scenario.parameters import Parameters

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from forewarn.actuators import Actuator
-from forewarn.config import Settings
+from forewarn.config.settings import Settings
 from forewarn.control import Context, make_control_app
 from forewarn.server.service import Service
 from forewarn.testing.simulation.database import Database, LinkState, ReplicaStore

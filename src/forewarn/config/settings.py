@@ -7,46 +7,27 @@ default. Durations are written as ``90s``, ``15m``, ``24h``, ``7d`` or a number 
 from __future__ import annotations
 
 import json
-import tomllib
 from dataclasses import fields
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from forewarn.core.access import Role
+from forewarn.config.oidc_settings import Oidc
+from forewarn.config.role_budgets import RoleBudgets
+from forewarn.config.span import Span, limit_seconds
 from forewarn.core.inventory_difference import RemovalLimit
 from forewarn.core.maintenance.alert_schedule import AlertThresholds
 from forewarn.core.maintenance.decision import DecisionRules
-from forewarn.core.usage_limits import UsageLimits
-from forewarn.errors import ConfigError
-from forewarn.net.listen_address import is_loopback_name, parse_host_names
+from forewarn.net.listen_address import parse_host_names
 from forewarn.net.pool import parse_networks
-from forewarn.util.duration import format_duration, parse_duration
 from forewarn.util.secrets import default_state_dir
 from forewarn.wire.imds import Dialect
 
-__all__ = ["Grant", "Oidc", "RoleBudgets", "Settings", "Span", "load_settings", "make_settings"]
-
-_Word = Annotated[str, Field(min_length=1, max_length=200)]
-_Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519"]
-Span = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration)]
-
-
-def _limit_seconds(seconds_max: int) -> Any:  # noqa: ANN401 - pydantic's FieldInfo
-    return {"ge": timedelta(0), "le": timedelta(seconds=seconds_max)}
+__all__ = ["Settings"]
 
 
 def _parse_number(value: object) -> object:
@@ -63,199 +44,6 @@ def _parse_table(value: object) -> object:
     except ValueError:
         msg = f'{value[:100]!r} is expected to be JSON, such as {{"tenant": {{"watches_max": 20}}}}'
         raise ValueError(msg) from None
-
-
-class Grant(BaseModel):
-    """Mapping from a claim of a signed token to a role; one row of `Oidc.grants`.
-
-    Attributes:
-        claim: Claim name, or a path with dots, such as ``realm_access.roles``.
-        value: Value that the claim must equal or contain.
-        role: ``operator``, ``tenant`` or ``read-only``.
-        scopes: Scopes of the tenant.
-        vms: Standalone VMs of the tenant.
-        scopes_claim: Claim that names further scopes of the tenant; empty for none.
-        vms_claim: Claim that names further standalone VMs of the tenant; empty for none.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    claim: _Word
-    value: _Word
-    role: Literal[Role.OPERATOR, Role.TENANT, Role.READ_ONLY]
-    scopes: tuple[_Word, ...] = ()
-    vms: tuple[_Word, ...] = ()
-    scopes_claim: str = ""
-    vms_claim: str = ""
-
-    @model_validator(mode="after")
-    def _check_tenant_names(self) -> Grant:
-        has_names = bool(self.scopes or self.vms or self.scopes_claim or self.vms_claim)
-        if has_names is not (self.role is Role.TENANT):
-            msg = f"role {self.role}: " + ("only a tenant has scopes and VMs" if has_names else "name scopes or VMs")
-            raise ValueError(msg)
-        return self
-
-
-class Oidc(BaseModel):
-    """OpenID Connect issuer whose tokens are accepted.
-
-    Attributes:
-        issuer: Issuer URL, exactly as in its tokens; https, except on loopback.
-        audience: Value of ``aud`` in tokens for this service.
-        algorithms: Accepted signature algorithms. None of them uses a shared key.
-        name_claim: Claim that identifies a person; its values must never be reassigned to another person.
-        grants: Mappings from claims to roles; the first match applies.
-        leeway: Maximum difference between the issuer's clock and this one.
-        keys_max_age: Age at which the issuer's keys are fetched again.
-        keys_pause: Minimum interval between attempts to fetch the keys.
-        timeout: Time limit for one attempt.
-        ca_certificate: CA certificate that the issuer's is verified with, PEM; None for the system's trust store.
-        client_id: OAuth client ID of the dashboard; empty disables browser log-in through the issuer.
-        client_secret_file: File with the client secret; None for a public client.
-        scope: OAuth scopes that the dashboard requests.
-        dashboard_url: Public URL of the dashboard; empty for the address in the browser's request.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    issuer: Annotated[str, Field(max_length=1000)]
-    audience: _Word
-    algorithms: Annotated[tuple[_Algorithm, ...], Field(min_length=1)] = ("RS256", "ES256")
-    name_claim: _Word = "sub"
-    grants: Annotated[tuple[Grant, ...], Field(min_length=1, max_length=1000)]
-    leeway: Span = Field(timedelta(seconds=30), **_limit_seconds(300))
-    keys_max_age: Span = Field(timedelta(hours=1), ge=timedelta(minutes=1), le=timedelta(days=7))
-    keys_pause: Span = Field(timedelta(seconds=30), **_limit_seconds(3600))
-    timeout: Span = Field(timedelta(seconds=5), ge=timedelta(milliseconds=100), le=timedelta(minutes=1))
-    ca_certificate: Path | None = None
-    client_id: Annotated[str, Field(max_length=200)] = ""
-    client_secret_file: Path | None = None
-    scope: Annotated[str, Field(max_length=1000)] = "openid profile"
-    dashboard_url: Annotated[str, Field(max_length=1000)] = ""
-
-    def read_client_secret(self) -> str | None:
-        """Read the client secret, each time anew: it may be replaced while the service runs.
-
-        Raises:
-            ConfigError: The file cannot be read.
-        """
-        if self.client_secret_file is None:
-            return None
-        try:
-            return self.client_secret_file.read_text().strip()
-        except (OSError, UnicodeError) as error:
-            raise ConfigError(f"cannot read {self.client_secret_file} (oidc.client_secret_file): {error}") from error
-
-    @field_validator("dashboard_url")
-    @classmethod
-    def _check_dashboard_url(cls, url: str) -> str:
-        """Require https except on loopback: an authorization code sent in the clear can be intercepted."""
-        parts = urlsplit(url)
-        if url and not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback_name(parts.hostname or ""))):
-            raise ValueError(f"{url!r} is expected to be like https://forewarn.example.com")
-        return url
-
-    @field_validator("issuer")
-    @classmethod
-    def _check_issuer_url(cls, url: str) -> str:
-        """Require https except on loopback: anyone who can impersonate the issuer can create operators."""
-        parts = urlsplit(url)
-        if not parts.hostname or parts.scheme not in {"https", "http"} or parts.query or parts.fragment:
-            raise ValueError(f"{url!r} is expected to be like https://login.example.com")
-        if parts.scheme == "http" and not is_loopback_name(parts.hostname):
-            msg = f"{url!r} is expected to begin with https: without TLS, anyone could impersonate the issuer"
-            raise ValueError(msg)
-        return url
-
-
-class _RoleBudget(BaseModel):
-    """Limits on the concurrent use by one principal of a role.
-
-    Attributes:
-        connections_max: Connections to the control address.
-        requests_max: Requests in progress, not counting streams.
-        watches_max: API streams. A host's new watch replaces its oldest one.
-        live_pages_max: Dashboard streams.
-        body_size_bytes_max: Bytes of request bodies held in memory.
-        changes_per_minute_max: Requests that change something.
-        watch_starts_per_minute_max: API streams opened.
-        refusals_per_minute_max: Requests over one of the other limits; further ones are refused unread.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    connections_max: int = Field(ge=1)
-    requests_max: int = Field(ge=1)
-    watches_max: int = Field(ge=1)
-    live_pages_max: int = Field(ge=1)
-    body_size_bytes_max: int = Field(ge=256)
-    changes_per_minute_max: int = Field(ge=1)
-    watch_starts_per_minute_max: int = Field(ge=1)
-    refusals_per_minute_max: int = Field(ge=1)
-
-
-class _OperatorBudget(_RoleBudget):
-    connections_max: int = Field(8192, ge=1)
-    requests_max: int = Field(256, ge=1)
-    watches_max: int = Field(1000, ge=1)
-    live_pages_max: int = Field(2000, ge=1)
-    body_size_bytes_max: int = Field(256 << 20, ge=256)
-    changes_per_minute_max: int = Field(12_000, ge=1)
-    watch_starts_per_minute_max: int = Field(6000, ge=1)
-    refusals_per_minute_max: int = Field(3000, ge=1)
-
-
-class _ReaderBudget(_OperatorBudget):
-    body_size_bytes_max: int = Field(8 << 20, ge=256)
-    changes_per_minute_max: int = Field(600, ge=1)
-
-
-class _TenantBudget(_RoleBudget):
-    connections_max: int = Field(512, ge=1)
-    requests_max: int = Field(32, ge=1)
-    watches_max: int = Field(20, ge=1)
-    live_pages_max: int = Field(100, ge=1)
-    body_size_bytes_max: int = Field(8 << 20, ge=256)
-    changes_per_minute_max: int = Field(300, ge=1)
-    watch_starts_per_minute_max: int = Field(120, ge=1)
-    refusals_per_minute_max: int = Field(300, ge=1)
-
-
-class _HostBudget(_RoleBudget):
-    connections_max: int = Field(128, ge=1)
-    requests_max: int = Field(128, ge=1)
-    watches_max: int = Field(4, ge=1)
-    live_pages_max: int = Field(1, ge=1)
-    body_size_bytes_max: int = Field(8 << 20, ge=256)
-    changes_per_minute_max: int = Field(6000, ge=1)
-    watch_starts_per_minute_max: int = Field(120, ge=1)
-    refusals_per_minute_max: int = Field(120, ge=1)
-
-
-class RoleBudgets(BaseModel):
-    """Limits on the use of the control API by one principal, by role.
-
-    Attributes:
-        operator: Limits for each operator.
-        read_only: Limits for each reader.
-        tenant: Limits for each tenant; tokens that own the same scopes and VMs share one budget.
-        host: Limits for the endpoint on each host.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    operator: _OperatorBudget = _OperatorBudget()
-    read_only: _ReaderBudget = _ReaderBudget()
-    tenant: _TenantBudget = _TenantBudget()
-    host: _HostBudget = _HostBudget()
-
-    def by_role(self) -> dict[Role, UsageLimits]:
-        """Return the budgets by role, as the accounts use them."""
-        # The names of the fields equal those of `UsageLimits`, so a row can be passed on as it is.
-        rows = {
-            Role.OPERATOR: self.operator,
-            Role.READ_ONLY: self.read_only,
-            Role.TENANT: self.tenant,
-            Role.HOST: self.host,
-        }
-        return {role: UsageLimits(**row.model_dump()) for role, row in rows.items()}
 
 
 class Settings(BaseSettings):
@@ -398,17 +186,17 @@ class Settings(BaseSettings):
     initial_incarnation: int = Field(1, ge=0, le=1 << 31, description="First DocumentIncarnation (R45, A6).")
     first_answer_delay: Span = Field(
         timedelta(0),
-        **_limit_seconds(120),
+        **limit_seconds(120),
         description="Delay of the answer to a scope's first GET, which enables events for the scope (R67).",
     )
     announce_delay: Span = Field(
         timedelta(0),
-        **_limit_seconds(300),
+        **limit_seconds(300),
         description="Delay from enabling events for a scope to the scope's first event (R68).",
     )
     start_delay: Span = Field(
         timedelta(0),
-        **_limit_seconds(3600),
+        **limit_seconds(3600),
         description="Delay from the last approval to the start of the maintenance (A24).",
     )
     disable_after: Span = Field(
@@ -435,7 +223,7 @@ class Settings(BaseSettings):
     )
     policy_delay: Span = Field(
         timedelta(seconds=5),
-        **_limit_seconds(3600),
+        **limit_seconds(3600),
         description="Minimum time for which a Freeze stays Scheduled after a tenant's policy has approved it.",
     )
     deferrals_max: int = Field(20, ge=0, le=1000, description="Maximum number of deferrals of one maintenance.")
@@ -590,7 +378,8 @@ class Settings(BaseSettings):
         256,
         ge=1,
         description="Maximum number of connections of one VM. All unknown callers together count as one VM. If 1/32 of "
-        "the free connections is less than this maximum, 1/32 is the limit, but at least 16.",
+        "the free connections is less than this maximum, 1/32 is the limit, but at least 16. With several workers, the "
+        "connections of one of them count.",
     )
     connections_per_unknown_address_max: int = Field(
         16, ge=1, description="Maximum number of connections from one unknown address (one that belongs to no VM)."
@@ -620,7 +409,7 @@ class Settings(BaseSettings):
     )
     watches_max: int = Field(20_000, ge=1, description="Maximum number of host endpoints that watch one replica.")
     wait_max: Span = Field(
-        timedelta(seconds=300), **_limit_seconds(3600), description="Maximum duration of a long poll (X1)."
+        timedelta(seconds=300), **limit_seconds(3600), description="Maximum duration of a long poll (X1)."
     )
 
     # Choice of the actuator
@@ -952,64 +741,3 @@ class Settings(BaseSettings):
     def dialect(self) -> Dialect:
         """Variant of the metadata protocol to serve."""
         return Dialect(**self.model_dump(include={each.name for each in fields(Dialect)}))
-
-
-class _ArgumentSettings(Settings):
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature is pydantic's
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the arguments as the only source."""
-        return (init_settings,)
-
-
-def make_settings(**arguments: object) -> Settings:
-    """Return settings from these arguments only, ignoring the environment and files.
-
-    Raises:
-        ConfigError: A value is invalid; one line names the setting and what was expected.
-    """
-    values: dict[str, Any] = dict(arguments)
-    try:
-        return _ArgumentSettings(**values)
-    except ValidationError as error:
-        raise _make_config_error(error) from error
-
-
-def load_settings(config: Path | None = None, **flags: object) -> Settings:
-    """Return settings from flags, environment and file.
-
-    Args:
-        config: TOML file; None for none.
-        flags: Values from the command line; None counts as not given.
-
-    Raises:
-        ConfigError: A value is invalid; one line names the setting and what was expected.
-    """
-    if config is not None and not config.is_file():
-        raise ConfigError(f"cannot read {config}: {'not a file' if config.exists() else 'no such file'}")
-
-    # pydantic-settings takes the path of the file from the class, so each call needs a class.
-    class _WithFile(Settings):
-        model_config = SettingsConfigDict(toml_file=config)
-
-    try:
-        said: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
-        return _WithFile(**said)
-    except ValidationError as error:
-        raise _make_config_error(error) from error
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        words = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"cannot read {config}: {words}") from error
-
-
-def _make_config_error(error: ValidationError) -> ConfigError:
-    first = error.errors()[0]
-    name = ".".join(str(part) for part in first["loc"])
-    msg = f"setting {name}: {first['msg'].removeprefix('Value error, ')}"
-    return ConfigError(msg, setting=name)

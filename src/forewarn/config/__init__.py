@@ -1,0 +1,1 @@
+"""Settings: every default, unit and limit of `forewarn serve`."""
