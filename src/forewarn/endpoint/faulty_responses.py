@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from forewarn.core.fault import InjectedFault
 from forewarn.endpoint.fastpath import VmConnection
-from forewarn.endpoint.request_check import encode_json_response
+from forewarn.endpoint.responses import encode_json_response
 from forewarn.wire import imds
 
 __all__ = ["WHOLE", "build_status_response", "distort_document", "send_malformed"]

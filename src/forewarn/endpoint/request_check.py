@@ -9,20 +9,17 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 from starlette.responses import Response
 
+from forewarn.endpoint.responses import encode_error_response, encode_json_response
 from forewarn.net.listen_address import is_own_host
 from forewarn.wire import imds
 
 __all__ = [
     "RequestRefused",
-    "build_payload_refusal",
-    "build_size_refusal",
     "check_events_request",
     "check_metadata",
     "check_method",
     "check_sender",
     "check_single_parameters",
-    "encode_error_response",
-    "encode_json_response",
     "parse_query",
 ]
 
@@ -143,28 +140,3 @@ def _is_from_browser(request: Request) -> bool:
     browser sends without a preflight.
     """
     return any(name == "referer" or name.startswith("sec-fetch-") for name in request.headers)
-
-
-def build_payload_refusal(error: imds.BadPayload) -> Response:
-    """Return the response to an approval that cannot be decoded."""
-    text = str(error)
-    return encode_error_response(HTTPStatus.BAD_REQUEST, f"Bad request: . {text[:1].upper()}{text[1:]}")
-
-
-def build_size_refusal(size_bytes_max: int) -> Response:
-    """Return the response to a body that is too large; it closes the connection."""
-    text = f"Request body is larger than {size_bytes_max} bytes"
-    response = encode_error_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
-    # The rest of the body may not have been read, and would be parsed as the next request.
-    response.headers["connection"] = "close"
-    return response
-
-
-def encode_json_response(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response with the common content type (R8)."""
-    return Response(body, status_code=status, headers={"content-type": imds.CONTENT_TYPE, **(headers or {})})
-
-
-def encode_error_response(status: int, text: str) -> Response:
-    """Return an error response with this text (R64)."""
-    return encode_json_response(status, imds.encode_error(text))

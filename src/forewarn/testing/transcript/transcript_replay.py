@@ -27,11 +27,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from forewarn.clock import Clock, ScaledClock
 from forewarn.core.maintenance.announcement import ceil_to_second
-from forewarn.endpoint.request_check import (
-    RequestRefused,
+from forewarn.endpoint.request_check import RequestRefused, check_events_request
+from forewarn.endpoint.responses import (
     build_payload_refusal,
     build_size_refusal,
-    check_events_request,
     encode_error_response,
     encode_json_response,
 )
