@@ -59,7 +59,8 @@ def summarise(rounds: dict[str, list[dict[str, Any]]], body_bytes: int) -> Resul
         for name in SIDES:
             per_s = median([one[name]["per_s"] for one in rounds[mode]])
             cpu_us = median([1e6 / one[name]["per_cpu_s"] for one in rounds[mode]])
-            words = f"{cpu_us:.1f} µs of the server's CPU time for a request"
+            kernel = median([one[name]["kernel_share"] for one in rounds[mode]])
+            words = f"{cpu_us:.1f} µs of the server's CPU time for a request, {kernel:.0%} of it in the kernel"
             if name == FOREWARN:
                 busy = median([one[name]["load_busy"] for one in rounds[mode]])
                 note = f"{words}; core of the load generator {busy:.0%} busy"
@@ -108,12 +109,13 @@ def _load(side: Side, mode: str, seconds: float, log: Path) -> dict[str, Any]:
     arguments += ["-H", "Metadata: true"]
     if mode == "new connection":
         arguments += ["-H", "Connection: close"]
-    server_cpu_s = side.child.cpu_s()
+    before_s = side.child.cpu_shares_s()
     load_cpu_s = _children_cpu_s()
     with Child([*arguments, side.url + PATH], core=LOAD_CORE, log=log) as wrk:
         output = wrk.finish(seconds + 30)
     load_cpu_s = _children_cpu_s() - load_cpu_s
-    server_cpu_s = side.child.cpu_s() - server_cpu_s
+    user_s, kernel_s = (after - before for after, before in zip(side.child.cpu_shares_s(), before_s, strict=True))
+    server_cpu_s = user_s + kernel_s
     found: dict[str, Any] = json.loads(output.splitlines()[-1])
     if found["status"] or found["timeout"] or not found["requests"]:
         raise BenchError(f"{side.name} did not answer every request: {found}")
@@ -121,6 +123,7 @@ def _load(side: Side, mode: str, seconds: float, log: Path) -> dict[str, Any]:
     return {
         "per_s": found["requests"] / took_s,
         "per_cpu_s": found["requests"] / server_cpu_s,
+        "kernel_share": kernel_s / server_cpu_s,
         "server_busy": server_cpu_s / took_s,
         "load_busy": load_cpu_s / took_s,
         **found,

@@ -116,8 +116,13 @@ class Child:
 
     def cpu_s(self) -> float:
         """Return the CPU seconds used by it, its children and the processes of its group."""
-        ticks = sum(int(fields[11]) + int(fields[12]) for fields in self._group())
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return sum(self.cpu_shares_s())
+
+    def cpu_shares_s(self) -> tuple[float, float]:
+        """Return the CPU seconds that these processes used outside the kernel, and in it."""
+        group = self._group()
+        per_s = os.sysconf("SC_CLK_TCK")
+        return sum(int(fields[11]) for fields in group) / per_s, sum(int(fields[12]) for fields in group) / per_s
 
     def rss_bytes(self) -> int:
         """Return the total resident memory of it, its children and the processes of its group."""

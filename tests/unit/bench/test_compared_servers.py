@@ -11,8 +11,8 @@ from bench.get import MODES, summarise
 
 def rounds() -> dict[str, list[dict[str, Any]]]:
     """Return a round in each mode, in which Forewarn is twice as fast as each other server, with half the CPU time."""
-    slow = {"per_s": 1000.0, "per_cpu_s": 2000.0, "load_busy": 0.5}
-    fast = {"per_s": 2000.0, "per_cpu_s": 4000.0, "load_busy": 0.5}
+    slow = {"per_s": 1000.0, "per_cpu_s": 2000.0, "load_busy": 0.5, "kernel_share": 0.25}
+    fast = {"per_s": 2000.0, "per_cpu_s": 4000.0, "load_busy": 0.5, "kernel_share": 0.25}
     return {mode: [{name: fast if name == "Forewarn" else slow for name in SIDES}] for mode in MODES}
 
 
@@ -21,13 +21,14 @@ def test_every_server_has_a_row_with_its_processor_time_for_each_kind_of_connect
     for mode in MODES:
         (own,) = (row for row in rows if row.what == f"{mode}, Forewarn")
         assert (own.value, own.unit) == (2000.0, "requests/s")
-        assert own.note.startswith("250.0 µs of the server's CPU time for a request;")
+        assert own.note.startswith("250.0 µs of the server's CPU time for a request, 25% of it in the kernel;")
         others = [row for row in rows if row.what.startswith(f"{mode}, Forewarn to ")]
         assert [row.what.partition(" to ")[2] for row in others] == [name for name in SIDES if name != "Forewarn"]
         for row in others:
             assert (row.value, row.unit) == (2.0, "x")
             assert row.note == (
-                "1,000 requests/s; 500.0 µs of the server's CPU time for a request; 2.00x per second of CPU time"
+                "1,000 requests/s; 500.0 µs of the server's CPU time for a request, 25% of it in the kernel; "
+                "2.00x per second of CPU time"
             )
 
 
