@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import selectors
 import signal
 import socket
@@ -16,10 +15,8 @@ import sqlite3
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -27,11 +24,11 @@ import pytest
 
 from tests.support.ports import reserve_address
 from tests.support.processes import Served, served, wait_for
+from tests.support.served_vms import OPENED, Vm, halted, metric, operator, raw_post, schedule, workers_of
 from tests.support.spans import GUARD_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.begins_first(200), pytest.mark.timeout(120)]
 
-PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 ONE, TWO = "127.0.8.1", "127.0.8.2"
 
 
@@ -40,84 +37,17 @@ def declared(**addresses: str) -> str:
     return json.dumps({"hosts": [{"name": "host-1"}], "vms": vms})
 
 
-_opened = ExitStack()
-
-
 @pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
     """Connections of VMs end with the test, whatever becomes of it."""
     yield
-    _opened.close()
-
-
-class Vm:
-    """A VM that asks from its own address, on one connection."""
-
-    def __init__(self, service: Served, address: str) -> None:
-        transport = httpx.HTTPTransport(local_address=address)
-        headers = {"metadata": "true"}
-        self.http = httpx.Client(base_url=service.metadata_url, transport=transport, headers=headers, timeout=GUARD_S)
-        _opened.callback(self.http.close)
-
-    def get(self, **headers: str) -> httpx.Response:
-        return self.http.get(PATH, headers=headers)
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        answer = self.get()
-        assert answer.status_code == 200, answer.text
-        found: list[dict[str, Any]] = answer.json()["Events"]
-        return found
-
-    def approve(self, event_id: str) -> int:
-        return self.http.post(PATH, json={"StartRequests": [{"EventId": event_id}]}).status_code
-
-
-def raw_post(service: Served, address: str, event_id: str) -> socket.socket:
-    """An approval that is sent whole; its answer is for the caller to read."""
-    place = urlsplit(service.metadata_url)
-    sock = socket.create_connection((place.hostname, place.port), source_address=(address, 0), timeout=GUARD_S)
-    _opened.callback(sock.close)
-    body = json.dumps({"StartRequests": [{"EventId": event_id}]})
-    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nMetadata: true\r\nContent-Length: {len(body)}\r\n\r\n"
-    sock.sendall((head + body).encode())
-    return sock
+    OPENED.close()
 
 
 def child_of(service: Served) -> psutil.Process:
     """The process that answers VMs."""
-    found = [p for p in psutil.Process(service.process.pid).children() if "forewarn.endpoint" in p.cmdline()]
-    assert len(found) == 1
-    return found[0]
-
-
-@contextmanager
-def halted(pid: int) -> Iterator[None]:
-    """That process does nothing until the block ends."""
-    os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def operator(service: Served, folder: Path) -> httpx.Client:
-    token = (folder / "operator.token").read_text().strip()
-    return httpx.Client(base_url=service.control_url, headers={"authorization": f"Bearer {token}"}, timeout=GUARD_S)
-
-
-def schedule(http: httpx.Client, *vms: str) -> str:
-    answer = http.post("/v1/maintenance", json={"vms": list(vms), "type": "Freeze"})
-    assert answer.status_code == 201, answer.text
-    id_: str = answer.json()[0]["id"] if isinstance(answer.json(), list) else answer.json()["items"][0]["id"]
-    return id_
-
-
-def metric(http: httpx.Client, name: str) -> float:
-    match = re.search(rf"^{re.escape(name)} (\S+)$", http.get("/metrics").text, re.MULTILINE)
-    assert match is not None, name
-    return float(match[1])
+    [found] = workers_of(service)
+    return found
 
 
 @pytest.fixture

@@ -6,39 +6,32 @@ Real processes, killed and halted by signals. The kernel chooses the process by 
 from __future__ import annotations
 
 import json
-import os
-import re
 import selectors
 import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import psutil
 import pytest
 
 from tests.support.processes import Served, served, wait_for
+from tests.support.served_vms import OPENED, PATH, Vm, halted, metric, operator, raw_post, schedule, workers_of
 from tests.support.spans import GUARD_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.begins_first(200), pytest.mark.timeout(120)]
 
-PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 ADDRESSES = [f"127.0.9.{number}" for number in range(1, 9)]
 GETS = 'forewarn_requests_total{method="GET",status="200",version="2020-07-01"}'
-
-_opened = ExitStack()
 
 
 @pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
     """Connections of VMs end with the test, whatever becomes of it."""
     yield
-    _opened.close()
+    OPENED.close()
 
 
 @pytest.fixture
@@ -51,38 +44,6 @@ def inventory(tmp_path: Path) -> list[str]:
     scopes = [{"name": "all", "kind": "availability-set"}]
     (tmp_path / "inventory.json").write_text(json.dumps({"hosts": [{"name": "host-1"}], "scopes": scopes, "vms": vms}))
     return ["--inventory", str(tmp_path / "inventory.json"), "--workers", "2"]
-
-
-class Vm:
-    """A VM that asks from its own address, on one connection."""
-
-    def __init__(self, service: Served, address: str) -> None:
-        self.address = address
-        transport = httpx.HTTPTransport(local_address=address)
-        headers = {"metadata": "true"}
-        self.http = httpx.Client(base_url=service.metadata_url, transport=transport, headers=headers, timeout=GUARD_S)
-        _opened.callback(self.http.close)
-
-    def get(self, **headers: str) -> httpx.Response:
-        return self.http.get(PATH, headers=headers)
-
-    def document(self, **headers: str) -> dict[str, Any]:
-        answer = self.get(**headers)
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
-
-    @property
-    def statuses(self) -> list[str]:
-        return [each["EventStatus"] for each in self.document()["Events"]]
-
-    def approve(self, event_id: str) -> int:
-        return self.http.post(PATH, json={"StartRequests": [{"EventId": event_id}]}).status_code
-
-
-def workers_of(service: Served) -> list[psutil.Process]:
-    """The processes that answer VMs."""
-    return [p for p in psutil.Process(service.process.pid).children() if "forewarn.endpoint" in p.cmdline()]
 
 
 def worker_of(service: Served, vm: Vm) -> psutil.Process:
@@ -106,37 +67,8 @@ def one_vm_of_each(service: Served) -> list[Vm]:
     return list(by_worker.values())
 
 
-@contextmanager
-def halted(pid: int) -> Iterator[None]:
-    """That process does nothing until the block ends."""
-    os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def operator(service: Served, folder: Path) -> httpx.Client:
-    token = (folder / "operator.token").read_text().strip()
-    return httpx.Client(base_url=service.control_url, headers={"authorization": f"Bearer {token}"}, timeout=GUARD_S)
-
-
-def schedule(http: httpx.Client, vm: str = "vm-0") -> str:
-    answer = http.post("/v1/maintenance", json={"vms": [vm], "type": "Freeze"})
-    assert answer.status_code == 201, answer.text
-    id_: str = answer.json()["items"][0]["id"]
-    return id_
-
-
 def cancel(http: httpx.Client, id_: str) -> None:
     assert http.post(f"/v1/maintenance/{id_}/cancel", json={}).status_code == 200
-
-
-def metric(http: httpx.Client, name: str) -> float:
-    match = re.search(rf"^{re.escape(name)} (\S+)$", http.get("/metrics").text, re.MULTILINE)
-    assert match is not None, name
-    return float(match[1])
 
 
 def test_all_connections_of_one_address_reach_one_process_and_different_addresses_reach_all(
@@ -161,7 +93,7 @@ def test_an_approval_through_one_process_is_shown_by_the_other_at_once(tmp_path:
         pair = one_vm_of_each(service)
         for round_ in range(20):
             approver, other = pair if round_ % 2 else pair[::-1]
-            schedule(http)
+            schedule(http, "vm-0")
             wait_for(lambda: "Scheduled" in pair[0].statuses)  # once the previous one has completed
             [event] = [each["EventId"] for each in other.document()["Events"]]
             assert approver.approve(event) == 200
@@ -175,7 +107,7 @@ def test_an_operators_change_is_seen_through_every_process_after_its_answer(
     with served(tmp_path, *inventory) as service, operator(service, tmp_path) as http:
         pair = one_vm_of_each(service)
         for _ in range(20):
-            id_ = schedule(http)
+            id_ = schedule(http, "vm-0")
             assert [vm.statuses for vm in pair] == [["Scheduled"]] * 2
             cancel(http, id_)
             assert [vm.statuses for vm in pair] == [[]] * 2
@@ -199,7 +131,7 @@ def test_documents_never_go_back_from_one_process_to_another(
         polling.start()
         try:
             for _ in range(40):
-                cancel(http, schedule(http))
+                cancel(http, schedule(http, "vm-0"))
         finally:
             is_over.set()
             polling.join(GUARD_S)
@@ -214,7 +146,7 @@ def test_a_process_that_is_late_makes_its_callers_wait_instead_of_showing_what_i
         one, two = one_vm_of_each(service)
         late = worker_of(service, two)
         with halted(late.pid):
-            schedule(http)
+            schedule(http, "vm-0")
             wait_for(lambda: one.statuses == ["Scheduled"])
             answers: list[list[str]] = []
             waiting = threading.Thread(target=lambda: answers.append(two.statuses))
@@ -232,7 +164,7 @@ def test_when_one_process_is_killed_the_other_answers_its_vms_until_it_is_back(
 ) -> None:
     with served(tmp_path, *inventory) as service, operator(service, tmp_path) as http:
         one, two = one_vm_of_each(service)
-        id_ = schedule(http)
+        id_ = schedule(http, "vm-0")
         killed, stays = worker_of(service, one), worker_of(service, two)
         # While the service is halted, no new process is started, and connections wait in the queue of the dead one.
         with halted(service.process.pid):
@@ -243,7 +175,7 @@ def test_when_one_process_is_killed_the_other_answers_its_vms_until_it_is_back(
                 headers={"metadata": "true"},
                 timeout=GUARD_S,
             )
-            _opened.callback(waiting.close)
+            OPENED.callback(waiting.close)
             answers: list[int] = []
             asking = threading.Thread(target=lambda: answers.append(waiting.get(PATH).status_code))
             asking.start()
@@ -334,24 +266,13 @@ def test_a_limit_for_the_connections_of_one_vm_holds_exactly(tmp_path: Path, inv
         assert metric(http, 'forewarn_over_limit_total{limit="connections_per_vm_max"}') == 2 * len(ADDRESSES)
 
 
-def raw_post(service: Served, address: str, event_id: str) -> socket.socket:
-    """An approval that is sent whole; its answer is for the caller to read."""
-    place = urlsplit(service.metadata_url)
-    sock = socket.create_connection((place.hostname, place.port), source_address=(address, 0), timeout=GUARD_S)
-    _opened.callback(sock.close)
-    body = json.dumps({"StartRequests": [{"EventId": event_id}]})
-    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nMetadata: true\r\nContent-Length: {len(body)}\r\n\r\n"
-    sock.sendall((head + body).encode())
-    return sock
-
-
 def test_a_limit_for_the_approvals_of_one_vm_holds_exactly_while_none_can_be_decided(
     tmp_path: Path, inventory: list[str]
 ) -> None:
     limits = ("--set", "approvals_at_work_per_vm_max=2")
     with served(tmp_path, *inventory, *limits) as service, operator(service, tmp_path) as http:
         pair = one_vm_of_each(service)
-        schedule(http)
+        schedule(http, "vm-0")
         [event] = pair[0].document()["Events"]
         waiting: dict[str, list[socket.socket]] = {}
         refused: dict[str, socket.socket] = {}
@@ -419,7 +340,7 @@ def test_a_held_request_is_answered_through_either_process_and_all_end_with_the_
             return held, answers
 
         held, answers = hold()
-        schedule(http)
+        schedule(http, "vm-0")
         for each in held:
             each.join(GUARD_S)
         assert answers == [200, 200]

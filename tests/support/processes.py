@@ -48,7 +48,7 @@ class Served:
     environment: dict[str, str]
 
     def forewarn(self, *arguments: str) -> Any:  # noqa: ANN401 - what the command printed, as JSON
-        """Run a command of the CLI with ``--json`` and hand back what it printed."""
+        """Run a command of the CLI with ``--json`` and return what it printed."""
         printed = self.printed(*arguments, "--json")
         return json.loads(printed) if printed.strip() else None
 
