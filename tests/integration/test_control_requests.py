@@ -9,7 +9,10 @@ from typing import Any
 import httpx
 
 from tests.support.service import Running, Vm, eventually
+from tests.support.ways import both_ways
 from tests.support.wire import LATEST, get
+
+pytestmark = both_ways
 
 
 class _HeldJournal:

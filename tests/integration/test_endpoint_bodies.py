@@ -8,7 +8,10 @@ import pytest
 
 from forewarn.wire.imds import VERSIONS
 from tests.support.service import Running
+from tests.support.ways import both_ways
 from tests.support.wire import EVENTS, LATEST, approval, get, post
+
+pytestmark = both_ways
 
 NOTHING = b'{"StartRequests":[]}'
 UNKNOWN = "00000000-0000-0000-0000-000000000000"

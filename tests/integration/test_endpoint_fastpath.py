@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from forewarn.wire.imds import VERSIONS
 from tests.support.service import Running, Vm
+from tests.support.ways import both_ways
 from tests.support.wire import EVENTS, LATEST, Answer, Wire, approval, get, post
+
+pytestmark = both_ways
 
 ALL_VERSIONS = [version.name for version in VERSIONS]
 NOTHING = b'{"StartRequests":[]}'

@@ -16,11 +16,14 @@ from forewarn.core.model import MaintenanceState
 from tests.support.control import entries
 from tests.support.service import Running, Vm, eventually, running
 from tests.support.spans import lasts
+from tests.support.ways import both_ways
 from tests.support.wire import LATEST, Wire, approval, get, post
+
+pytestmark = both_ways
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def service(way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A service that injects faults."""
     with running(tmp_path_factory.mktemp("service"), fault_injection=True) as started:
         yield started

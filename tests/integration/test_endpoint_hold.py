@@ -11,7 +11,10 @@ import pytest
 
 from tests.support.service import Running, Vm, eventually, running
 from tests.support.spans import lasts
+from tests.support.ways import both_ways
 from tests.support.wire import LATEST, Answer, Wire, approval, get, post
+
+pytestmark = both_ways
 
 LOOKED_AT_S = 0.3
 """The service looks for idle connections every 0.05 s; where it is slower, a test finds less, and does not fail."""

@@ -14,7 +14,10 @@ import pytest
 from forewarn.endpoint.descriptors import raise_descriptor_limit
 from tests.support.service import Running, Vm, eventually, inventory, running
 from tests.support.spans import GUARD_S, lasts, typical_s
+from tests.support.ways import both_ways
 from tests.support.wire import LATEST, Answer, Wire, approval, get, post
+
+pytestmark = both_ways
 
 REQUEST_TIMEOUT_S = 0.4
 IDLE_TIMEOUT_S = 1
@@ -25,7 +28,7 @@ UNKNOWN = "00000000-0000-0000-0000-000000000000"
 
 
 @pytest.fixture(scope="module")
-def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def strict(way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A service with little room."""
     folder = tmp_path_factory.mktemp("strict")
     with running(
@@ -40,7 +43,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
-def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def hasty(way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A service with little patience."""
     folder = tmp_path_factory.mktemp("hasty")
     with running(folder, request_timeout=REQUEST_TIMEOUT_S, idle_timeout=IDLE_TIMEOUT_S) as started:

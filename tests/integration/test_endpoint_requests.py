@@ -12,7 +12,10 @@ import pytest
 
 from forewarn.wire.imds import VERSIONS
 from tests.support.service import Running, eventually, running
+from tests.support.ways import both_ways
 from tests.support.wire import EVENTS, LATEST, Answer, approval, get, post
+
+pytestmark = both_ways
 
 NOT_FOUND = b'{ "error": "Not found" }'
 NOT_ALLOWED = b'{ "error": "Method not allowed" }'

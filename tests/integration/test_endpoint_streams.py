@@ -14,7 +14,10 @@ import pytest
 
 from tests.support.service import Running, Vm, eventually, inventory, running
 from tests.support.spans import GUARD_S
+from tests.support.ways import both_ways
 from tests.support.wire import LATEST, Wire, approval, get, post
+
+pytestmark = both_ways
 
 NOTHING = b'{"StartRequests":[]}'
 REQUEST_TIMEOUT_S = 0.5
@@ -22,7 +25,7 @@ PIPELINE_MAX = 64
 
 
 @pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def impatient(way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A service that does not wait long."""
     folder = tmp_path_factory.mktemp("impatient")
     with running(folder, request_timeout=REQUEST_TIMEOUT_S) as started:
@@ -267,15 +270,24 @@ def test_after_a_change_of_the_inventory_a_kept_connection_is_answered_as_who_ca
         one, other = service.vm(), service.vm()
         service.event(one)
         event_id = service.event(other)
-        with service.wire(one) as kept, service.wire(other) as left, service.wire(one) as silent:
-            for wire, vm in ((kept, one), (left, other), (silent, one)):
-                for _ in range(2):
+        with (
+            service.wire(one) as kept,
+            service.wire(other) as left,
+            service.wire(one) as silent,
+            service.wire(one) as asked_once,
+            service.wire(other) as left_early,
+        ):
+            times = [(kept, one, 2), (left, other, 2), (silent, one, 2), (asked_once, one, 1), (left_early, other, 1)]
+            for wire, vm, count in times:
+                for _ in range(count):
                     assert wire.ask(get()).json["Events"][0]["Resources"] == [vm.name]
             swapped = moved(vm_0="", vm_1=one.address)
             assert operator.put("/v1/inventory?remove_missing=true", content=swapped).status_code == 200
             for _ in range(3):
-                assert kept.ask(get()).json["Events"][0]["Resources"] == [other.name]
-                assert left.ask(get()).status == 404
+                for wire in (kept, asked_once):
+                    assert wire.ask(get()).json["Events"][0]["Resources"] == [other.name]
+                for wire in (left, left_early):
+                    assert wire.ask(get()).status == 404
             name = get("2021-02-01&format=text", path="/metadata/instance/compute/name")
             assert silent.ask(name).body == other.name.encode()
             assert kept.ask(post(approval(event_id))).status == 200

@@ -1,4 +1,4 @@
-"""A whole service in a thread of the test's process: real sockets, real store, uvloop.
+"""A whole service in a thread of the test's process: real sockets, real store, and uvloop unless a test says otherwise.
 
 Tests stay plain functions and talk to it as VMs and operators do. What they look at inside (counts, the memo, who
 waits) is read across threads, which is safe for single attributes; whatever changes something runs on the service's own
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -26,6 +27,7 @@ from forewarn.config.loading import load_settings
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventType, Maintenance
 from forewarn.endpoint.fastpath import VmConnection
+from forewarn.endpoint.server import ListeningSockets
 from forewarn.publishing.feed import Channel
 from forewarn.server.service import Service
 from tests.support.spans import GUARD_S
@@ -34,6 +36,7 @@ from tests.support.wire import LATEST, Wire, get
 __all__ = ["POOL", "Running", "Vm", "eventually", "inventory", "running"]
 
 T = TypeVar("T")
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 POOL = 400
 _START_S = GUARD_S
@@ -133,6 +136,13 @@ class Running:
         """A connection of that VM, or from that address."""
         return Wire(self.address, vm if isinstance(vm, str) else vm.address)
 
+    def listen_for(self, vm: Vm, sock: socket.socket | None = None) -> tuple[ListeningSockets, tuple[str, int]]:
+        """Listen on another socket, whose connections are all of that VM; returns where."""
+        sock = sock or socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        listening = self.run(self.service.endpoint.listen([sock], vm.name))
+        return listening, sock.getsockname()
+
     def operator(self) -> httpx.Client:
         """A client of the control API, with the operator's token."""
         headers = {"authorization": f"Bearer {self.service.tokens.operator_token}"}
@@ -231,14 +241,18 @@ class Running:
         """How many are open, with a transport or without."""
         return self.do(lambda: self.service.endpoint.connection_count)
 
-    def is_connected(self, vm: Vm) -> bool:
-        """Whether the VM has an open connection, with a transport or without."""
+    def counted(self, vm: Vm) -> int:
+        """How many open connections are counted for the VM, with a transport or without."""
 
         def count() -> int:
             caller = self.service.identity.find_caller(vm.name)
             return 0 if caller is None else caller.usage.connections
 
-        return self.do(count) > 0
+        return self.do(count)
+
+    def is_connected(self, vm: Vm) -> bool:
+        """Whether the VM has an open connection, with a transport or without."""
+        return self.counted(vm) > 0
 
 
 def eventually(is_so: Callable[[], bool]) -> bool:
@@ -256,11 +270,12 @@ def eventually(is_so: Callable[[], bool]) -> bool:
 class _Runner(threading.Thread):
     """Runs the service until `stop`."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any], actuator: Actuator | None) -> None:
+    def __init__(self, folder: Path, settings: dict[str, Any], actuator: Actuator | None, new_loop: NewLoop) -> None:
         super().__init__(daemon=True)
         self._folder = folder
         self._settings = settings
         self._actuator = actuator
+        self._new_loop = new_loop
         self._stopping: asyncio.Event | None = None
         self._error: BaseException | None = None
         self._ready = threading.Event()
@@ -268,7 +283,7 @@ class _Runner(threading.Thread):
 
     def run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            with asyncio.Runner(loop_factory=self._new_loop) as runner:
                 runner.run(self._serve())
         except BaseException as error:  # noqa: BLE001 - handed to the test's thread
             self._error = error
@@ -315,10 +330,11 @@ def running(
     folder: Path,
     *,
     actuator: Actuator | None = None,
+    new_loop: NewLoop = uvloop.new_event_loop,
     **settings: Any,  # noqa: ANN401 - settings are of any kind
 ) -> Iterator[Running]:
     """A service with its files in `folder`, stopped at the end."""
-    runner = _Runner(folder, settings, actuator)
+    runner = _Runner(folder, settings, actuator, new_loop)
     runner.start()
     try:
         yield runner.wait_ready()

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from tests.support.spans import GUARD_S
 
-__all__ = ["EVENTS", "LATEST", "Answer", "Wire", "approval", "get", "post"]
+__all__ = ["CLOSING", "EVENTS", "LATEST", "Answer", "Wire", "approval", "get", "post"]
 
 EVENTS = "/metadata/scheduledevents"
 LATEST = "2020-07-01"
@@ -180,3 +180,7 @@ def post(body: bytes, version: str | None = LATEST, *headers: str, metadata: str
 def approval(*event_ids: str, **more: object) -> bytes:
     """The body that approves these events (R47)."""
     return json.dumps({**more, "StartRequests": [{"EventId": event_id} for event_id in event_ids]}).encode()
+
+
+CLOSING = get(LATEST, "Connection: close")
+"""A poll after which the connection is to be closed."""
