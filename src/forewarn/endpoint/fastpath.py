@@ -205,14 +205,9 @@ class VmConnection(asyncio.Protocol):
         Most such clients are gone, so a held request is released at once.
         """
         self._take_first()
-        inner = self._inner
-        if inner is None or not inner.has_complete_request:
-            return False
-        # uvicorn's `cycle` is the newest request, so of several responses only the last one closes the connection.
-        inner.cycle.keep_alive = False
-        self.is_client_gone = True
-        self._release_held_request()
-        return True  # otherwise asyncio would close the transport before the response is written
+        # In the next turn: by then, the app has begun with a request that was read just before, however it was read.
+        self._loop.call_soon(self._take_end)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = self.is_client_gone = True
@@ -351,6 +346,19 @@ class VmConnection(asyncio.Protocol):
         """Take the bytes received before the connection was made, unless more bytes have come with them."""
         if self.first and not self._transport.is_closing():
             self.data_received(b"")
+
+    def _take_end(self) -> None:
+        """Finish as `eof_received` says."""
+        if self.is_lost:
+            return
+        inner = self._inner
+        if inner is None or not inner.has_complete_request:
+            self._transport.close()
+            return
+        # uvicorn's `cycle` is the newest request, so of several responses only the last one closes the connection.
+        inner.cycle.keep_alive = False
+        self.is_client_gone = True
+        self._release_held_request()
 
     def _has_place(self) -> bool:
         """Count this connection; return False if a limit or a fault ends it instead."""
