@@ -24,6 +24,7 @@ pytestmark = both_ways
 
 # It asks for a condition, so it is never in the memo.
 UNKNOWN = get(LATEST, 'If-None-Match: "999"')
+NOTHING = b'{"StartRequests":[]}'
 
 
 @pytest.fixture(scope="module", params=LOOPS)
@@ -183,6 +184,43 @@ def test_a_part_of_a_request_is_no_request(
         assert wire.ask(get()).status == 200
     assert eventually(lambda: is_quiet(service, known))
     assert [entry.status for entry in journal(service, known, before)] == [200]
+
+
+# Resets
+
+
+@pytest.mark.parametrize(
+    "data",
+    [get(), CLOSING, UNKNOWN, get() + get(), post(NOTHING), get()[:30], b""],
+    ids=["kept", "closing", "unknown", "two", "approval", "part", "nothing"],
+)
+def test_a_client_that_resets_its_connection_is_taken_for_no_other_and_leaves_nothing_behind(
+    service: Running, known: Vm, data: bytes
+) -> None:
+    """R2: a request is recorded for its VM, or not at all."""
+    before, strangers = newest(service), service.service.traffic.unknown_callers
+    for _ in range(3):
+        arrive(service, known, data, Wire.reset)
+    # Connections are accepted in their order, so those before this one have been.
+    with service.wire(known) as wire:
+        assert [wire.ask(request).status for request in (get(), UNKNOWN)] == [200, 200]
+    assert eventually(lambda: is_quiet(service, known))
+    assert {entry.vm for entry in service.service.journal.list_exchanges(after=before)} == {known.name}
+    assert service.service.traffic.unknown_callers == strangers
+
+
+def test_a_reset_does_not_make_a_request_one_of_this_machine(service: Running, known: Vm) -> None:
+    """R3: the check of Host is left out for a Unix socket, whose clients have no address either."""
+    event_id = service.event(known)
+    listening, address = service.listen_for(known)
+    request = post(approval(event_id)).replace(b"Host: 169.254.169.254", b"Host: evil.example")
+    with Wire(address, "127.0.0.1") as wire:
+        assert wire.ask(request).status == 400
+    arrive(service, Vm(known.name, "127.0.0.1"), request, Wire.reset, address)
+    with Wire(address, "127.0.0.1") as wire:
+        assert [wire.ask(each).status for each in (UNKNOWN, post(NOTHING))] == [200, 200]
+    assert not service.is_approved(event_id)
+    service.do(listening.close)
 
 
 # Faults

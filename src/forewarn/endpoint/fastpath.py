@@ -157,10 +157,13 @@ class VmConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
         self._transport = transport
-        peername = transport.get_extra_info("peername")
+        peername = transport.get_extra_info("peername")  # "" for a Unix socket
         self.peer = peername[0] if peername else ""
         if self.listening is not None and self.listening.is_closed:
             transport.abort()  # closed meanwhile, so the interface may belong to another VM by now
+        elif peername is None:
+            # The client has reset it. Without its address, its request would be taken for one of an unknown caller.
+            transport.abort()
         elif self._has_place() and self.first:
             # Not now: a transport starts to read after this, so it would ignore that these bytes pause it.
             self._loop.call_soon(self._take_first)
