@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
 from forewarn.endpoint import acceptor
-from tests.support.service import Running, Vm, eventually
+from tests.support.service import Running, Vm, eventually, running
 from tests.support.spans import GUARD_S
-from tests.support.wire import Wire, get
+from tests.support.wire import LATEST, Wire, approval, get, post
 
 
 class Exhausted(socket.socket):
@@ -74,3 +76,49 @@ def test_only_a_tcp_socket_can_defer_accepting() -> None:
         assert acceptor.defer_accepting(tcp)
         assert not acceptor.defer_accepting(unix)
     assert not acceptor.defer_accepting(object())
+
+
+def test_requests_received_before_there_is_a_transport_are_answered_when_the_service_stops(tmp_path: Path) -> None:
+    """W3: on a new connection, and on one whose first request was answered; then both are closed."""
+    with running(tmp_path) as service:
+        vm = service.vm()
+        event_id = service.event(vm)
+        endpoint = service.service.endpoint
+        with service.wire(vm) as answered:
+            assert answered.ask(get()).status == 200
+            [accepting] = [each for each in endpoint._servers if isinstance(each, acceptor.Acceptor)]
+
+            def accept_and_stop() -> tuple[Wire, asyncio.Task[None]]:
+                new = service.wire(vm)
+                new.send(get(LATEST, 'If-None-Match: "999"'))
+                answered.send(post(approval(event_id)))
+                accepting._accept_connections()
+                accepting._answered._receive_more()
+                return new, asyncio.get_running_loop().create_task(endpoint.stop(GUARD_S))
+
+            new, stopping = service.do(accept_and_stop)
+            with new:
+                for wire in (new, answered):
+                    answer = wire.read()
+                    assert (answer.status, answer.closes) == (200, True)
+                    assert wire.is_ended
+            assert eventually(stopping.done)
+        assert service.is_approved(event_id)
+
+
+def test_a_connection_without_a_request_is_closed_when_the_service_stops(tmp_path: Path) -> None:
+    with running(tmp_path) as service:
+        endpoint = service.service.endpoint
+        [accepting] = [each for each in endpoint._servers if isinstance(each, acceptor.Acceptor)]
+
+        def accept_and_stop() -> tuple[Wire, asyncio.Task[None]]:
+            new = service.wire(service.vm())
+            new.send(get()[:-1])
+            accepting._accept_connections()
+            return new, asyncio.get_running_loop().create_task(endpoint.stop(GUARD_S))
+
+        new, stopping = service.do(accept_and_stop)
+        with new:
+            assert new.rest() == b""
+        assert eventually(stopping.done)
+        assert service.connection_count() == 0

@@ -125,6 +125,11 @@ class Acceptor:
             self._sock.close()
             self._answered.close()
 
+    async def wait_connected(self) -> None:
+        """Wait until each connection that was accepted has a transport; this takes a few turns of the event loop."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
     def _accept_connections(self) -> None:
         # The socket knows how many connections wait. Trying until there are none costs the kernel as much as accepting.
         tcp_info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _WAITING_COUNT.size)

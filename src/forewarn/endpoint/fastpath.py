@@ -164,9 +164,12 @@ class VmConnection(asyncio.Protocol):
         elif peername is None:
             # The client has reset it. Without its address, its request would be taken for one of an unknown caller.
             transport.abort()
-        elif self._has_place() and self.first:
-            # Not now: a transport starts to read after this, so it would ignore that these bytes pause it.
-            self._loop.call_soon(self._take_first)
+        elif self._has_place():
+            if self.first:
+                # Not now: a transport starts to read after this, so it would ignore that these bytes pause it.
+                self._loop.call_soon(self._take_first)
+            elif self._traffic.is_stopping:
+                transport.close()  # accepted just before the stop, so the server did not know it yet
 
     def data_received(self, data: bytes) -> None:
         if self.first:
@@ -349,6 +352,8 @@ class VmConnection(asyncio.Protocol):
         """Take the bytes received before the connection was made, unless more bytes have come with them."""
         if self.first and not self._transport.is_closing():
             self.data_received(b"")
+            if self._traffic.is_stopping:
+                self.shutdown()  # accepted just before the stop, as above
 
     def _take_end(self) -> None:
         """Finish as `eof_received` says."""

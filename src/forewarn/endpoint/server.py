@@ -161,6 +161,9 @@ class MetadataServer:
         self._traffic.is_stopping = True
         for server in self._servers:
             server.close()
+        for server in self._servers:
+            if isinstance(server, Acceptor):
+                await server.wait_connected()
         for connection in self.open_connections:
             connection.shutdown()
         deadline = asyncio.get_running_loop().time() + grace_s
