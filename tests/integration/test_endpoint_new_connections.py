@@ -160,14 +160,17 @@ def test_a_long_first_request_is_read_to_its_end(service: Running, known: Vm) ->
 def test_the_limit_of_a_vm_holds_for_connections_that_are_answered_at_once(
     service: Running, known: Vm, request_: bytes
 ) -> None:
-    refused = service.service.traffic.connections_refused
+    traffic = service.service.traffic
+    refused, over = traffic.connections_refused, traffic.over_limit["connections_per_vm_max"]
     wires = [service.wire(known) for _ in range(PER_VM_MAX)]
     try:
         assert [wire.ask(get()).status for wire in wires] == [200] * PER_VM_MAX
         with service.wire(known) as wire:
             answer = wire.ask(request_)
             assert (answer.status, answer.closes) == (503, True)
-        assert service.service.traffic.connections_refused == refused + 1
+        assert (traffic.connections_refused, traffic.over_limit["connections_per_vm_max"]) == (refused + 1, over + 1)
+        entry = service.service.journal.list_exchanges(vm=known.name)[-1]
+        assert (entry.source_address, entry.method, entry.status) == (known.address, "", 503)
         assert [wire.ask(get()).status for wire in wires] == [200] * PER_VM_MAX, "what has a place keeps it"
         wires.pop().close()
         assert eventually(lambda: service.counted(known) == PER_VM_MAX - 1)
@@ -188,6 +191,11 @@ def test_the_limit_of_all_counts_connections_that_are_answered_at_once(tmp_path:
             assert [first.ask(get()).status, second.ask(get()).status] == [200, 200]
             with service.wire(vms[2]) as wire:
                 assert wire.ask(get()).status == 503
+            assert service.service.traffic.over_limit == {"connections_max": 1}
+            first.close()
+            assert eventually(lambda: service.connection_count() == 1)
+            with service.wire(vms[2]) as wire:
+                assert wire.ask(get()).status == 200
 
 
 def test_a_connection_that_is_idle_after_its_first_answer_is_closed(tmp_path: Path) -> None:

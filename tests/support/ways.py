@@ -2,7 +2,8 @@
 
 A module whose tests run over both says `pytestmark = both_ways`. Every service that it starts, by a fixture or in a
 test, then accepts in one way after the other. Fixtures that start a service for a whole module depend on the fixture
-`way`. Other modules have the way that the platform has: on Linux, the acceptor.
+`way`. Other modules have the way that the platform has: on Linux, the acceptor. So have services in other processes,
+which the fixture does not reach.
 """
 
 from __future__ import annotations
