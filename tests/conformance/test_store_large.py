@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Host
+from forewarn.core.model import Host, NotificationProfile, PowerState, Scope, ScopeKind, VirtualMachine
+from forewarn.core.policy import Policy
+from forewarn.store import Store, tables
+from forewarn.store.rows import stream_rows
 from forewarn.store.sql import SqlStore
 from tests.support.databases import Database
 from tests.unit.core.builders import vm
@@ -34,6 +38,49 @@ def test_rows_are_sent_in_pieces(shared_database: Database) -> None:
     store.close()
     assert max(sent) <= ROWS_AT_ONCE
     assert sum(sent) >= 1200
+
+
+def test_every_vm_of_a_whole_inventory_is_read_as_it_is_read_alone(store: Store) -> None:
+    """The whole inventory is decoded column by column, and equal values only once."""
+    policies = (Policy(), Policy(user_operations_max=2))
+    vms = tuple(
+        VirtualMachine(
+            name=f"vm-{number:04}",
+            host=HOST.name,
+            scope="set" if number % 3 else None,
+            addresses=() if number % 5 else (f"10.0.{number >> 8}.{number & 255}", f"fd00::{number:x}"),
+            size=f"size-{number}",
+            tags=(("number", str(number % 7)),) if number % 2 else (),
+            terminate_notification=NotificationProfile(not_before_timeout=timedelta(minutes=5 + number % 9)),
+            power_state=PowerState.RUNNING if number % 4 else PowerState.DEALLOCATED,
+            policy=policies[number % 2],
+        )
+        for number in range(2500)
+    )
+    scope = Scope(name="set", kind=ScopeKind.AVAILABILITY_SET)
+    with store.write() as tx:
+        tx.replace_inventory(Inventory(hosts=(HOST,), scopes=(scope,), vms=vms), None, Inventory())
+    with store.read() as reader:
+        assert sorted(reader.get_inventory({}).vms, key=lambda each: each.name) == list(vms)
+        assert reader.list_vms() == list(vms)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared_database", ["postgresql"], indirect=True)
+def test_postgresql_sends_many_rows_in_pieces(shared_database: Database) -> None:
+    """Otherwise all rows would be in memory at once, which the allocator then keeps."""
+    store = shared_database.open()
+    assert isinstance(store, SqlStore)
+    with store.write() as tx:
+        vms = tuple(vm(f"vm-{number}") for number in range(2500))
+        tx.replace_inventory(Inventory(hosts=(HOST,), vms=vms), None, Inventory())
+    with store.read() as reader:
+        pieces = stream_rows(reader._connection, VirtualMachine, tables.vm)
+        assert len(next(pieces)) == 1000
+        is_open = "SELECT count(*) FROM pg_cursors WHERE statement LIKE '%vm.name%'"
+        assert reader._connection.exec_driver_sql(is_open.replace("%", "%%")).scalar_one() == 1
+        assert sum(map(len, pieces)) == 1500
+    store.close()
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ from forewarn.store import tables as t
 from forewarn.store.audit_chain import find_nth_newest_event_at, read_link_page
 from forewarn.store.ownership import match_owned_entries, match_owned_events, match_owned_maintenances, match_owned_vms
 from forewarn.store.reader import KEY_FIELDS, IdempotencyRecord, Page, Reader, StoredRollout
-from forewarn.store.rows import from_rows, iter_from_rows, split_into_pieces
+from forewarn.store.rows import from_rows, split_into_pieces, stream_rows
 from forewarn.store.selection_conditions import (
     build_entry_conditions,
     build_maintenance_conditions,
@@ -110,7 +110,7 @@ class SqlReader(Reader):
 
     def _list_all_vms(self, known: Mapping[str, VirtualMachine]) -> list[VirtualMachine]:
         found: list[VirtualMachine] = []
-        for piece in iter_from_rows(VirtualMachine, self._connection.execute(sa.select(t.vm))):
+        for piece in stream_rows(self._connection, VirtualMachine, t.vm):
             # Looked up once for each VM: another thread may change `known` meanwhile.
             found += [same if (same := known.get(vm.name)) is not None and same == vm else vm for vm in piece]
         return found
@@ -171,7 +171,8 @@ class SqlReader(Reader):
         return {row.id: row.hosts for row in found if row.hosts}
 
     def _list_enabled_audiences(self) -> list[Audience]:
-        return self._fetch_all(Audience, sa.select(t.audience).where(t.audience.c.enabled_at.is_not(None)))
+        pieces = stream_rows(self._connection, Audience, t.audience, t.audience.c.enabled_at.is_not(None))
+        return list(chain.from_iterable(pieces))
 
     def _list_listed_events(self, audiences: Iterable[str] | None = None) -> list[Event]:
         if audiences is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -66,16 +66,15 @@ _MICROSECOND = timedelta(microseconds=1)
 _SHARED_MAX = 1024
 """Maximum number of different values of a type that rows share."""
 
-T = TypeVar("T")
 
-
-def _make_type(
+def _make_type(  # noqa: PLR0913 - what makes a type
     name: str,
     stored: type[sa.types.TypeEngine[Any]] | sa.types.TypeEngine[Any],
     encode: Callable[[Any], Any],
     decode: Callable[[Any], Any],
     *,
     absent: object = None,
+    shared: bool = False,
 ) -> type[sa.types.TypeDecorator[Any]]:
     """Return a column type that stores a value as `encode` returns it; None is stored as NULL.
 
@@ -85,12 +84,17 @@ def _make_type(
         encode: Function for each value that is stored, except None.
         decode: Function for each value that is read, except NULL; JSON comes as text.
         absent: Value that NULL is read as.
+        shared: True if many rows have the same value: most are then decoded only once, and are in memory once, too. The
+            values must be immutable, and short, since many of them are kept.
     """
+    if shared:
+        decode = lru_cache(maxsize=_SHARED_MAX)(decode)
 
     # A class for each, since SQLAlchemy caches statements by the classes of their types.
     class Converted(sa.types.TypeDecorator[Any]):
         impl = stored
         cache_ok = True
+        is_shared = shared
 
         def process_bind_param(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
             return None if value is None else encode(value)
@@ -108,14 +112,6 @@ def _decode_json(shape: Any, build: Callable[[Any], Any] | None = None) -> Calla
     """Return a function that decodes JSON of a shape, which is a Python type, and builds a value from it."""
     decode = msgspec.json.Decoder(shape).decode
     return decode if build is None else lambda text: build(decode(text))
-
-
-def _share(decode: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a function that decodes most texts only once: many VMs of an inventory have the same values.
-
-    They are then in memory once, too. The values must be immutable, and short, since many of them are kept.
-    """
-    return lru_cache(maxsize=_SHARED_MAX)(decode)
 
 
 def _build_claims(rows: list[Any]) -> tuple[Claim, ...]:
@@ -145,7 +141,7 @@ MomentType = _make_type(
 DurationType = _make_type(
     "DurationType", sa.BigInteger, lambda value: value // _MICROSECOND, lambda n: n * _MICROSECOND
 )
-CommonStringType = _make_type("CommonStringType", sa.String, lambda value: value, sys.intern)
+CommonStringType = _make_type("CommonStringType", sa.String, str, sys.intern, shared=True)
 """A text that many rows have in common, such as the host of a VM; each is in memory once."""
 
 StringTupleType = _make_type("StringTupleType", sa.JSON, list, _decode_json(tuple[str, ...]))
@@ -153,7 +149,8 @@ StringPairsType = _make_type(
     "StringPairsType",
     sa.JSON,
     lambda pairs: [list(pair) for pair in pairs],
-    _share(_decode_json(tuple[tuple[str, str], ...])),
+    _decode_json(tuple[tuple[str, str], ...]),
+    shared=True,
 )
 ClaimsType = _make_type(
     "ClaimsType",
@@ -167,7 +164,8 @@ NotificationProfileType = _make_type(
     "NotificationProfileType",
     sa.JSON,
     lambda profile: [profile.enable, profile.not_before_timeout.total_seconds()],
-    _share(_decode_json(tuple[bool, float], _build_profile)),
+    _decode_json(tuple[bool, float], _build_profile),
+    shared=True,
 )
 OutcomeType = _make_type("OutcomeType", sa.JSON, lambda value: value, _decode_json(dict[str, Any]))
 """The result of a command; a JSON object."""
@@ -178,8 +176,9 @@ PolicyType = _make_type(
     "PolicyType",
     sa.JSON(none_as_null=True),
     _encode_policy,
-    _share(_decode_json(Any, _build_policy)),
+    _decode_json(Any, _build_policy),
     absent=NO_POLICY,
+    shared=True,
 )
 """A policy, stored in the form of the inventory; NULL if none is declared."""
 
@@ -189,6 +188,7 @@ class StrEnumType(sa.types.TypeDecorator[Any]):
 
     impl = sa.String
     cache_ok = True
+    is_shared = True
 
     def __init__(self, words: type[StrEnum]) -> None:
         super().__init__()
