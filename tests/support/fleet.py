@@ -34,6 +34,7 @@ from forewarn.scheduling.scheduler import SchedulerSettings
 from forewarn.store import SqlStore
 from forewarn.util.ids import SeededIds
 from forewarn.wire.imds import Dialect
+from tests.support.databases import read_documents
 from tests.support.faults import FaultyActuator, FaultyStore, ProcessDied
 from tests.support.lives import FINAL, check_audit_log, check_starts
 from tests.support.simulated import OPEN, Simulated, inventory
@@ -317,7 +318,7 @@ class Fleet:
     def check_feed_is_truth(self) -> None:
         """What VMs are shown is what the store says."""
         with self.store.store.read() as reader:
-            documents = {d.audience.key: d for d in reader.iter_documents()}
+            documents = read_documents(reader)
         for each in self.vms:
             channel = self.made.channel(each.name)
             document = documents.get(channel.key)

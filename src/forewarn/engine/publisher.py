@@ -12,6 +12,7 @@ from forewarn.core.maintenance.decision import AudienceDocument, ChangeSet
 from forewarn.observability.tracing import Tracing
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity
+from forewarn.publishing.idle_audiences import IdleAudiences
 from forewarn.publishing.inventory_index import InventoryIndex
 from forewarn.store.contract import Reader
 
@@ -31,12 +32,14 @@ class Snapshot:
     Attributes:
         position: Number of the last change that it includes.
         index: Inventory.
-        documents: Documents of all audiences.
+        documents: Documents that show events.
+        idle: Enabled audiences that see an empty document.
     """
 
     position: int
     index: InventoryIndex
     documents: Sequence[AudienceDocument]
+    idle: IdleAudiences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +100,12 @@ class Publisher:
 
     def read_snapshot(self, reader: Reader) -> Snapshot:
         """Read the complete state from the store."""
+        documents, empty = reader.get_documents()
         return Snapshot(
             position=reader.get_position(),
             index=self.index_inventory(reader.get_inventory(self._identity.index.vms)),
-            # A list: the generator goes on reading, and the view of the database is closed before the result is used.
-            documents=list(reader.iter_documents()),
+            documents=documents,
+            idle=IdleAudiences.of_enabled(empty),
         )
 
     def read_remote_changes(self, reader: Reader) -> RemoteChanges:
@@ -153,7 +157,7 @@ class Publisher:
     def publish_snapshot(self, snapshot: Snapshot) -> None:
         """Publish the complete state."""
         self._load_index(snapshot.index)
-        self._feed.replace_documents(snapshot.documents)
+        self._feed.replace_documents(snapshot.documents, snapshot.idle)
         self.position = snapshot.position
 
     def publish_remote_changes(self, changes: RemoteChanges) -> None:

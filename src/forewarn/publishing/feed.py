@@ -175,7 +175,8 @@ class Feed:
 
     Attributes:
         documents_published: Number of documents published.
-        listeners: Functions called with each published document.
+        listeners: Functions called with each published document, except the empty ones that the process begins with.
+        begin_listeners: Functions called when the documents that the process begins with have been published.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -187,6 +188,7 @@ class Feed:
         self._render = self._encode_if_enabled  # one bound method for all channels
         self.documents_published = 0
         self.listeners: list[Callable[[AudienceDocument], None]] = []
+        self.begin_listeners: list[Callable[[], None]] = []
         self._render_empty = lru_cache(maxsize=1024)(self._render_empty_once)
 
     def channel(self, key: str) -> Channel:
@@ -226,19 +228,37 @@ class Feed:
             if key in self._channels:
                 self._channels[key].wake_waiters()
 
-    def replace_documents(self, documents: Iterable[AudienceDocument]) -> None:
-        """Show exactly these documents; an audience without one is disabled."""
+    def replace_documents(self, documents: Iterable[AudienceDocument], idle: IdleAudiences | None = None) -> None:
+        """Show exactly these documents; an audience without one is disabled.
+
+        Args:
+            documents: Documents.
+            idle: Enabled audiences that see an empty document, in addition to those of `documents`. The feed owns them
+                from now on.
+        """
+        idle = IdleAudiences() if idle is None else idle
+        begins = not self._channels and not self._idle
+        if begins:
+            # As they are: to publish a million documents takes seconds.
+            self._idle = idle
+            self.documents_published += len(idle)
+        else:
+            empty = (AudienceDocument(audience=audience) for audience in idle)
+            self.publish_documents(document for document in empty if self.is_new(document))
         shown = list(documents)
         self.publish_documents(shown)
         keys = {document.audience.key for document in shown}
-        gone = self._idle.disable_others(keys)
+        gone = [] if self._idle is idle else self._idle.disable_others(keys, idle)
         for key, channel in self._channels.items():
-            if channel.is_enabled and key not in keys:
+            if channel.is_enabled and key not in keys and key not in idle:
                 channel.disable()
                 gone.append(channel.current_document.audience)
         for audience in gone:
             for listener in self.listeners:
                 listener(AudienceDocument(audience=audience))
+        if begins:
+            for begun in self.begin_listeners:
+                begun()
 
     def last_polls(self) -> dict[str, datetime]:
         """Return the time of each enabled audience's last request, as far as this process knows."""

@@ -204,6 +204,8 @@ class HostWatches:
                 watch.queue_change(change)
 
     def _find_watches(self, key: str) -> Collection[HostWatch]:
+        if not self._watches:
+            return _NO_WATCHES
         vms, _ = split_audience_keys([key])
         if not vms:
             return self._by_shared_audience.get(key, _NO_WATCHES)

@@ -6,7 +6,7 @@ replies and waiters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from forewarn.core.model import Audience
@@ -28,7 +28,19 @@ class IdleAudiences:
         self._polls: dict[str, datetime] = {}
         self.enabled_count = 0
 
-    def __contains__(self, key: str) -> bool:
+    @classmethod
+    def of_enabled(cls, audiences: Iterable[Audience]) -> IdleAudiences:
+        """Return these audiences, all enabled; for a million of them, on another thread than the event loop's."""
+        made = cls()
+        made._audiences = {audience.key: audience for audience in audiences}
+        made.enabled_count = len(made._audiences)
+        return made
+
+    def __len__(self) -> int:
+        """Return the number of audiences."""
+        return len(self._audiences)
+
+    def __contains__(self, key: object) -> bool:
         return key in self._audiences
 
     def __iter__(self) -> Iterator[Audience]:
@@ -57,10 +69,10 @@ class IdleAudiences:
         self.enabled_count -= audience.enabled_at is not None
         return audience, self._polls.pop(key, None)
 
-    def disable_others(self, keys: Iterable[str]) -> list[Audience]:
-        """Disable every enabled audience that is not among `keys`, and return these audiences as they are now."""
-        kept = frozenset(keys)
-        gone = [each for each in self if each.enabled_at is not None and each.key not in kept]
+    def disable_others(self, *kept: Container[str]) -> list[Audience]:
+        """Disable every enabled audience whose key is in none of `kept`, and return these audiences as they are now."""
+        enabled = (each for each in self if each.enabled_at is not None)
+        gone = [each for each in enabled if not any(each.key in keys for keys in kept)]
         disabled = [Audience(key=each.key, epoch=each.epoch, incarnation=each.incarnation) for each in gone]
         for audience in disabled:
             self.put(audience)

@@ -234,9 +234,14 @@ class Reader(ABC):
         """Return the audiences with those keys, as far as they were ever enabled."""
         return self._find_rows(Audience, keys)
 
-    def iter_documents(self) -> Iterator[AudienceDocument]:
-        """Yield the document of every enabled audience; the listed events are read once and grouped by audience."""
-        yield from self._build_documents(self._list_enabled_audiences(), self._list_listed_events())
+    def get_documents(self) -> tuple[list[AudienceDocument], list[Audience]]:
+        """Return the documents of enabled audiences: those with events, and the audiences whose document is empty."""
+        # Nearly all are empty, and a million empty documents would take time and memory.
+        listed = self._list_listed_events()
+        busy = {event.audience for event in listed}
+        audiences = self._list_enabled_audiences()
+        documents = self._build_documents((each for each in audiences if each.key in busy), listed)
+        return list(documents), [each for each in audiences if each.key not in busy]
 
     @abstractmethod
     def get_position(self) -> int:

@@ -87,6 +87,39 @@ def test_reloading_disables_idle_audiences_that_are_gone(feed: Feed) -> None:
     assert feed.find_audience("vm:db") == gone
 
 
+def test_a_process_begins_with_idle_audiences_as_they_are(feed: Feed) -> None:
+    """A million empty documents that nothing waits for are not published one by one."""
+    heard: list[AudienceDocument] = []
+    begun: list[list[AudienceDocument]] = []
+    feed.listeners.append(heard.append)
+    feed.begin_listeners.append(lambda: begun.append(feed.all_documents()))
+    shown = AudienceDocument(audience=replace(DB, key="vm:web"), items=(ITEM,))
+    feed.replace_documents([shown], IdleAudiences.of_enabled([DB]))
+    assert heard == [shown]
+    assert begun == [[shown, AudienceDocument(audience=DB)]]
+    assert feed.documents_published == 2
+    assert feed.enabled_count == 2
+    assert feed.channel("vm:db").incarnation == 4
+
+
+def test_reloading_publishes_only_the_idle_audiences_that_differ(feed: Feed) -> None:
+    """After a commit in doubt, everything is read again; an audience never goes back (invariant 6)."""
+    asked, other = replace(DB, key="vm:asked"), replace(DB, key="vm:other")
+    older, busy = replace(DB, key="vm:older"), replace(DB, key="vm:busy")
+    feed.replace_documents([], IdleAudiences.of_enabled([DB, asked, other, older]))
+    feed.publish_documents([AudienceDocument(audience=busy, items=(ITEM,))])
+    feed.channel("vm:asked")
+    heard: list[str] = []
+    feed.listeners.append(lambda document: heard.append(document.audience.key))
+    feed.begin_listeners.append(lambda: heard.append("begun again"))
+    newer = [replace(each, incarnation=5) for each in (other, asked, busy)]
+    feed.replace_documents([], IdleAudiences.of_enabled([*newer, DB, replace(older, incarnation=3)]))
+    assert sorted(heard) == ["vm:asked", "vm:busy", "vm:older", "vm:other"]
+    assert [feed.find_audience(each.key) for each in (*newer, DB, older)] == [*newer, DB, older]
+    assert feed.channel("vm:asked").is_enabled
+    assert feed.enabled_count == 5
+
+
 def test_when_an_idle_audience_asked_another_process_is_known(feed: Feed) -> None:
     """R69."""
     feed.merge_polls({"vm:db": NOW})

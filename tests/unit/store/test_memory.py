@@ -42,7 +42,7 @@ from forewarn.core.vm_filter import VmFilter
 from forewarn.errors import Conflict, ForewarnError, StoreUnavailable
 from forewarn.store import MemoryStore, SqlStore, Store
 from forewarn.store.contract import IdempotencyRecord, Reader, Transaction
-from tests.support.databases import save
+from tests.support.databases import read_documents, save
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import an_event, maintenance, vm
 
@@ -372,7 +372,7 @@ def told(reader: Reader) -> Mapping[str, object]:
         "some host pages": lambda: [list(reader.get_host_page(None, 2, HOSTS[0][:n]).items()) for n in (1, 5, 6)],
         "host pages": lambda: [list(reader.get_host_page(after, 2).items()) for after in (None, "Host-3", "host-1")],
         "scopes": lambda: reader.find_scopes(iter([*SCOPES, "unknown"])),
-        "documents": lambda: {document.audience.key: document for document in reader.iter_documents()},
+        "documents": lambda: read_documents(reader),
         "audiences": lambda: reader.find_audiences(iter([*KEYS, "unknown"])),
         "all maintenances": lambda: list(pages(lambda before: reader.list_maintenances(before=before, limit=2))),
         "some maintenances": lambda: list(

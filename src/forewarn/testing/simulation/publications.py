@@ -31,7 +31,12 @@ def note_publications(machine: Machine, feed: Feed) -> None:
             events = {event.id: [_get_status(m.state), sorted(event.resources)] for event, m in shown.items}
             machine.note("published", audience=key, version=list(version), events=events)
 
+    def note_all() -> None:
+        for document in feed.all_documents():
+            note(document)
+
     feed.listeners.append(note)
+    feed.begin_listeners.append(note_all)
 
 
 def _get_status(state: MaintenanceState) -> str:
