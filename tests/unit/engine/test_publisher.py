@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -126,3 +127,20 @@ def test_a_difference_counts_only_if_nothing_has_changed_since(replica: Replica)
     assert replica.identity.find_declared("vm-0") == (VMS[0], None)
     assert caller is not None
     assert not caller.is_current
+
+
+def test_a_large_inventory_is_freed_entry_by_entry(replica: Replica) -> None:
+    """The event loop goes on meanwhile; freeing a whole table of a million VMs would halt it."""
+    large = Inventory(vms=tuple(vm(f"vm-{number}", host="host-0") for number in range(10_001)))
+    replica.publisher.publish_inventory(
+        InventoryUpdate(before=Inventory(), after=Inventory(), index=InventoryIndex.of(large))
+    )
+    before = replica.identity.index
+    replica.publisher.publish_inventory(
+        InventoryUpdate(before=Inventory(), after=Inventory(), index=InventoryIndex.of(FIRST))
+    )
+    for thread in threading.enumerate():
+        if thread.name == "forewarn-free":
+            thread.join()
+    assert (before.vms, before.name_by_address, before.vms_by_host) == ({}, {}, {})
+    assert replica.identity.vm_count == len(VMS)
