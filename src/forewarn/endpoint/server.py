@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -21,6 +22,13 @@ __all__ = ["ListeningSockets", "MetadataServer"]
 # The default of net.core.somaxconn since Linux 5.4. Half of the clients open a connection for each poll (W8).
 _BACKLOG = 4096
 _SEND_BUFFER_BYTES = 128 << 10
+_SILENT_FOR = timedelta(hours=1)
+"""Time after which a VM without a connection is released: VMs poll every few seconds or minutes, so it has probably
+stopped. A VM that was released too early costs only the encoding of its next answer.
+"""
+
+_EXAMINED_AT_ONCE = 1000
+"""Maximum number of callers that one tick examines: a million take 17 minutes."""
 
 
 class ListeningSockets:
@@ -211,4 +219,6 @@ class MetadataServer:
         for server in self._servers:
             if isinstance(server, Acceptor):
                 server.close_idle(monotonic_s - self._traffic.limits.idle_timeout_s)
+        if self._traffic.now is not None:
+            self._identity.release_silent_callers(self._traffic.now - _SILENT_FOR, _EXAMINED_AT_ONCE)
         self._timer = loop.call_later(self.tick_s, self._tick)

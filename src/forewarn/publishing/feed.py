@@ -133,6 +133,16 @@ class Channel:
         gone = Audience(key=self.key, epoch=self.epoch, incarnation=self.incarnation)
         return self.document or AudienceDocument(audience=gone)
 
+    @property
+    def has_events(self) -> bool:
+        """True if the current document shows events."""
+        return bool(self._listed)
+
+    @property
+    def has_waiters(self) -> bool:
+        """True if a request waits for the next document."""
+        return bool(self._waiters)
+
     def find_unlisted(self, event_ids: Iterable[str]) -> tuple[str, ...]:
         """Return the ids that the document does not show."""
         return tuple(event_id for event_id in event_ids if event_id not in self._listed)
@@ -196,13 +206,30 @@ class Feed:
         channel = self._channels.get(key)
         if channel is None:
             channel = Channel(key, self._render)
+            audience = self._idle.get(key)
+            if audience is not None:
+                channel.last_polled_at = self._idle.last_polled_at(key)
+                channel.show_document(AudienceDocument(audience=audience))
             # In this order, so that other threads find the audience at any time; see `find_document`.
             self._channels[key] = channel
-            idle = self._idle.pop(key)
-            if idle is not None:
-                audience, channel.last_polled_at = idle
-                channel.show_document(AudienceDocument(audience=audience))
+            self._idle.pop(key)
         return channel
+
+    def release_channel(self, key: str) -> bool:
+        """Make an audience idle again, if its channel is no longer needed; return True if it was done.
+
+        Only an enabled audience with an empty document for which no request waits becomes idle, so that nothing of it
+        is lost. Nothing else may hold the channel: it shows no later document.
+        """
+        channel = self._channels.get(key)
+        if channel is None or not channel.is_enabled or channel.has_events or channel.has_waiters:
+            return False
+        self._idle.put(channel.current_document.audience)
+        if channel.last_polled_at is not None:
+            self._idle.merge_polls({key: channel.last_polled_at})
+        # Last, as in `channel`.
+        del self._channels[key]
+        return True
 
     def publish_documents(self, documents: Iterable[AudienceDocument]) -> None:
         """Show committed documents."""
@@ -281,22 +308,26 @@ class Feed:
 
     def find_audience(self, key: str) -> Audience | None:
         """Return the audience as of its current document; None if it has none. Safe on any thread."""
-        # First the idle ones: an audience may move from there to a channel meanwhile, but never back.
-        idle = self._idle.get(key)
-        if idle is not None:
-            return idle
-        channel = self._channels.get(key)
+        idle, channel = self._find(key)
         if channel is None or (channel.document is None and channel.epoch == 0):
-            return None
+            return idle
         return channel.current_document.audience
 
     def find_document(self, key: str) -> AudienceDocument | None:
         """Return the current document of an audience; None if no VM of it ever asked. Safe on any thread."""
-        idle = self._idle.get(key)
+        idle, channel = self._find(key)
         if idle is not None:
             return AudienceDocument(audience=idle)
-        channel = self._channels.get(key)
         return None if channel is None else channel.document
+
+    def _find(self, key: str) -> tuple[Audience | None, Channel | None]:
+        """Return the idle audience or the channel; both None if there is neither."""
+        idle = self._idle.get(key)
+        if idle is not None:
+            return idle, None
+        channel = self._channels.get(key)
+        # Between the two look-ups the event loop may have released the channel.
+        return (None, channel) if channel is not None else (self._idle.get(key), None)
 
     def encode_document(self, document: AudienceDocument) -> tuple[EncodedReply, ...]:
         """Return one reply for each api-version, as `Channel.replies`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
 from weakref import WeakValueDictionary
@@ -57,6 +58,11 @@ class Caller:
         self.usage = usage
         self.is_current = True
 
+    def is_silent(self, since: datetime) -> bool:
+        """Return whether the VM has no connection, and no request for its document came since then."""
+        asked_at = self.channel.last_polled_at
+        return self.usage.connections == 0 and asked_at is not None and asked_at < since
+
 
 _NOTHING = Channel("", lambda _document: ())
 """Channel for connections whose VM has changed: it has no replies, so the fast path cannot answer from it."""
@@ -83,6 +89,7 @@ class Identity:
         self._name_by_address: dict[str, str] = {}
         self._only_vm_name: str | None = None
         self._callers: dict[str, Caller] = {}
+        self._unexamined: list[str] = []
         # Connections of a retired caller stay open until their next request, so they still count for their VM. They
         # alone keep its usage alive.
         self._retired_usages: WeakValueDictionary[str, CallerUsage] = WeakValueDictionary()
@@ -173,6 +180,30 @@ class Identity:
         caller.is_current = False
         caller.channel = _NOTHING
         self._retired_usages[name] = caller.usage
+
+    def release_silent_callers(self, since: datetime, most: int) -> int:
+        """Release the entries of callers that have no connection and have not asked since then, with their channels.
+
+        If such a VM asks again, it gets a new entry, and sees the same document as before.
+
+        Args:
+            since: Time of the last request before which an audience is silent.
+            most: Maximum number of callers to examine; the next call examines the next ones.
+
+        Returns:
+            Number of entries that were released.
+        """
+        if not self._unexamined:
+            self._unexamined = list(self._callers)
+        examined, self._unexamined[-most:] = self._unexamined[-most:], []
+        silent = [name for name in examined if (each := self._callers.get(name)) is not None and each.is_silent(since)]
+        for name in silent:
+            key = self._callers[name].channel.key
+            self._retire_caller(name)
+            # A scope's channel may be that of other callers, and there are far fewer scopes than VMs.
+            if key == f"vm:{name}":
+                self.feed.release_channel(key)
+        return len(silent)
 
     def _change_vms(self, before: Iterable[VirtualMachine], after: Iterable[VirtualMachine]) -> frozenset[str]:
         """Remove some VMs and add others; return the hosts whose VMs differ."""

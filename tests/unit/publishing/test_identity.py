@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,10 @@ from forewarn.core.inventory import Inventory, extract_changes
 from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Audience, Host
 from forewarn.publishing.feed import Feed
-from forewarn.publishing.identity import Identity
+from forewarn.publishing.identity import Caller, Identity
 from forewarn.publishing.inventory_index import InventoryDelta
 from forewarn.wire.imds import Dialect
-from tests.support.world import NOW
+from tests.support.world import NOW, minutes
 from tests.unit.core.builders import availability_set, scale_set, vm
 
 HERE = "169.254.169.254"
@@ -267,3 +268,54 @@ def test_a_revision_is_the_inventory_that_it_was_made_from() -> None:
     assert told.snapshot() == whole.snapshot()
     for address in (address for each in INVENTORY.vms for address in each.addresses):
         assert key(told, address) == key(whole, address)
+
+
+def call(identity: Identity, name: str, at: datetime) -> Caller:
+    """Have a VM ask."""
+    caller = identity.find_caller(name)
+    assert caller is not None
+    caller.channel.last_polled_at = at
+    return caller
+
+
+def test_a_vm_that_has_not_asked_for_long_is_released_and_sees_the_same_when_it_asks_again(identity: Identity) -> None:
+    db = Audience(key="vm:db", enabled_at=NOW, epoch=1, incarnation=4, active_until=NOW)
+    identity.feed.publish_documents([AudienceDocument(audience=db)])
+    caller = call(identity, "db", NOW)
+    replies = caller.channel.replies
+    assert identity.release_silent_callers(NOW, 100) == 0
+    assert identity.release_silent_callers(NOW + minutes(1), 100) == 1
+    assert not caller.is_current
+    assert identity.feed._channels == {}
+    again = identity.find_caller("db")
+    assert again is not None
+    assert again is not caller
+    assert (again.channel.incarnation, again.channel.last_polled_at) == (4, NOW)
+    assert [each.keep_alive_bytes for each in again.channel.replies] == [each.keep_alive_bytes for each in replies]
+
+
+def test_a_vm_with_a_connection_or_that_never_asked_is_not_released(identity: Identity) -> None:
+    identity.find_caller("db")
+    connected = call(identity, "gpu-0", NOW)
+    connected.usage.connections = 1
+    assert identity.release_silent_callers(NOW + minutes(1), 100) == 0
+    assert connected.is_current
+    assert identity.find_caller("gpu-0") is connected
+
+
+def test_the_channel_of_a_scope_stays_when_one_of_its_vms_is_released(identity: Identity) -> None:
+    web = Audience(key="scope:web", scope="web", enabled_at=NOW, epoch=1, incarnation=4, active_until=NOW)
+    identity.feed.publish_documents([AudienceDocument(audience=web)])
+    released, connected = call(identity, "web-0", NOW), call(identity, "web-1", NOW)
+    channel, connected.usage.connections = connected.channel, 1
+    assert identity.release_silent_callers(NOW + minutes(1), 100) == 1
+    assert (released.is_current, connected.is_current) == (False, True)
+    again = identity.find_caller("web-0")
+    assert again is not None
+    assert again.channel is connected.channel is channel
+
+
+def test_each_call_examines_a_bounded_number_of_callers_and_all_have_their_turn(identity: Identity) -> None:
+    for name in ("db", "web-0", "web-1", "gpu-0", "gpu-1"):
+        call(identity, name, NOW)
+    assert [identity.release_silent_callers(NOW + minutes(1), 2) for _ in range(4)] == [2, 2, 1, 0]

@@ -120,6 +120,47 @@ def test_reloading_publishes_only_the_idle_audiences_that_differ(feed: Feed) -> 
     assert feed.enabled_count == 5
 
 
+def test_a_released_channel_leaves_what_the_vm_saw(feed: Feed) -> None:
+    """Invariant 6: when the VM asks again, it gets the same bytes, and an older document is still ignored."""
+    publish(feed, DB)
+    before = feed.channel("vm:db")
+    before.last_polled_at = NOW
+    replies = before.replies
+    assert feed.release_channel("vm:db")
+    assert feed._channels == {}
+    assert feed.find_audience("vm:db") == DB
+    assert feed.last_polls() == {"vm:db": NOW}
+    assert feed.enabled_count == 1
+    publish(feed, replace(DB, incarnation=3))
+    again = feed.channel("vm:db")
+    assert again is not before
+    assert (again.epoch, again.incarnation, again.last_polled_at) == (1, 4, NOW)
+    assert [each.keep_alive_bytes for each in again.replies] == [each.keep_alive_bytes for each in replies]
+
+
+def test_a_released_audience_sees_the_next_document(feed: Feed) -> None:
+    publish(feed, DB)
+    feed.channel("vm:db")
+    feed.release_channel("vm:db")
+    document = publish(feed, replace(DB, incarnation=5), ITEM)
+    assert feed.channel("vm:db").document is document
+
+
+@pytest.mark.anyio
+async def test_a_channel_that_is_needed_is_not_released(feed: Feed) -> None:
+    publish(feed, DB, ITEM)
+    assert not feed.release_channel("vm:db")
+    publish(feed, replace(DB, key="vm:held"))
+    waiter = feed.channel("vm:held").add_waiter()
+    assert not feed.release_channel("vm:held")
+    feed.channel("vm:held").remove_waiter(waiter)
+    assert feed.release_channel("vm:held")
+    feed.channel("vm:new")
+    publish(feed, replace(DB, key="vm:off", enabled_at=None))
+    feed.channel("vm:off")
+    assert [feed.release_channel(name) for name in ("vm:new", "vm:off", "vm:unknown")] == [False] * 3
+
+
 def test_when_an_idle_audience_asked_another_process_is_known(feed: Feed) -> None:
     """R69."""
     feed.merge_polls({"vm:db": NOW})
