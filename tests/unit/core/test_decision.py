@@ -182,6 +182,14 @@ def test_neighbours_are_active_and_share_a_vm_or_scope_oldest_first() -> None:
     assert [each.id for each in draft.find_neighbours(mine)] == ["older", "younger"]
 
 
+def test_a_maintenance_made_after_the_first_look_is_found_as_a_neighbour() -> None:
+    mine, later = maintenance(vm("a"), sequence=1), maintenance(vm("a"), id="later", sequence=2)
+    draft = a_draft(WorkingSet(maintenances={mine.id: mine}))
+    assert draft.find_neighbours(mine) == []
+    draft.put(later)
+    assert draft.find_neighbours(mine) == [later]
+
+
 def test_the_audit_log_tells_every_step_with_its_actor() -> None:
     world = World(vm("a"))
     made = world.plan_one(RESTART)

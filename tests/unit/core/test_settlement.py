@@ -34,6 +34,24 @@ def approve_all(world: World, made: Maintenance) -> None:
         world.approve(event.resources[0], event.id)
 
 
+def test_without_a_focus_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most approvals of a fleet start nothing, so nothing is looked up for them."""
+    looked_up: list[str] = []
+
+    def note(_: Draft, each: Maintenance) -> list[Maintenance]:
+        looked_up.append(each.id)
+        return []
+
+    monkeypatch.setattr(Draft, "find_on_same_vms", note)
+    event, m = an_event("a", audience="vm:a"), maintenance(vm("a"), vm("b"), not_before=NOW + minutes(15))
+    state = WorkingSet(maintenances={m.id: m}, events={event.id: event})
+    draft = Draft(state, now=NOW, rules=DecisionRules(), new_id=lambda kind: kind, new_sequence=lambda: 1, actor="vm:a")
+    approve_events(draft, [event.id], Approver(actor="vm:a", audience="vm:a", vm="a"))
+    settle_maintenances(draft)
+    assert looked_up == []
+    assert draft.events[event.id].is_approved
+
+
 @pytest.mark.parametrize(
     ("cause", "scopes"),
     [

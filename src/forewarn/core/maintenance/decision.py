@@ -176,11 +176,10 @@ class Draft:
         self.maintenances = dict(state.maintenances)
         self.events = dict(state.events)
         self._events_of: dict[str, list[str]] = {}
-        self._holders: dict[tuple[str, str], list[str]] = {}
+        # None until a decision asks who holds something: approvals, of which most start nothing, never do.
+        self._holders: dict[tuple[str, str], list[str]] | None = None
         for event in state.events.values():
             self._events_of.setdefault(event.maintenance_id, []).append(event.id)
-        for maintenance in state.maintenances.values():
-            self._index_holders(maintenance)
 
     # Reading
 
@@ -198,12 +197,17 @@ class Draft:
 
     def find_pending_deletes(self, scope: str) -> list[Maintenance]:
         """Return the scheduled Terminates of a scope."""
-        holders = (self.maintenances[i] for i in self._holders.get(("scope", scope), ()))
+        holders = (self.maintenances[i] for i in self._index_holders().get(("scope", scope), ()))
         return [m for m in holders if m.type is EventType.TERMINATE and m.state is MaintenanceState.SCHEDULED]
 
     def is_in_focus(self, maintenance: Maintenance) -> bool:
         """Return True if this decision may announce or start it."""
         return maintenance.id in self._focus
+
+    @property
+    def has_focus(self) -> bool:
+        """True if this decision may announce or start anything."""
+        return bool(self._focus)
 
     def take_changed(self) -> list[Maintenance]:
         """Return the maintenances that changed since the last call, themselves or an event; at first, all in focus."""
@@ -213,12 +217,22 @@ class Draft:
     def _find_holders(self, maintenance: Maintenance, keys: Iterable[tuple[str, str]]) -> list[Maintenance]:
         """Return the other active maintenances that hold one of these."""
         # Ended maintenances stay in the index, so they are filtered out here.
-        ids = {i for key in keys for i in self._holders.get(key, ())} - {maintenance.id}
+        holders = self._index_holders()
+        ids = {i for key in keys for i in holders.get(key, ())} - {maintenance.id}
         return [m for i in ids if (m := self.maintenances[i]).is_active]
 
-    def _index_holders(self, maintenance: Maintenance) -> None:
+    def _index_holders(self) -> dict[tuple[str, str], list[str]]:
+        """Return the ids of the maintenances by what they hold, indexed on first use."""
+        if self._holders is None:
+            self._holders = {}
+            for maintenance in self.maintenances.values():
+                self._add_holder(self._holders, maintenance)
+        return self._holders
+
+    @staticmethod
+    def _add_holder(holders: dict[tuple[str, str], list[str]], maintenance: Maintenance) -> None:
         for key in maintenance.claim_keys:
-            self._holders.setdefault(key, []).append(maintenance.id)
+            holders.setdefault(key, []).append(maintenance.id)
 
     # Changing
 
@@ -238,7 +252,8 @@ class Draft:
             self._changed.add(item.id)
             if item.id not in self.maintenances:
                 # Claims never change afterwards, so an existing maintenance is not indexed again.
-                self._index_holders(item)
+                if self._holders is not None:
+                    self._add_holder(self._holders, item)
                 self._changes.created.add(item.id)
             self.maintenances[item.id] = self._changes.maintenances[item.id] = item
         elif isinstance(item, Event):

@@ -74,6 +74,8 @@ def _find_concerned(draft: Draft, changed: list[Maintenance]) -> list[Maintenanc
 
     An approval must not cost a look at its whole scope: a decision may have hundreds of them.
     """
+    if not draft.has_focus:
+        return []
     found = {m.id: m for m in changed}
     for maintenance in changed:
         found.update((other.id, other) for other in draft.find_on_same_vms(maintenance))
