@@ -110,6 +110,14 @@ def test_a_delivery_is_changed_and_forgotten(store: Store) -> None:
         assert len(reader.list_deliveries("s-2", WAITING)) == 1
 
 
+def test_of_a_delivery_saved_twice_at_once_the_last_one_counts(store: Store) -> None:
+    last = a_delivery(1, last_error='größe "x" \\ \n \x01 \u2028 %s ? :a')
+    with store.write() as tx:
+        tx.save_deliveries([a_delivery(1), a_delivery(2), last])
+    with store.read() as reader:
+        assert reader.list_deliveries("s-1", WAITING) == [last, a_delivery(2)]
+
+
 def test_a_subscription_is_forgotten_with_its_deliveries(store: Store) -> None:
     with store.write() as tx:
         tx.save_subscription(CHAT)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from forewarn.core.fast_replace import find_setters
 
-__all__ = ["from_rows", "split_into_pieces", "stream_rows", "to_row"]
+__all__ = ["from_rows", "list_field_names", "split_into_pieces", "stream_rows"]
 
 T = TypeVar("T")
 
@@ -31,7 +31,8 @@ def split_into_pieces(items: Iterable[T]) -> Iterator[list[T]]:
 
 
 @lru_cache
-def _list_field_names(kind: type[Any]) -> tuple[str, ...]:
+def list_field_names(kind: type[Any]) -> tuple[str, ...]:
+    """Return the names of the columns of a kind of value."""
     return tuple(f.name for f in fields(kind))
 
 
@@ -91,8 +92,3 @@ class _Memo(dict[Any, Any]):
             self.clear()
         decoded = self[value] = self._decode(value)
         return decoded
-
-
-def to_row(value: object) -> dict[str, Any]:
-    """Return the row for a value, which is one of the model's."""
-    return {name: getattr(value, name) for name in _list_field_names(type(value))}  # type: ignore[arg-type] # a class is hashable

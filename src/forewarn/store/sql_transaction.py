@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
 
 from forewarn.core.audit_chain import Chain, ChainHead
-from forewarn.core.model import ACTIVE_STATES, Maintenance, VirtualMachine
+from forewarn.core.model import ACTIVE_STATES, AuditEntry, Maintenance, VirtualMachine
 from forewarn.store import statements
 from forewarn.store import tables as t
 from forewarn.store.audit_chain import HEADS, encode_heads, forget_audit, forget_events, parse_heads
 from forewarn.store.reader import KEY_FIELDS
-from forewarn.store.rows import split_into_pieces, to_row
+from forewarn.store.row_statements import Row, insert_rows, update_rows, upsert_rows
+from forewarn.store.rows import list_field_names, split_into_pieces
 from forewarn.store.sql_reader import TABLES, SqlReader
 from forewarn.store.statements import KEYS
 from forewarn.store.transaction import MUTABLE_FIELDS, ChainedEntry, Transaction
@@ -27,6 +29,9 @@ _PROBE = "probe"
 _PROBE_SIZE_BYTES = 64 << 10
 _SURPLUS_MAX = 100
 """Maximum number of rows that are forgotten in one step after a limit was lowered."""
+
+_ENTRY_FIELDS = tuple(name for name in list_field_names(AuditEntry) if name != "sequence")
+_read_entry = attrgetter(*_ENTRY_FIELDS)
 
 
 class SqlTransaction(SqlReader, Transaction):
@@ -60,8 +65,7 @@ class SqlTransaction(SqlReader, Transaction):
     def flush(self) -> None:
         """Write the counter and the heads of the hash chains back; the store calls it before the commit."""
         if self._counter is not None:
-            values = {_COUNTER: str(self._counter), HEADS: encode_heads(self._heads)}
-            self._upsert(t.meta, [{"key": key, "value": value} for key, value in values.items()])
+            self._upsert_meta((_COUNTER, str(self._counter)), (HEADS, encode_heads(self._heads)))
 
     def _get_heads(self) -> dict[Chain, ChainHead]:
         return self._heads
@@ -95,26 +99,23 @@ class SqlTransaction(SqlReader, Transaction):
     # Rows
 
     def _insert_rows(self, kind: type[Any], values: Iterable[Any]) -> None:
-        self._insert(TABLES[kind], map(to_row, values))
+        names = list_field_names(kind)  # type: ignore[arg-type] # a class is hashable
+        self._insert(TABLES[kind], names, map(attrgetter(*names), values))
 
-    # In pieces: while a thousand rows are made into parameters, the database waits, and PostgreSQL ends a transaction
-    # that keeps it waiting for too long.
-    def _insert(self, table: sa.Table, rows: Iterable[dict[str, Any]]) -> None:
-        for piece in split_into_pieces(rows):
-            self._connection.execute(statements.insert_into(table), piece)
+    def _insert(self, table: sa.Table, names: tuple[str, ...], rows: Iterable[Row]) -> None:
+        insert_rows(table, names, self._dialect).execute(self._connection, rows)
 
     def _upsert_rows(self, kind: type[Any], values: Iterable[Any]) -> None:
-        self._upsert(TABLES[kind], map(to_row, values))
+        names = list_field_names(kind)  # type: ignore[arg-type] # a class is hashable
+        self._upsert(TABLES[kind], names, map(attrgetter(*names), values))
 
-    def _upsert(self, table: sa.Table, rows: Iterable[dict[str, Any]]) -> None:
-        for piece in split_into_pieces(rows):
-            self._connection.execute(statements.upsert_into(table, tuple(piece[0]), self._dialect), piece)
+    def _upsert(self, table: sa.Table, names: tuple[str, ...], rows: Iterable[Row]) -> None:
+        upsert_rows(table, names, self._dialect).execute(self._connection, rows)
 
     def _update_rows(self, kind: type[Any], values: Iterable[Any]) -> None:
-        table, names = TABLES[kind], MUTABLE_FIELDS[kind]
-        rows = ({"the_key": each.id} | {f"new_{name}": getattr(each, name) for name in names} for each in values)
-        for piece in split_into_pieces(rows):
-            self._connection.execute(statements.update_by_id(table, tuple(names)), piece)
+        names = MUTABLE_FIELDS[kind]
+        rows = map(attrgetter(*names, "id"), values)
+        update_rows(TABLES[kind], names, self._dialect).execute(self._connection, rows)
 
     def _delete_rows(self, kind: type[Any], keys: Iterable[str]) -> None:
         self._delete_by_key(TABLES[kind].c[KEY_FIELDS[kind]], keys)
@@ -130,20 +131,19 @@ class SqlTransaction(SqlReader, Transaction):
         if value is None:
             self._connection.execute(sa.delete(t.meta).where(t.meta.c.key == key))
         else:
-            self._upsert(t.meta, [{"key": key, "value": value}])
+            self._upsert_meta((key, value))
+
+    def _upsert_meta(self, *rows: tuple[str, str]) -> None:
+        self._upsert(t.meta, ("key", "value"), rows)
 
     # Saving
 
     def _upsert_marks(self, keys: Iterable[str], sequence: int) -> None:
-        self._upsert(t.feed, ({"audience": key, "sequence": sequence} for key in keys))
+        self._upsert(t.feed, ("audience", "sequence"), ((key, sequence) for key in keys))
 
     def _insert_claims(self, maintenances: Iterable[Maintenance]) -> None:
-        rows = (
-            {"maintenance_id": m.id, "vm": c.vm, "scope": c.scope, "host": c.host, "is_active": m.is_active}
-            for m in maintenances
-            for c in m.claims
-        )
-        self._insert(t.claim, rows)
+        rows = ((m.id, c.vm, c.scope, c.host, m.is_active) for m in maintenances for c in m.claims)
+        self._insert(t.claim, ("maintenance_id", "vm", "scope", "host", "is_active"), rows)
 
     def _release_claims(self, maintenance_ids: Iterable[str]) -> None:
         # Rows stay after the end, for the history of a VM.
@@ -152,12 +152,12 @@ class SqlTransaction(SqlReader, Transaction):
             self._connection.execute(query.values(is_active=False))
 
     def _insert_entries(self, entries: Iterable[ChainedEntry]) -> None:
-        rows = (to_row(entry) | {"sequence": n, "chain": name, "hash": digest} for n, entry, name, digest in entries)
-        self._insert(t.audit_log, rows)
+        rows = ((number, name, digest, *_read_entry(entry)) for number, entry, name, digest in entries)
+        self._insert(t.audit_log, ("sequence", "chain", "hash", *_ENTRY_FIELDS), rows)
 
     def _replace_addresses(self, removed: Iterable[VirtualMachine], added: Iterable[VirtualMachine]) -> None:
         self._delete_by_key(t.address.c.vm, (vm.name for vm in removed))
-        self._insert(t.address, ({"address": a, "vm": vm.name} for vm in added for a in vm.addresses))
+        self._insert(t.address, ("address", "vm"), ((a, vm.name) for vm in added for a in vm.addresses))
 
     def extend_active_until(self, active_until: Mapping[str, datetime]) -> None:
         query = (
@@ -172,7 +172,7 @@ class SqlTransaction(SqlReader, Transaction):
 
     def check_writable(self) -> None:
         # This allocates new pages, which are written on commit although they are empty by then.
-        self._upsert(t.meta, [{"key": _PROBE, "value": "x" * _PROBE_SIZE_BYTES}])
+        self._upsert_meta((_PROBE, "x" * _PROBE_SIZE_BYTES))
         self._connection.execute(sa.delete(t.meta).where(t.meta.c.key == _PROBE))
 
     def _delete_surplus_revocations(self, actor: str, kept: int) -> None:

@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from forewarn.store import tables as t
 
@@ -31,11 +30,8 @@ __all__ = [
     "VMS_OF_HOSTS",
     "VMS_WITH_POLICY",
     "delete_by_key",
-    "insert_into",
     "match_keys",
     "select_by_key",
-    "update_by_id",
-    "upsert_into",
 ]
 
 KEYS = "keys"
@@ -57,30 +53,6 @@ def select_by_key(column: sa.Column[Any]) -> sa.Select[Any]:
 def delete_by_key(column: sa.Column[Any]) -> sa.Delete:
     """Return the statement that deletes rows by the values of a column."""
     return sa.delete(column.table).where(match_keys(column))
-
-
-@cache
-def insert_into(table: sa.Table) -> sa.Insert:
-    """Return the statement that inserts rows."""
-    return sa.insert(table)
-
-
-@cache
-def upsert_into(table: sa.Table, columns: tuple[str, ...], dialect: str) -> sa.Insert:
-    """Return the statement that inserts rows, or replaces these columns of those that exist."""
-    keys = [column.name for column in table.primary_key]
-    # Both databases have the same syntax for this, but SQLAlchemy offers it only in their dialects.
-    insert = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
-    others = {name: insert.excluded[name] for name in columns if name not in keys}
-    return insert.on_conflict_do_update(index_elements=keys, set_=others)
-
-
-@cache
-def update_by_id(table: sa.Table, columns: tuple[str, ...]) -> sa.Update:
-    """Return the statement that sets these columns to the parameters ``new_NAME`` where the id is ``the_key``."""
-    # Prefixed, because SQLAlchemy reserves the names of columns for the parameters of SET.
-    query = sa.update(table).where(table.c.id == sa.bindparam("the_key"))
-    return query.values({name: sa.bindparam(f"new_{name}") for name in columns})
 
 
 def _select_held(column: sa.Column[Any]) -> sa.Select[Any]:

@@ -95,6 +95,7 @@ def _make_type(  # noqa: PLR0913 - what makes a type
         impl = stored
         cache_ok = True
         is_shared = shared
+        convert = staticmethod(encode)
 
         def process_bind_param(self, value: Any, dialect: object) -> Any:  # noqa: ANN401, ARG002
             return None if value is None else encode(value)
@@ -195,6 +196,11 @@ class StrEnumType(sa.types.TypeDecorator[Any]):
         # SQLAlchemy's cache key has the attributes that are named like parameters. With another name, columns of
         # different enums would have the same key, and values would be read as members of the wrong one.
         self.words = words
+
+    @staticmethod
+    def convert(value: StrEnum) -> str:
+        """Return the word that is stored."""
+        return value.value
 
     def process_bind_param(self, value: StrEnum | None, dialect: object) -> str | None:  # noqa: ARG002
         return None if value is None else value.value
