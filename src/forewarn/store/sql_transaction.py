@@ -26,6 +26,7 @@ __all__ = ["SqlTransaction"]
 
 _COUNTER = "sequence"
 _PROBE = "probe"
+_SAVEPOINT = "command"
 _PROBE_SIZE_BYTES = 64 << 10
 _SURPLUS_MAX = 100
 """Maximum number of rows that are forgotten in one step after a limit was lowered."""
@@ -73,12 +74,16 @@ class SqlTransaction(SqlReader, Transaction):
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         counter, heads = self._counter, dict(self._heads)
+        execute = self._connection.exec_driver_sql
+        execute(f"SAVEPOINT {_SAVEPOINT}")
         try:
-            with self._connection.begin_nested():
-                yield
+            yield
         except BaseException:
+            # If this fails too, its error is raised: the transaction must not go on.
+            execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
             self._counter, self._heads = counter, heads
             raise
+        execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
 
     # Loading a working set
 

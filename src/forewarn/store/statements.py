@@ -8,9 +8,12 @@ parameters.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 from forewarn.store import tables as t
 
@@ -38,9 +41,32 @@ KEYS = "keys"
 """Parameter of the statements that take keys: a list."""
 
 
+class _KeyMatch(FunctionElement[Any]):
+    """Condition that the value of a column is one of the keys."""
+
+    # On PostgreSQL one parameter for all keys: with one for each, each number of keys would be a statement to plan.
+    inherit_cache = True
+    # Not boolean: SQLAlchemy would append "= 1" on SQLite, and SQLite would scan the table.
+    type = sa.types.NULLTYPE
+    name = "key_match"
+
+
+@compiles(_KeyMatch, "sqlite")
+def _compile_for_sqlite(element: _KeyMatch, compiler: SQLCompiler, **options: Any) -> str:  # noqa: ANN401
+    # A parameter for each key. `json_each` would need only one, but SQLite 3.40 crashes in a DELETE with it.
+    column, _ = element.clauses
+    return compiler.process(column.in_(sa.bindparam(KEYS, expanding=True)), **options)
+
+
+@compiles(_KeyMatch, "postgresql")
+def _compile_for_postgresql(element: _KeyMatch, compiler: SQLCompiler, **options: Any) -> str:  # noqa: ANN401
+    column, keys = (compiler.process(each, **options) for each in element.clauses)
+    return f"{column} = ANY ({keys})"
+
+
 def match_keys(column: sa.Column[Any]) -> sa.ColumnElement[bool]:
-    """Return the condition that the value of a column is one of the parameter `KEYS`."""
-    return column.in_(sa.bindparam(KEYS, expanding=True))
+    """Return the condition that the value of a column, which is text, is one of the parameter `KEYS`."""
+    return cast("sa.ColumnElement[bool]", _KeyMatch(column, sa.bindparam(KEYS)))
 
 
 @cache
