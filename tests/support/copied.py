@@ -16,9 +16,9 @@ from alembic.config import Config
 from forewarn.core.model import Scope, ScopeKind
 from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.store import SqlStore
+from forewarn.store.column_types import StrEnumType
 from forewarn.store.copying import COPIED, CopyProgress
 from forewarn.store.migrate import COMPATIBLE_SINCE, MIGRATIONS
-from forewarn.store.tables import StrEnumType
 from tests.support.databases import Database
 from tests.support.simulated import inventory, simulated
 from tests.support.simulated_world import CAUSE_VM, SCOPES, VMS
