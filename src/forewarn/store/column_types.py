@@ -47,8 +47,9 @@ _SHARED_LENGTH_MAX = 2000
 T = TypeVar("T")
 
 
-def _make_type(  # noqa: PLR0913 - what makes a type
+def _make_type(  # noqa: PLR0913 - what differs between types
     name: str,
+    about: str,
     stored: type[sa.types.TypeEngine[Any]] | sa.types.TypeEngine[Any],
     encode: Callable[[Any], Any],
     decode: Callable[[Any], Any],
@@ -60,6 +61,7 @@ def _make_type(  # noqa: PLR0913 - what makes a type
 
     Args:
         name: Name of the type.
+        about: What it stores; its docstring.
         stored: Type that the database knows.
         encode: Function for each value that is stored, except None.
         decode: Function for each value that is read, except NULL; JSON comes as text.
@@ -86,6 +88,7 @@ def _make_type(  # noqa: PLR0913 - what makes a type
             return lambda value: absent if value is None else decode(value)
 
     Converted.__name__ = Converted.__qualname__ = name
+    Converted.__doc__ = about
     return Converted
 
 
@@ -123,17 +126,34 @@ def _build_policy(declared: Any) -> Policy:  # noqa: ANN401 - pydantic checks it
 
 
 MomentType = _make_type(
-    "MomentType", sa.BigInteger, lambda value: (value - _EPOCH) // _MICROSECOND, lambda n: _EPOCH + n * _MICROSECOND
+    "MomentType",
+    "A moment, as whole microseconds since 1970 UTC.",
+    sa.BigInteger,
+    lambda value: (value - _EPOCH) // _MICROSECOND,
+    lambda n: _EPOCH + n * _MICROSECOND,
 )
 DurationType = _make_type(
-    "DurationType", sa.BigInteger, lambda value: value // _MICROSECOND, lambda n: n * _MICROSECOND
+    "DurationType",
+    "A span, as microseconds.",
+    sa.BigInteger,
+    lambda value: value // _MICROSECOND,
+    lambda n: n * _MICROSECOND,
 )
-CommonStringType = _make_type("CommonStringType", sa.String, str, sys.intern, shared=True)
-"""A text that many rows have in common, such as the host of a VM; each is in memory once."""
+CommonStringType = _make_type(
+    "CommonStringType",
+    "A text that many rows have in common, such as the host of a VM; each is in memory once.",
+    sa.String,
+    str,
+    sys.intern,
+    shared=True,
+)
 
-StringTupleType = _make_type("StringTupleType", sa.JSON, list, _decode_json(tuple[str, ...]))
+StringTupleType = _make_type(
+    "StringTupleType", "Several texts, as a JSON array.", sa.JSON, list, _decode_json(tuple[str, ...])
+)
 StringPairsType = _make_type(
     "StringPairsType",
+    "Pairs of texts, such as tags, as a JSON array of arrays.",
     sa.JSON,
     lambda pairs: [list(pair) for pair in pairs],
     _decode_json(tuple[tuple[str, str], ...]),
@@ -141,34 +161,36 @@ StringPairsType = _make_type(
 )
 ClaimsType = _make_type(
     "ClaimsType",
+    "The claims of a maintenance; the table `claim` is their index.",
     sa.JSON,
     lambda claims: [[c.vm, c.host, c.scope, c.fault_domain] for c in claims],
     # Each VM that approves loads the same claims again.
     _share_short(_decode_json(list[tuple[str, str, str | None, int]], _build_claims)),
 )
-"""The claims of a maintenance; the table `claim` is their index."""
 
 NotificationProfileType = _make_type(
     "NotificationProfileType",
+    "A notification profile, as a JSON array.",
     sa.JSON,
     lambda profile: [profile.enable, profile.not_before_timeout.total_seconds()],
     _decode_json(tuple[bool, float], _build_profile),
     shared=True,
 )
-OutcomeType = _make_type("OutcomeType", sa.JSON, lambda value: value, _decode_json(dict[str, Any]))
-"""The result of a command; a JSON object."""
+OutcomeType = _make_type(
+    "OutcomeType", "The result of a command; a JSON object.", sa.JSON, lambda value: value, _decode_json(dict[str, Any])
+)
 
 
 # NULL rather than JSON's null: a query for VMs with a policy asks whether the column is NULL.
 PolicyType = _make_type(
     "PolicyType",
+    "A policy, stored in the form of the inventory; NULL if none is declared.",
     sa.JSON(none_as_null=True),
     _encode_policy,
     _decode_json(Any, _build_policy),
     absent=NO_POLICY,
     shared=True,
 )
-"""A policy, stored in the form of the inventory; NULL if none is declared."""
 
 
 class StrEnumType(sa.types.TypeDecorator[Any]):
