@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from forewarn.core.inventory import Inventory
 from forewarn.core.model import (
     Audience,
     AuditEntry,
     Claim,
     EntryKind,
+    Host,
     MaintenanceState,
+    Scope,
+    ScopeKind,
+    VirtualMachine,
 )
 from forewarn.core.selection import Selection
 from forewarn.store import SqlStore
@@ -231,3 +236,21 @@ def test_claims_hold_vm_host_scope_and_fault_domain(store: SqlStore) -> None:
         Claim(vm="web-0", host="host-7", scope="web", fault_domain=3),
         Claim(vm="db", host="host-1", scope=None, fault_domain=0),
     )
+
+
+def test_hosts_scopes_and_vms_come_by_name_some_at_a_time(store: SqlStore) -> None:
+    names = [f"vm-{number}" for number in range(2500)] + ["B", "a", "Ä"]
+    inventory = Inventory(
+        hosts=(Host(name="host-b"), Host(name="host-B")),
+        scopes=(Scope(name="web", kind=ScopeKind.AVAILABILITY_SET),),
+        vms=tuple(vm(name) for name in names),
+    )
+    with store.write() as tx:
+        tx.replace_inventory(inventory, None, Inventory())
+    with store.read() as reader:
+        pieces = list(reader.iter_by_name(VirtualMachine))
+        assert max(map(len, pieces)) <= 1000
+        assert [each.name for piece in pieces for each in piece] == sorted(names)
+        assert pieces[0][0] == next(each for each in inventory.vms if each.name == "B")
+        assert [[host.name for host in piece] for piece in reader.iter_by_name(Host)] == [["host-B", "host-b"]]
+        assert [scope for piece in reader.iter_by_name(Scope) for scope in piece] == list(inventory.scopes)

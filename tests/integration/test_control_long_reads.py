@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from forewarn.wire.inventory import encode_inventory
+from forewarn.wire.inventory_lines import encode_inventory_lines
 from tests.support.service import Running
 
 
 def test_however_many_read_the_inventory_others_are_answered(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     has_begun, may_end = threading.Event(), threading.Event()
 
-    def slowly(*declared: object) -> bytes:
+    def slowly(*declared: object) -> Iterator[bytes]:
         has_begun.set()
         assert may_end.wait(60)
-        return encode_inventory(*declared)  # type: ignore[arg-type] # as they came
+        return encode_inventory_lines(*declared)  # type: ignore[arg-type] # as they came
 
-    monkeypatch.setattr("forewarn.control.inventory.encode_inventory", slowly)
+    monkeypatch.setattr("forewarn.control.inventory_snapshot.encode_inventory_lines", slowly)
     with (
         ThreadPoolExecutor() as threads,
         service.operator() as one,

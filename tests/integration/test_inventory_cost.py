@@ -15,7 +15,7 @@ from forewarn.control import inventory_parser
 from forewarn.control.inventory_parser import InventoryParser
 from forewarn.core.inventory import Inventory
 from forewarn.errors import InvalidRequest
-from forewarn.wire.inventory import encode_inventory, parse_inventory, to_inventory_in
+from forewarn.wire.inventory import parse_inventory
 from tests.support.control import error
 from tests.support.service import Running, inventory, running
 
@@ -113,12 +113,6 @@ async def test_both_ways_of_reading_say_the_same() -> None:
         with pytest.raises(InvalidRequest) as aside:
             await large.parse(wrong)
         assert (aside.value.message, aside.value.details) == (inline.value.message, inline.value.details)
-
-
-def test_an_inventory_is_encoded_as_it_is_shown() -> None:
-    declared = parse_inventory(json.dumps(inventory()).encode())
-    assert json.loads(encode_inventory(declared)) == json.loads(to_inventory_in(declared).model_dump_json())
-    assert json.loads(encode_inventory(Inventory())) == {"hosts": [], "scopes": [], "vms": []}
 
 
 def test_an_inventory_that_changes_while_another_is_compared_is_compared_again(tmp_path: Path) -> None:

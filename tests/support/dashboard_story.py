@@ -216,7 +216,12 @@ def story(name: str, folder: Path) -> Iterator[Story]:
     inventory = folder / "story.json"
     inventory.write_text(json.dumps(_inventory()))
     acts = _Acts()
-    settings = {"inventory": inventory, "clock": "virtual", "clock_start": START, "actuator_retry": "30s"}
+    settings: dict[str, Any] = {
+        "inventory": inventory,
+        "clock": "virtual",
+        "clock_start": START,
+        "actuator_retry": "30s",
+    }
     settings |= {"unseen_before": "8m", "late_end_after": "2m"}
     with running(folder, actuator=acts, **settings) as service:
         service.service.engine.committer._new_id = SeededIds(7)

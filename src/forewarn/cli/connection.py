@@ -24,7 +24,7 @@ from forewarn.util.secrets import TOKEN_FILE, default_state_dir, read_token
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["DEFAULT_URL", "ControlConnection", "find_state_dir", "parse_events", "quote_segment"]
+__all__ = ["DEFAULT_URL", "ControlConnection", "find_state_dir", "make_error", "parse_events", "quote_segment"]
 
 DEFAULT_URL = "http://127.0.0.1:8170"
 
@@ -178,16 +178,34 @@ class ControlConnection:
         Raises:
             ServerUnreachable: The service does not answer, or stops in the middle.
         """
+        for lines in self.stream_pieces(path, **params):
+            yield from map(json.loads, lines)
+
+    def stream_pieces(self, path: str, **params: object) -> Iterator[list[bytes]]:
+        """Yield the lines of a long answer, without their ends, as many at a time as have arrived.
+
+        Raises:
+            ServerUnreachable: The service does not answer, or stops in the middle.
+        """
         import httpx
 
-        query = _drop_unset(params)
+        query, rest, has_begun = _drop_unset(params), b"", False
         try:
             with self._open_client().stream("GET", path, params=query) as response:
                 if not response.is_success:
                     response.read()
                     self._raise_refusal(response)
-                yield from map(json.loads, response.iter_lines())
+                has_begun = True
+                # Not `iter_lines`, which also splits at line separators within JSON strings.
+                for piece in response.iter_bytes():
+                    *lines, rest = (rest + piece).split(b"\n")
+                    yield lines
+                if rest:
+                    yield [rest]
         except httpx.HTTPError as error:
+            if has_begun:
+                msg = f"{self.url} broke off its answer: {str(error).strip() or type(error).__name__}"
+                raise ServerUnreachable(msg) from error
             self._raise_unreachable(error)
 
     # The stream
@@ -313,17 +331,16 @@ class ControlConnection:
 
     def _raise_refusal(self, response: httpx.Response) -> NoReturn:
         try:
-            body = response.json()["error"]
-            code, message, details = str(body["code"]), str(body["message"]), dict(body["details"])
+            error = make_error(response.json())
         except (ValueError, KeyError, TypeError):
             if response.status_code == _UNAVAILABLE:
                 raise OtherSideError(f"{self.url} is too busy (503): try again later") from None
             msg = f"{self.url} answered {response.status_code}, but is not a control API: check the control URL"
             raise OtherSideError(msg) from None
         # "Invalid token" would mislead a user who has none; the reason why none was sent helps.
-        if code == Unauthorized.code and self._missing_token_reason is not None:
+        if error.code == Unauthorized.code and self._missing_token_reason is not None:
             raise Unauthorized(self._missing_token_reason)
-        raise _BY_CODE.get(code, ForewarnError)(message, **details)
+        raise error
 
     def _raise_unreachable(self, error: Exception) -> NoReturn:
         import httpx
@@ -338,6 +355,17 @@ class ControlConnection:
         reason = str(error).strip() or type(error).__name__
         msg = f"cannot reach {self.url} ({reason}): start a service with 'forewarn serve', or pass --control-url"
         raise ServerUnreachable(msg) from error
+
+
+def make_error(answer: Any) -> ForewarnError:  # noqa: ANN401 - JSON
+    """Return the error that an answer of the service describes.
+
+    Raises:
+        KeyError, TypeError, ValueError: It describes none.
+    """
+    body = answer["error"]
+    code, message, details = str(body["code"]), str(body["message"]), dict(body["details"])
+    return _BY_CODE.get(code, ForewarnError)(message, **details)
 
 
 def _drop_unset(params: Mapping[str, object]) -> dict[str, Any]:

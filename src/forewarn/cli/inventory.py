@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,14 +13,14 @@ import typer
 
 from forewarn.cli.command import command, make_group, require_extra
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.output import Output, as_yaml, format_count
-from forewarn.core.policy import ALL_APPROVERS
-from forewarn.errors import ConfigError, InvalidRequest
+from forewarn.cli.inventory_document import decode_pieces, format_json, format_yaml, parse_document
+from forewarn.cli.output import Output, format_count
+from forewarn.errors import ConfigError, ForewarnError, InvalidRequest
 
 if TYPE_CHECKING:
     from forewarn.wire.inventory import HostDeclarationIn
 
-__all__ = ["DIFFERS", "app", "drop_defaults"]
+__all__ = ["CUT", "DIFFERS", "app", "print_pieces"]
 
 DIFFERS = 4
 """Exit status of `inventory diff` if something would change."""
@@ -28,6 +28,9 @@ DIFFERS = 4
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="Inventory, YAML or JSON; - for standard input.")]
 _EMPTY_VALUES: tuple[object, ...] = (None, "", [], {})
 """Values that mean the same as an absent member."""
+CUT = "] the inventory above is incomplete\n"
+"""Last line of an incomplete inventory, which makes it invalid YAML."""
+
 _Uri = Annotated[str, typer.Argument(metavar="URI", help="URI of libvirt, for example qemu:///system.")]
 _NOUNS = {"hosts": "host", "scopes": "scope", "vms": "vm"}
 
@@ -64,7 +67,7 @@ def from_libvirt(
     declared = to_inventory_in(read_inventory(uri, host)).model_dump(mode="json")
     if out is None and output.print_if_json(declared):
         return
-    text = "".join(_format_file(declared))
+    text = "".join(format_yaml(declared.items()))
     if out is None:
         sys.stdout.write(text)
         return
@@ -189,18 +192,30 @@ def diff(file: _File, connection: ControlConnection, output: Output) -> None:
 
 @command(app, "show", "forewarn inventory show", "forewarn inventory show > inventory.yaml")
 def show(connection: ControlConnection, output: Output) -> None:
-    """Print the declared inventory, in the format that 'forewarn inventory apply' reads."""
-    declared = connection.get("/v1/inventory")
-    if not output.print_if_json(declared):
-        sys.stdout.writelines(_format_file(declared))
+    """Print the declared inventory, in the format that 'forewarn inventory apply' reads.
+
+    The output begins at once, and shows the inventory as it was then. If it is cut off, the command fails, and the
+    output ends with a line that 'forewarn inventory apply' refuses.
+    """
+    pieces = parse_document(connection.stream_pieces("/v1/inventory"))
+    if output.is_json:
+        print_pieces(format_json(pieces, is_indented=sys.stdout.isatty()))
+    else:
+        print_pieces(format_yaml(decode_pieces(pieces)), if_cut=CUT)
 
 
-def _format_file(declared: Any) -> Iterator[str]:  # noqa: ANN401 - JSON
-    """Yield the inventory as YAML, an item at a time: PyYAML needs much longer for a long list than for its items."""
-    for noun, items in drop_defaults(declared).items():
-        yield f"{noun}:\n" if items else as_yaml({noun: items})
-        for item in items:
-            yield as_yaml([item])
+def print_pieces(texts: Iterable[str], *, if_cut: str = "") -> None:
+    """Print texts as they come; after an error, print `if_cut` if anything was printed before."""
+    has_begun = False
+    try:
+        for text in texts:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            has_begun = True
+    except (ForewarnError, KeyboardInterrupt):
+        if has_begun:
+            sys.stdout.write(if_cut)
+        raise
 
 
 def _print_difference(output: Output, found: dict[str, Any]) -> None:
@@ -253,22 +268,3 @@ def _read_file(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read the inventory {file}: {error.strerror}") from error
-
-
-def drop_defaults(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return the inventory without empty members of hosts, scopes and VMs."""
-    return {
-        noun: [
-            {name: _drop_policy_defaults(name, member) for name, member in item.items() if member not in _EMPTY_VALUES}
-            for item in items
-        ]
-        for noun, items in value.items()
-    }
-
-
-def _drop_policy_defaults(name: str, member: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return a policy without its default members; any other value unchanged."""
-    if name != "policy":
-        return member
-    is_default = {"approve_user_operations": False, "approvers": list(ALL_APPROVERS)}
-    return {key: value for key, value in member.items() if value not in _EMPTY_VALUES and value != is_default.get(key)}

@@ -21,6 +21,7 @@ from forewarn.control.admission import Admission
 from forewarn.control.broadcast import EntryBroadcast
 from forewarn.control.host_streams import HostStreams
 from forewarn.control.inventory_parser import InventoryParser
+from forewarn.control.inventory_snapshot import InventorySnapshots
 from forewarn.control.refusal_log import RefusalLog
 from forewarn.core.access import FILE_OPERATOR, Ownership, Principal, Role
 from forewarn.core.limit_log import LimitLog
@@ -94,6 +95,7 @@ class Context:
         entry_broadcast: New audit log entries, read once for all streams.
         host_streams: Streams to the endpoints on hosts.
         inventory_parser: Reads inventories.
+        inventory_snapshots: Whole inventories that are being sent.
         listing_lock: Lock held while the request journal is listed.
     """
 
@@ -119,6 +121,7 @@ class Context:
     entry_broadcast: EntryBroadcast = field(init=False)
     host_streams: HostStreams = field(init=False)
     inventory_parser: InventoryParser = field(default_factory=InventoryParser)
+    inventory_snapshots: InventorySnapshots = field(default_factory=InventorySnapshots)
     verification_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     listing_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from forewarn.control.context import Actor, ContextOf, IdempotencyHeader
+from forewarn.control.inventory_snapshot import SnapshotResponse
 from forewarn.wire.control_response import InventoryChangeOut
 from forewarn.wire.inventory import (
     InventoryDifferenceOut,
     InventoryIn,
     compute_fingerprint,
-    encode_inventory,
     to_difference_out,
 )
 
@@ -72,7 +72,11 @@ async def diff(context: ContextOf, request: Request) -> InventoryDifferenceOut:
 
 
 @router.get("", response_model=InventoryIn)
-async def show(context: ContextOf) -> Response:
-    """Return the declared state, in the format of the inventory file."""
-    content = await context.engine.committer.read_long(lambda reader: encode_inventory(reader.get_inventory()))
-    return Response(content, media_type="application/json")
+async def show(context: ContextOf, actor: Actor) -> Response:
+    """Return the declared state, in the format of the inventory file.
+
+    The response is the inventory at one moment: when the service begins to read it. Later changes are not in it. Each
+    host, scope and VM has a line. A response that does not end with `]}` is incomplete, and its last line may be an
+    object with the `error`.
+    """
+    return SnapshotResponse(context.inventory_snapshots, actor, context.engine.committer.read_long)

@@ -38,6 +38,9 @@ __all__ = ["MemoryReader", "copy_as_json", "find_by_key"]
 T = TypeVar("T")
 V = TypeVar("V")
 
+_PIECE = 1000
+"""Number of values in a piece of a long list."""
+
 
 def find_by_key(table: Table[V], keys: Iterable[str]) -> dict[str, V]:
     """Return the values of a table that exist for these keys, by key."""
@@ -93,6 +96,12 @@ class MemoryReader(Reader):
     def get_host_page(self, after: str | None, limit: int, prefix: str = "") -> dict[str, list[str]]:
         names = islice(_iter_names(self._tables.hosts_by_name.get_group(ALL), after, prefix), limit)
         return {host: [name for (name,) in self._tables.vms_by_host.get_group(host)] for host in names}
+
+    def iter_by_name(self, kind: type[T]) -> Iterator[list[T]]:
+        rows: Mapping[str, T] = self._tables.by_kind[kind].rows
+        names = iter(sorted(rows))
+        while piece := list(islice(names, _PIECE)):
+            yield [rows[name] for name in piece]
 
     def list_failed_hosts(self, limit: int) -> list[Host]:
         failed = [(h.failed_at, h) for h in self._tables.hosts.rows.values() if h.failed_at is not None]

@@ -228,6 +228,10 @@ class Reader(ABC):
         """Return the named scopes, by name."""
         return self._find_rows(Scope, names)
 
+    @abstractmethod
+    def iter_by_name(self, kind: type[T]) -> Iterator[list[T]]:
+        """Yield the declared hosts, scopes or VMs by name, some at a time; they are never all in memory."""
+
     # Documents
 
     def find_audiences(self, keys: Iterable[str]) -> dict[str, Audience]:

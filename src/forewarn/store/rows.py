@@ -18,6 +18,8 @@ __all__ = ["from_rows", "list_field_names", "split_into_pieces", "stream_rows"]
 T = TypeVar("T")
 
 _PIECE = 1000
+"""Number of rows that become values together."""
+
 _KEYS = 500
 _MEMO_MAX = 5000
 """Maximum number of values that a memo holds: as many as there may be VMs between the first and the last of a host."""
@@ -43,7 +45,13 @@ def from_rows(kind: type[T], rows: sa.Result[Any]) -> list[T]:
     return list(chain.from_iterable(pieces))
 
 
-def stream_rows(connection: sa.Connection, kind: type[T], table: sa.Table, *terms: Any) -> Iterator[list[T]]:  # noqa: ANN401 - what `where` takes
+def stream_rows(
+    connection: sa.Connection,
+    kind: type[T],
+    table: sa.Table,
+    *terms: sa.ColumnElement[bool],
+    order_by: sa.ColumnElement[Any] | None = None,
+) -> Iterator[list[T]]:
     """Yield the values of all rows that match, up to a thousand at a time, without ever having all rows in memory.
 
     This is for a million rows. The database sends the next rows when these have been taken. The columns are decoded
@@ -52,7 +60,8 @@ def stream_rows(connection: sa.Connection, kind: type[T], table: sa.Table, *term
     setters = find_setters(kind, tuple(table.c.keys()))  # type: ignore[arg-type] # a class is hashable
     decoders = [_make_column_decoder(column, connection.dialect) for column in table.c]
     raw = [sa.type_coerce(column, sa.types.NullType()).label(column.name) for column in table.c]
-    rows = connection.execute(sa.select(*raw).where(*terms), execution_options={"yield_per": _PIECE})
+    query = sa.select(*raw).where(*terms).order_by(order_by)
+    rows = connection.execute(query, execution_options={"yield_per": _PIECE})
     for piece in rows.partitions():
         columns = (decode(column) for decode, column in zip(decoders, zip(*piece, strict=True), strict=True))
         yield _build_values(kind, setters, len(piece), columns)

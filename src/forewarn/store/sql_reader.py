@@ -147,6 +147,10 @@ class SqlReader(Reader):
         """Return the column to sort by in the order of code points, as SQLite does; PostgreSQL would use its locale."""
         return column if self._dialect == "sqlite" else sa.collate(column, "C")
 
+    def iter_by_name(self, kind: type[T]) -> Iterator[list[T]]:
+        table = TABLES[kind]
+        return stream_rows(self._connection, kind, table, order_by=self._order_by_code_points(table.c.name))
+
     def list_failed_hosts(self, limit: int) -> list[Host]:
         query = sa.select(t.host).where(t.host.c.failed_at.is_not(None))
         return self._fetch_all(Host, query.order_by(t.host.c.failed_at.desc(), t.host.c.name).limit(limit))

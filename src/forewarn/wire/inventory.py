@@ -32,13 +32,13 @@ __all__ = [
     "ScopeIn",
     "VmIn",
     "compute_fingerprint",
-    "encode_inventory",
     "format_file_error",
     "parse_inventory",
     "to_difference_out",
     "to_host_declaration",
     "to_inventory",
     "to_inventory_in",
+    "to_scope_in",
 ]
 
 _BROADCAST = ipaddress.IPv4Address("255.255.255.255")
@@ -414,30 +414,16 @@ def to_inventory_in(inventory: Inventory) -> InventoryIn:
     """Convert an inventory to the form of the file: reading it back gives the same inventory."""
     return InventoryIn(
         hosts=[HostIn(name=host.name) for host in inventory.hosts],
-        scopes=[_to_scope_in(scope) for scope in inventory.scopes],
+        scopes=[to_scope_in(scope) for scope in inventory.scopes],
         vms=[_to_vm_in(vm) for vm in inventory.vms],
     )
-
-
-def encode_inventory(inventory: Inventory) -> bytes:
-    """Encode an inventory as JSON, in the form of the file.
-
-    It works piece by piece, so that other threads can run while a large inventory is encoded.
-    """
-    lists: dict[str, list[bytes]] = {
-        "hosts": [HostIn(name=host.name).model_dump_json().encode() for host in inventory.hosts],
-        "scopes": [_to_scope_in(scope).model_dump_json().encode() for scope in inventory.scopes],
-        "vms": [_to_vm_in(vm).model_dump_json().encode() for vm in inventory.vms],
-    }
-    members = (b'"' + name.encode() + b'":[' + b",".join(values) + b"]" for name, values in lists.items())
-    return b"{" + b",".join(members) + b"}"
 
 
 def to_difference_out(difference: InventoryDifference, refusal: Conflict | None) -> InventoryDifferenceOut:
     """Convert a difference of inventories, with values in the form of the file."""
     return InventoryDifferenceOut(
         hosts=_to_kind_out(difference.hosts, lambda host: HostIn(name=host.name)),
-        scopes=_to_kind_out(difference.scopes, _to_scope_in),
+        scopes=_to_kind_out(difference.scopes, to_scope_in),
         vms=_to_kind_out(difference.vms, _to_vm_in),
         refusal=None if refusal is None else refusal.message,
     )
@@ -463,7 +449,8 @@ def _to_plain(value: object) -> Any:  # noqa: ANN401 - JSON
     return _to_profile_in(value).model_dump(mode="json") if isinstance(value, NotificationProfile) else str(value)
 
 
-def _to_scope_in(scope: Scope) -> ScopeIn:
+def to_scope_in(scope: Scope) -> ScopeIn:
+    """Convert a scope to the form of the file."""
     return ScopeIn(
         name=scope.name,
         kind=scope.kind,

@@ -12,7 +12,7 @@ import yaml
 from forewarn.cli.audit_log import format_entry
 from forewarn.cli.config import describe_settings, mask_password
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.inventory import _format_file, drop_defaults
+from forewarn.cli.inventory_document import drop_defaults, format_yaml
 from forewarn.cli.maintenance import build_force_body, build_schedule_body
 from forewarn.cli.maintenance_options import ScheduleOptions
 from forewarn.cli.maintenance_text import (
@@ -176,7 +176,7 @@ def test_an_inventory_is_shown_without_what_says_nothing_but_with_zeros_and_flag
         "fault_domain": 0,
         "enable": False,
     }
-    assert drop_defaults({"vms": [vm]}) == {"vms": [{"name": "db", "fault_domain": 0, "enable": False}]}
+    assert drop_defaults(vm) == {"name": "db", "fault_domain": 0, "enable": False}
 
 
 def test_of_a_policy_it_shows_what_was_said() -> None:
@@ -188,7 +188,7 @@ def test_of_a_policy_it_shows_what_was_said() -> None:
         "user_operations_max": 2,
     }
     scope = {"name": "web", "policy": policy}
-    assert drop_defaults({"scopes": [scope]}) == {"scopes": [{"name": "web", "policy": {"user_operations_max": 2}}]}
+    assert drop_defaults(scope) == {"name": "web", "policy": {"user_operations_max": 2}}
 
 
 def test_an_inventory_is_printed_item_by_item_as_it_would_be_as_a_whole() -> None:
@@ -196,9 +196,9 @@ def test_an_inventory_is_printed_item_by_item_as_it_would_be_as_a_whole() -> Non
         {"name": "db", "host": "host-1", "size": "x" * 200 + " y" * 60, "tags": {"yes": "no", "é": "1"}},
         {"name": "007", "host": "host-1", "addresses": ["10.0.0.1", "fd00::1"]},
     ]
-    declared = {"hosts": [{"name": "host-1"}], "scopes": [], "vms": vms}
-    text = "".join(_format_file(declared))
-    assert text == as_yaml(drop_defaults(declared))
+    declared: dict[str, list[dict[str, Any]]] = {"hosts": [{"name": "host-1"}], "scopes": [], "vms": vms}
+    text = "".join(format_yaml(declared.items()))
+    assert text == as_yaml({noun: [drop_defaults(item) for item in items] for noun, items in declared.items()})
     assert yaml.safe_load(text) == declared
 
 
