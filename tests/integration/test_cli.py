@@ -341,7 +341,10 @@ def test_the_client_part_imports_no_library_of_the_server(alone: Cli) -> None:
 
 
 def test_a_request_imports_nothing_that_only_draws(alone: Cli) -> None:
-    """httpx would import its own command line, and that rich and pygments: half of what a short command takes."""
+    """httpx would import its own command line, and that rich and pygments: half of what a short command takes.
+
+    A command imports no module of another noun either.
+    """
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "forewarn", "vm", "list", "--control-url", "http://127.0.0.1:1"],
         check=False, capture_output=True, text=True, timeout=GUARD_S, env=alone.environment,
@@ -349,6 +352,21 @@ def test_a_request_imports_nothing_that_only_draws(alone: Cli) -> None:
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "httpx" in imported
     assert not {"rich", "pygments"} & imported
+    assert not {"forewarn.cli.event", "forewarn.cli.maintenance", "forewarn.core.fault", "yaml"} & imported
+
+
+@pytest.mark.slow
+def test_a_list_is_printed_without_the_library_that_draws(cli: Cli) -> None:
+    for command in (["vm", "list"], ["host", "list"], ["event", "list"], ["maintenance", "list"], ["token", "list"]):
+        script = (
+            "import sys; from forewarn.cli.main import run_command_line; "
+            f"status = run_command_line({command}); print(status, 'rich' in sys.modules, file=sys.stderr)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", "import sys; sys.modules['httpx._main'] = None; " + script],
+            check=True, capture_output=True, text=True, timeout=GUARD_S, env=cli.environment,
+        )  # fmt: skip
+        assert done.stderr.splitlines()[-1] == "0 False"
 
 
 def test_without_the_server_s_libraries_serve_says_what_to_install(alone: Cli) -> None:

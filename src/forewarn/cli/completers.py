@@ -19,8 +19,6 @@ import typer
 
 from forewarn.cli.connection import DEFAULT_URL, ControlConnection
 from forewarn.cli.output import format_names
-from forewarn.core.causes import CAUSES
-from forewarn.core.fault import FAULTS
 from forewarn.errors import ForewarnError
 
 __all__ = [
@@ -83,11 +81,15 @@ rollout_ids = _make_completer("/v1/rollouts", "id", lambda rollout: str(rollout[
 
 def cause_names(_ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
     """Return causes of maintenance, with the type of their events."""
+    from forewarn.core.causes import CAUSES
+
     return [(cause.name, str(cause.type)) for cause in CAUSES.values()]
 
 
 def fault_names(_ctx: typer.Context, _incomplete: str) -> list[tuple[str, str]]:
     """Return kinds of faults, with their effect on a client."""
+    from forewarn.core.fault import FAULTS
+
     return [(kind.name, kind.what) for kind in FAULTS.values()]
 
 

@@ -277,6 +277,9 @@ class ControlConnection:
                 base_url=self.url,
                 headers=self.build_headers(),
                 timeout=httpx.Timeout(_ANSWER_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
+                # Loading the certificates of all authorities takes as long as a whole command. Without TLS none is
+                # needed, and this context would trust none.
+                verify=True if self.url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
                 transport=self._transport,
                 mounts=mounts,
             )

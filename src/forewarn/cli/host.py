@@ -11,8 +11,7 @@ from forewarn.cli.completers import host_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.list_options import Csv, Limit, print_page
-from forewarn.cli.maintenance import build_force_body
-from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, ReasonOption
+from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, ReasonOption, build_force_body
 from forewarn.cli.maintenance_text import print_created
 from forewarn.cli.output import Column, Output, format_moment, format_names, show_moment
 from forewarn.cli.times import as_span_s

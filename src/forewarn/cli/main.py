@@ -19,6 +19,7 @@ from forewarn import __version__
 from forewarn.cli.command import BROKEN_PIPE
 from forewarn.errors import ForewarnError, ServerUnreachable
 from forewarn.util.escape import escape_controls
+from forewarn.util.garbage import pause_collections
 
 __all__ = ["NOUNS", "format_error", "main", "make_app", "run_command_line"]
 
@@ -133,7 +134,8 @@ def run_command_line(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status."""
     try:
         # Importing the modules of all commands takes longer than most commands do.
-        app = make_app(arguments[:1] if set(arguments[:1]) & NOUNS.keys() else NOUNS)
+        with pause_collections():
+            app = make_app(arguments[:1] if set(arguments[:1]) & NOUNS.keys() else NOUNS)
         # Without standalone mode, Typer returns the status of `typer.Exit` and leaves all other errors to this
         # function.
         return app(args=list(arguments), prog_name="forewarn", standalone_mode=False) or 0

@@ -12,7 +12,7 @@ from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import maintenance_ids
 from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.list_options import Csv, HistoryFilter, Limit, print_page
-from forewarn.cli.maintenance_options import ReasonOption, ScheduleOptions
+from forewarn.cli.maintenance_options import ReasonOption, ScheduleOptions, build_force_body
 from forewarn.cli.maintenance_text import (
     describe_planned,
     describe_postponements,
@@ -26,7 +26,7 @@ from forewarn.cli.output import Column, Output, format_moment, format_seconds
 from forewarn.cli.times import as_duration_s, as_moment_or_span, as_span_s, split_names
 from forewarn.core.model import ACTIVE_STATES, MaintenanceState
 
-__all__ = ["app", "build_force_body", "build_schedule_body"]
+__all__ = ["app", "build_schedule_body"]
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the maintenance.", autocompletion=maintenance_ids)]
 
@@ -298,19 +298,6 @@ def build_schedule_body(wanted: ScheduleOptions, connection: ControlConnection) 
         "duration_s": as_duration_s(wanted.duration, "--duration"),
         "latest_start": _parse_time(connection, wanted.latest_start, "--latest-start"),
     } | build_force_body(force=wanted.force, reason=wanted.reason)
-
-
-def build_force_body(*, force: bool, reason: str | None) -> dict[str, Any]:
-    """Return `--force` and `--reason` as the API takes them.
-
-    Raises:
-        typer.BadParameter: One is given without the other.
-    """
-    if force and reason is None:
-        raise typer.BadParameter("requires --reason, which is recorded in the audit log", param_hint="--force")
-    if reason is not None and not force:
-        raise typer.BadParameter("requires --force", param_hint="--reason")
-    return {"force": True, "reason": reason} if force else {}
 
 
 def _count_approvals(m: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +12,14 @@ from forewarn.cli.command import OptionGroup
 from forewarn.cli.completers import cause_names, host_names, vm_names
 from forewarn.core.model import EventSource, EventType
 
-__all__ = ["ForceOption", "ForceReasonOption", "ReasonOption", "ScheduleOptions", "build_notice_option"]
+__all__ = [
+    "ForceOption",
+    "ForceReasonOption",
+    "ReasonOption",
+    "ScheduleOptions",
+    "build_force_body",
+    "build_notice_option",
+]
 
 _target_option = partial(typer.Option, rich_help_panel="Targets")
 _time_option = partial(typer.Option, rich_help_panel="Time")
@@ -119,3 +126,16 @@ class ScheduleOptions(OptionGroup):
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the times, and which VMs would be warned, but schedule nothing.")
     ] = False
+
+
+def build_force_body(*, force: bool, reason: str | None) -> dict[str, Any]:
+    """Return `--force` and `--reason` as the API takes them.
+
+    Raises:
+        typer.BadParameter: One is given without the other.
+    """
+    if force and reason is None:
+        raise typer.BadParameter("requires --reason, which is recorded in the audit log", param_hint="--force")
+    if reason is not None and not force:
+        raise typer.BadParameter("requires --force", param_hint="--reason")
+    return {"force": True, "reason": reason} if force else {}

@@ -10,10 +10,8 @@ from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import host_names, vm_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.event import make_event_columns
 from forewarn.cli.list_options import Csv, HistoryFilter, Limit, print_page
-from forewarn.cli.maintenance import build_force_body
-from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, build_notice_option
+from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, build_force_body, build_notice_option
 from forewarn.cli.maintenance_text import print_created
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import as_span_s
@@ -97,6 +95,8 @@ def show(name: _Name, connection: ControlConnection, output: Output) -> None:
     )
     events = list(connection.iterate_items("/v1/events", vm=vm["name"]))
     if events:
+        from forewarn.cli.event import make_event_columns
+
         output.print_heading("Events")
         output.print_table(events, make_event_columns(connection))
 

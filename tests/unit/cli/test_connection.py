@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -274,3 +275,24 @@ def test_pauses_between_tries_grow_up_to_a_limit() -> None:
         next(connection.watch_entries(0))
     assert pauses.pauses_s == sorted(pauses.pauses_s)
     assert pauses.pauses_s[-1] == 5.0
+
+
+@pytest.mark.parametrize(
+    ("url", "count"), [("http://127.0.0.1:1", 0), ("http://example.com", 0), ("https://127.0.0.1:1", 1)]
+)
+def test_certificates_of_authorities_are_loaded_for_https_alone(
+    url: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    make = ssl.create_default_context
+
+    def note(*given: Any, **named: Any) -> ssl.SSLContext:  # noqa: ANN401 - as the original
+        made.append(named)
+        return make(*given, **named)
+
+    monkeypatch.setattr(ssl, "create_default_context", note)
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with ControlConnection(url, environment={"FOREWARN_TOKEN": "t"}) as connection:
+        connection._open_client()
+    assert len(made) == count

@@ -13,8 +13,8 @@ from forewarn.cli.audit_log import format_entry
 from forewarn.cli.config import describe_settings, mask_password
 from forewarn.cli.connection import ControlConnection
 from forewarn.cli.inventory_document import drop_defaults, format_yaml
-from forewarn.cli.maintenance import build_force_body, build_schedule_body
-from forewarn.cli.maintenance_options import ScheduleOptions
+from forewarn.cli.maintenance import build_schedule_body
+from forewarn.cli.maintenance_options import ScheduleOptions, build_force_body
 from forewarn.cli.maintenance_text import (
     describe_created,
     describe_planned,
@@ -196,7 +196,7 @@ def test_an_inventory_is_printed_item_by_item_as_it_would_be_as_a_whole() -> Non
         {"name": "db", "host": "host-1", "size": "x" * 200 + " y" * 60, "tags": {"yes": "no", "é": "1"}},
         {"name": "007", "host": "host-1", "addresses": ["10.0.0.1", "fd00::1"]},
     ]
-    declared: dict[str, list[dict[str, Any]]] = {"hosts": [{"name": "host-1"}], "scopes": [], "vms": vms}
+    declared: dict[str, Any] = {"hosts": [{"name": "host-1"}], "scopes": [], "vms": vms}
     text = "".join(format_yaml(declared.items()))
     assert text == as_yaml({noun: [drop_defaults(item) for item in items] for noun, items in declared.items()})
     assert yaml.safe_load(text) == declared
