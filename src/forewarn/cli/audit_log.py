@@ -76,10 +76,13 @@ def audit_log(
         check_known(kind, list(EntryKind), "kind of entry", "--kind")
     is_whole = limit is None and (every or as_csv or choice.since is not None)
     entries: Iterable[dict[str, Any]]
+    count, is_more = limit or _LAST, False
     if is_whole:
         entries = connection.iterate_items("/v1/audit-log", None, maintenance=maintenance, **chosen)
     else:
-        entries = connection.fetch_newest("/v1/audit-log", limit or _LAST, maintenance=maintenance, **chosen)
+        # One more than is shown, to know if there are more.
+        newest = connection.fetch_newest("/v1/audit-log", count + 1, maintenance=maintenance, **chosen)
+        entries, is_more = newest[-count:], len(newest) > count
     if follow:
         _follow_entries(connection, output, entries, maintenance, chosen)
     elif as_csv:
@@ -88,6 +91,8 @@ def audit_log(
         print_items(entries, output)
     else:
         _print_entries(output, entries, is_all=not (choice.has_options or kinds or maintenance))
+    if is_more and not follow:
+        output.print_notice(f"there are earlier entries: use --limit {count * 10}")
 
 
 app.add_typer(audit_log_verification.app)

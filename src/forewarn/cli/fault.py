@@ -10,6 +10,7 @@ from forewarn.cli.clock import show_relative
 from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import fault_names, vm_names
 from forewarn.cli.connection import ControlConnection
+from forewarn.cli.list_options import PLAIN_LIMIT, PlainLimit, print_page
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import as_span_s, split_names
 from forewarn.core.fault import FAULTS
@@ -35,11 +36,13 @@ def kinds(output: Output) -> None:
 
 
 @command(app, "list", "forewarn fault list")
-def list_faults(connection: ControlConnection, output: Output) -> None:
-    """List the active faults."""
+def list_faults(connection: ControlConnection, output: Output, limit: PlainLimit = PLAIN_LIMIT) -> None:
+    """List active faults, the oldest first."""
     show_end = show_relative(connection, "until")
-    output.print_list(
-        list(connection.iterate_items("/v1/faults")),
+    print_page(
+        connection,
+        output,
+        "/v1/faults",
         [
             Column("id"),
             Column("fault", "kind"),
@@ -48,7 +51,10 @@ def list_faults(connection: ControlConnection, output: Output) -> None:
             Column("hits", "struck"),
             Column("ends", lambda fault: show_end(fault) or "when cleared"),
         ],
+        limit=limit,
+        params={},
         empty="no active faults: see 'forewarn fault inject --help'",
+        noun="faults",
     )
 
 

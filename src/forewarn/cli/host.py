@@ -10,7 +10,7 @@ from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import host_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import Csv, Limit, print_page
+from forewarn.cli.list_options import PLAIN_LIMIT, Csv, Limit, PlainLimit, print_page
 from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, ReasonOption, build_force_body
 from forewarn.cli.maintenance_text import print_created
 from forewarn.cli.output import Column, Output, format_moment, format_names, show_moment
@@ -116,12 +116,17 @@ def create_token(name: _Name, connection: ControlConnection, output: Output) -> 
 
 
 @command(app, "tokens", "forewarn host tokens host-1")
-def tokens(name: _Name, connection: ControlConnection, output: Output) -> None:
-    """List the tokens of a host."""
-    output.print_list(
-        connection.get(f"/v1/hosts/{quote_segment(name)}/tokens")["items"],
+def tokens(name: _Name, connection: ControlConnection, output: Output, limit: PlainLimit = PLAIN_LIMIT) -> None:
+    """List the tokens of a host, the oldest first."""
+    print_page(
+        connection,
+        output,
+        f"/v1/hosts/{quote_segment(name)}/tokens",
         [Column("id"), Column("created", show_moment("created_at")), Column("revoked", show_moment("revoked_at"))],
+        limit=limit,
+        params={},
         empty=f"no tokens for {name}: see 'forewarn host create-token --help'",
+        noun="tokens",
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from forewarn.cli.command import command, make_group
 from forewarn.cli.connection import ControlConnection
+from forewarn.cli.list_options import PLAIN_LIMIT, PlainLimit, print_page
 from forewarn.cli.output import Column, Output, show_moment
 
 __all__ = ["app"]
@@ -17,7 +18,7 @@ app = make_group(
 
 
 @command(app, "list", "forewarn limit list", "forewarn limit list --json")
-def list_limits(connection: ControlConnection, output: Output) -> None:
+def list_limits(connection: ControlConnection, output: Output, limit: PlainLimit = PLAIN_LIMIT) -> None:
     """List callers with their usage and the limits they have reached; the latest to reach a limit come first.
 
     Callers with a token are listed from their first call on. VMs and unknown addresses are listed only after they
@@ -25,8 +26,10 @@ def list_limits(connection: ControlConnection, output: Output) -> None:
     'forewarn endpoint' on a host are not listed: such an endpoint has its own metrics and log.
     """
     uses = ("requests", "watches", "live-pages", "connections", "changes")
-    output.print_list(
-        connection.get("/v1/limits", limit=1000)["items"],
+    print_page(
+        connection,
+        output,
+        "/v1/limits",
         [
             Column("caller", "name"),
             Column("role"),
@@ -34,7 +37,10 @@ def list_limits(connection: ControlConnection, output: Output) -> None:
             Column("limits reached", lambda each: [f"{use} {count}" for use, count in sorted(each["limited"].items())]),
             Column("last", show_moment("limited_at")),
         ],
+        limit=limit,
+        params={},
         empty="no calls yet",
+        noun="callers",
     )
 
 

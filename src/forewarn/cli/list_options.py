@@ -20,9 +20,11 @@ from forewarn.util.escape import escape_lines
 
 __all__ = [
     "CSV_COLUMNS",
+    "PLAIN_LIMIT",
     "Csv",
     "HistoryFilter",
     "Limit",
+    "PlainLimit",
     "check_output_format",
     "escape_cell",
     "iterate_with_progress",
@@ -46,12 +48,15 @@ CSV_COLUMNS = {
 _STEP = 1000
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
-_LIMIT = 100
+PLAIN_LIMIT = 100
 
 Limit = Annotated[
     int | None,
-    typer.Option(min=1, metavar="COUNT", help=f"Maximum number of rows. (default: {_LIMIT}; all with --csv)"),
+    typer.Option(min=1, metavar="COUNT", help=f"Maximum number of rows. (default: {PLAIN_LIMIT}; all with --csv)"),
 ]
+
+PlainLimit = Annotated[int, typer.Option(min=1, metavar="COUNT", help="Maximum number of rows.")]
+"""`--limit` of a list that has no `--csv`; its default is `PLAIN_LIMIT`."""
 
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV with a header line. Without --limit, print every row.")]
 
@@ -181,7 +186,7 @@ def print_page(
         check_output_format(output)
         print_csv(connection.iterate_items(path, limit, **params), csv_list, output)
         return
-    limit = limit or _LIMIT
+    limit = limit or PLAIN_LIMIT
     # One more than is shown, to know if there are more.
     found = list(connection.iterate_items(path, limit + 1, **params))
     output.print_list(found[:limit], columns, empty=empty)

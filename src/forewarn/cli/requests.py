@@ -42,13 +42,16 @@ def requests(
     limit: Annotated[int, typer.Option(min=1, max=_PAGE, metavar="COUNT", help="Maximum number of requests.")] = 50,
 ) -> None:
     """Show the requests of VMs and the answers to them, with warnings about mistakes in the requests."""
-    found = _filter_exchanges(connection.get("/v1/requests", vm=vm, limit=limit)["items"], only_warned=warnings)
-    if not follow and output.print_if_json(found):
-        return
-    for exchange in found:
-        _print_exchange(output, exchange, with_bodies=bodies)
-    if not found and not follow:
-        output.print_notice("no request has a warning" if warnings else "no requests yet")
+    # One more than is shown, to know if there are more.
+    newest = connection.get("/v1/requests", vm=vm, limit=min(limit + 1, _PAGE))["items"]
+    found = _filter_exchanges(newest[-limit:], only_warned=warnings)
+    if follow or not output.print_if_json(found):
+        for exchange in found:
+            _print_exchange(output, exchange, with_bodies=bodies)
+        if not found and not follow:
+            output.print_notice("no request has a warning" if warnings else "no requests yet")
+    if len(newest) > limit and not follow:
+        output.print_notice(f"there are earlier requests: use --limit {min(limit * 10, _PAGE)}")
     after = found[-1]["number"] if found else 0
     while follow:
         time.sleep(_POLL_S)

@@ -12,6 +12,7 @@ from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import rollout_ids
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
+from forewarn.cli.list_options import PLAIN_LIMIT, PlainLimit, print_page
 from forewarn.cli.maintenance_options import ReasonOption
 from forewarn.cli.maintenance_text import describe_quiet_hours_move
 from forewarn.cli.output import (
@@ -69,10 +70,12 @@ def start(
 
 
 @command(app, "list", "forewarn rollout list")
-def list_rollouts(connection: ControlConnection, output: Output) -> None:
-    """List the newest rollouts."""
-    output.print_list(
-        connection.get("/v1/rollouts")["items"],
+def list_rollouts(connection: ControlConnection, output: Output, limit: PlainLimit = PLAIN_LIMIT) -> None:
+    """List rollouts, the newest first."""
+    print_page(
+        connection,
+        output,
+        "/v1/rollouts",
         [
             Column("id"),
             Column("name", is_whole=False),
@@ -80,7 +83,10 @@ def list_rollouts(connection: ControlConnection, output: Output) -> None:
             Column("hosts", _format_progress),
             Column("since", show_moment("created_at")),
         ],
+        limit=limit,
+        params={},
         empty="no rollouts: see 'forewarn rollout start --help'",
+        noun="rollouts",
     )
 
 

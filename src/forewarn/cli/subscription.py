@@ -9,7 +9,7 @@ import typer
 from forewarn.cli.command import command, make_group
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import print_page
+from forewarn.cli.list_options import PLAIN_LIMIT, PlainLimit, print_page
 from forewarn.cli.output import Column, Output, format_moment, show_moment
 from forewarn.cli.times import check_known, split_names
 from forewarn.core.subscription import DeliveryState, NotificationKind
@@ -62,10 +62,12 @@ def create(
 
 
 @command(app, "list", "forewarn subscription list")
-def list_subscriptions(connection: ControlConnection, output: Output) -> None:
-    """List every subscription."""
-    output.print_list(
-        connection.get("/v1/subscriptions")["items"],
+def list_subscriptions(connection: ControlConnection, output: Output, limit: PlainLimit = PLAIN_LIMIT) -> None:
+    """List subscriptions, the oldest first."""
+    print_page(
+        connection,
+        output,
+        "/v1/subscriptions",
         [
             Column("name"),
             Column("state", _describe_state),
@@ -73,7 +75,10 @@ def list_subscriptions(connection: ControlConnection, output: Output) -> None:
             Column("dead"),
             Column("url", is_whole=False),
         ],
+        limit=limit,
+        params={},
         empty="no subscriptions: see 'forewarn subscription create --help'",
+        noun="subscriptions",
     )
 
 
@@ -190,7 +195,7 @@ def deliveries(
     waiting: Annotated[
         bool, typer.Option("--waiting", help="Instead of dead letters, list notifications that wait for a retry.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Maximum number of deliveries.")] = 100,
+    limit: PlainLimit = PLAIN_LIMIT,
 ) -> None:
     """List notifications that Forewarn has given up on (dead letters), oldest first."""
     state = DeliveryState.WAITING if waiting else DeliveryState.DEAD

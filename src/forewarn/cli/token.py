@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.clock import get_service_time
 from forewarn.cli.command import command, make_group
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.output import Column, Output, format_moment, parse_moment, show_moment
+from forewarn.cli.list_options import PLAIN_LIMIT, PlainLimit, print_page
+from forewarn.cli.output import Column, Output, format_moment, show_moment
 from forewarn.cli.times import as_span_s
 from forewarn.core.access import Role
 
@@ -70,14 +70,13 @@ def list_tokens(
     connection: ControlConnection,
     output: Output,
     with_all: Annotated[bool, typer.Option("--all", help="Include expired and revoked tokens.")] = False,
+    limit: PlainLimit = PLAIN_LIMIT,
 ) -> None:
     """List the tokens of people and programs; 'forewarn host tokens' lists the tokens of hosts."""
-    found = list(connection.iterate_items("/v1/tokens"))
-    if not with_all:
-        now = get_service_time(connection)
-        found = [each for each in found if each["revoked_at"] is None and parse_moment(each["expires_at"]) > now]
-    output.print_list(
-        found,
+    print_page(
+        connection,
+        output,
+        "/v1/tokens",
         [
             Column("id"),
             Column("name"),
@@ -87,7 +86,10 @@ def list_tokens(
             Column("created by"),
             Column("owns", _list_owned, is_whole=False),
         ],
+        limit=limit,
+        params={"valid": None if with_all else "true"},
         empty="no tokens: see 'forewarn token create --help'",
+        noun="tokens",
     )
 
 
@@ -104,7 +106,7 @@ def revoke(
     """
 
     def describe() -> str:
-        found = next((each for each in connection.get("/v1/tokens")["items"] if each["id"] == token), None)
+        found = next((each for each in connection.iterate_items("/v1/tokens") if each["id"] == token), None)
         whose = "" if found is None else f" of {found['name']} ({found['role']})"
         return f"Token {token}{whose} is refused from now on, and its streams end."
 

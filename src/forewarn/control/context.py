@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Query, Request, Security
 from fastapi.security import HTTPBearer
@@ -55,6 +55,7 @@ __all__ = [
     "check_caller",
     "check_host",
     "check_role",
+    "cut_page",
     "describe_text",
     "find_invalid_callers",
     "find_maintenance",
@@ -65,6 +66,8 @@ __all__ = [
     "parse_after",
     "read_maintenances_out",
 ]
+
+T = TypeVar("T")
 
 _KEY_LENGTH_MAX = 200
 _SEQUENCE_MAX = (1 << 63) - 1
@@ -294,6 +297,16 @@ def parse_after(text: str | None) -> int | None:
     if not text.isascii() or not text.isdecimal() or int(text) > _SEQUENCE_MAX:
         raise InvalidRequest("after must be the `next` of the previous page")
     return int(text)
+
+
+def cut_page(items: Sequence[T], after: str | None, size: int) -> tuple[Sequence[T], str | None]:
+    """Return a page of a list that is in memory, and the `after` of the next page; None at the end.
+
+    Raises:
+        InvalidRequest: `after` is not a `next`.
+    """
+    begin = parse_after(after) or 0
+    return items[begin : begin + size], str(begin + size) if begin + size < len(items) else None
 
 
 def describe_text(media_type: str, description: str) -> dict[int | str, dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from forewarn.control.context import Actor, Context, ContextOf
+from forewarn.control.context import Actor, AfterNumber, Context, ContextOf, PageLimit, cut_page
 from forewarn.errors import Forbidden
 from forewarn.wire.control_request import FaultIn
 from forewarn.wire.control_response import ClearedFaultsOut, FaultOut, PageOut
@@ -22,9 +22,11 @@ def _check_allowed(context: Context) -> None:
 
 
 @router.get("")
-async def list_faults(context: ContextOf) -> PageOut[FaultOut]:
-    """List the active faults, oldest first."""
-    return PageOut(items=[FaultOut.from_model(fault) for fault in context.engine.faults.registry.all])
+async def list_faults(context: ContextOf, after: AfterNumber = None, limit: PageLimit = 100) -> PageOut[FaultOut]:
+    """List active faults, oldest first."""
+    size = min(limit, context.settings.page_size_max)
+    shown, following = cut_page(context.engine.faults.registry.all, after, size)
+    return PageOut(items=[FaultOut.from_model(fault) for fault in shown], next=following)
 
 
 @router.post("", status_code=201)

@@ -12,7 +12,18 @@ from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
 from forewarn.control.admission import WatchCharge
-from forewarn.control.context import Actor, Context, ContextOf, HostCaller, check_host, check_role, describe_text
+from forewarn.control.context import (
+    Actor,
+    AfterNumber,
+    Context,
+    ContextOf,
+    HostCaller,
+    PageLimit,
+    check_host,
+    check_role,
+    cut_page,
+    describe_text,
+)
 from forewarn.control.host_streams import HostStream, StreamableConnection
 from forewarn.core.access import Principal, Token
 from forewarn.core.maintenance.approval import Approver
@@ -192,10 +203,13 @@ async def create_token(context: ContextOf, actor: Actor, name: str) -> HostToken
 
 
 @router.get("/tokens")
-async def list_tokens(context: ContextOf, name: str) -> PageOut[HostTokenOut]:
+async def list_tokens(
+    context: ContextOf, name: str, after: AfterNumber = None, limit: PageLimit = 100
+) -> PageOut[HostTokenOut]:
     """List the host's tokens, oldest first."""
     found = await context.engine.read(lambda reader: reader.list_tokens(name))
-    return PageOut(items=[HostTokenOut.of(token) for token in found], next=None)
+    shown, following = cut_page(found, after, min(limit, context.settings.page_size_max))
+    return PageOut(items=[HostTokenOut.of(token) for token in shown], next=following)
 
 
 @router.delete("/tokens/{token_id}")

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from fastapi import APIRouter
 
 from forewarn.clock import uptime_s
-from forewarn.control.context import ContextOf, PageLimit
+from forewarn.control.context import AfterNumber, ContextOf, PageLimit, cut_page
 from forewarn.core.limit_log import CallerLimitHits
 from forewarn.core.usage_limits import UsageAccount, UseKind
 from forewarn.wire.access import AccountOut
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1/limits", tags=["limit"])
 
 
 @router.get("")
-async def list_accounts(context: ContextOf, limit: PageLimit = 100) -> PageOut[AccountOut]:
+async def list_accounts(context: ContextOf, after: AfterNumber = None, limit: PageLimit = 100) -> PageOut[AccountOut]:
     """List callers, their use of the control API, and the limits they exceeded; most recently limited callers first.
 
     For the metadata endpoint, the list has the last 1,000 VMs and the last 100 other addresses that exceeded a
@@ -49,4 +49,5 @@ async def list_accounts(context: ContextOf, limit: PageLimit = 100) -> PageOut[A
         )
 
     everyone = sorted([*context.admission.accounts, *context.limits_met], key=order)
-    return PageOut(items=[shown(found) for found in everyone[: min(limit, context.settings.page_size_max)]], next=None)
+    page, following = cut_page(everyone, after, min(limit, context.settings.page_size_max))
+    return PageOut(items=[shown(found) for found in page], next=following)

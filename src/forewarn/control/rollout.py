@@ -8,7 +8,16 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import Field
 
-from forewarn.control.context import Actor, AfterNumber, Context, ContextOf, IdempotencyHeader, PageLimit, parse_after
+from forewarn.control.context import (
+    Actor,
+    AfterNumber,
+    Context,
+    ContextOf,
+    IdempotencyHeader,
+    PageLimit,
+    cut_page,
+    parse_after,
+)
 from forewarn.core.rollout import rollout_commands
 from forewarn.errors import Forbidden
 from forewarn.wire.control_response import PageOut
@@ -18,6 +27,9 @@ from forewarn.wire.rollout import RolloutHostOut, RolloutIn, RolloutOut, Rollout
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/rollouts", tags=["rollout"])
+
+_ROLLOUTS_READ_MAX = 1_000_000
+"""Largest number of rollouts before a page; each page reads them again."""
 
 
 class RolloutReasonIn(RequestModel):
@@ -50,11 +62,12 @@ async def start(context: ContextOf, actor: Actor, key: IdempotencyHeader, body: 
 
 
 @router.get("")
-async def list_rollouts(context: ContextOf, limit: PageLimit = 100) -> PageOut[RolloutOut]:
-    """List the newest rollouts, newest first."""
-    size = min(limit, context.settings.page_size_max)
-    found = await context.engine.read(lambda reader: reader.list_rollouts(limit=size))
-    return PageOut(items=[RolloutOut.from_model(decode_rollout(each.content)) for each in found], next=None)
+async def list_rollouts(context: ContextOf, after: AfterNumber = None, limit: PageLimit = 100) -> PageOut[RolloutOut]:
+    """List rollouts, newest first."""
+    begin, size = min(parse_after(after) or 0, _ROLLOUTS_READ_MAX), min(limit, context.settings.page_size_max)
+    found = await context.engine.read(lambda reader: reader.list_rollouts(limit=begin + size + 1))
+    shown, following = cut_page(found, str(begin), size)
+    return PageOut(items=[RolloutOut.from_model(decode_rollout(each.content)) for each in shown], next=following)
 
 
 @router.get("/{rollout_id}")
@@ -68,13 +81,9 @@ async def list_hosts(
     context: ContextOf, rollout_id: str, after: AfterNumber = None, limit: PageLimit = 100
 ) -> PageOut[RolloutHostOut]:
     """List the hosts of a rollout, in batch order."""
-    begin, size = parse_after(after) or 0, min(limit, context.settings.page_size_max)
     rollout, _ = await context.engine.rollouts.read(rollout_id)
-    hosts = rollout.hosts[begin : begin + size]
-    is_more = begin + size < len(rollout.hosts)
-    return PageOut(
-        items=[RolloutHostOut.from_model(host) for host in hosts], next=str(begin + size) if is_more else None
-    )
+    hosts, following = cut_page(rollout.hosts, after, min(limit, context.settings.page_size_max))
+    return PageOut(items=[RolloutHostOut.from_model(host) for host in hosts], next=following)
 
 
 @router.post("/{rollout_id}/pause")

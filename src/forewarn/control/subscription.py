@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from forewarn.control.context import Actor, Caller, Context, ContextOf, PageLimit
+from forewarn.control.context import Actor, AfterNumber, Caller, Context, ContextOf, PageLimit, cut_page
 from forewarn.core.access import Principal, Role
 from forewarn.core.subscription import Delivery, DeliveryState, Subscription
 from forewarn.engine.subscriptions import find_subscription
@@ -44,13 +45,17 @@ async def create(context: ContextOf, actor: Actor, body: SubscriptionIn) -> Subs
 
 
 @router.get("")
-async def list_subscriptions(context: ContextOf, caller: Caller) -> PageOut[SubscriptionOut]:
-    """List all subscriptions, oldest first; read-only callers see no URL paths, because these may hold keys."""
-    return PageOut(
-        items=await context.engine.read(
-            lambda reader: _make_subscriptions_out(reader, reader.list_subscriptions(), caller)
-        )
-    )
+async def list_subscriptions(
+    context: ContextOf, caller: Caller, after: AfterNumber = None, limit: PageLimit = 100
+) -> PageOut[SubscriptionOut]:
+    """List subscriptions, oldest first; read-only callers see no URL paths, because these may hold keys."""
+    size = min(limit, context.settings.page_size_max)
+
+    def read(reader: Reader) -> PageOut[SubscriptionOut]:
+        shown, following = cut_page(reader.list_subscriptions(), after, size)
+        return PageOut(items=_make_subscriptions_out(reader, shown, caller), next=following)
+
+    return await context.engine.read(read)
 
 
 @router.get("/{name}")
@@ -138,7 +143,7 @@ async def redeliver(context: ContextOf, actor: Actor, name: str, body: Redeliver
 
 
 def _make_subscriptions_out(
-    reader: Reader, subscriptions: list[Subscription], caller: Principal | None = None
+    reader: Reader, subscriptions: Iterable[Subscription], caller: Principal | None = None
 ) -> list[SubscriptionOut]:
     counts = reader.count_deliveries()
     is_operator = caller is None or caller.role is Role.OPERATOR

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
-from forewarn.control.context import Actor, AfterNumber, Caller, ContextOf, PageLimit, parse_after
+from forewarn.control.context import Actor, AfterNumber, Caller, ContextOf, PageLimit, cut_page
 from forewarn.engine.tokens import TokenRequest
 from forewarn.errors import InvalidRequest, LimitExceeded
 from forewarn.wire.access import AccessTokenIn, AccessTokenOut, PrincipalOut
@@ -42,12 +43,19 @@ async def create(context: ContextOf, actor: Actor, body: AccessTokenIn) -> Acces
 
 
 @router.get("/tokens")
-async def list_tokens(context: ContextOf, after: AfterNumber = None, limit: PageLimit = 100) -> PageOut[AccessTokenOut]:
+async def list_tokens(
+    context: ContextOf,
+    valid: Annotated[bool, Query(description="Only tokens that are neither revoked nor expired.")] = False,  # noqa: FBT002 - a query
+    after: AfterNumber = None,
+    limit: PageLimit = 100,
+) -> PageOut[AccessTokenOut]:
     """List the tokens of people and programs, oldest first, including revoked and expired ones."""
-    begin, size = parse_after(after) or 0, min(limit, context.settings.page_size_max)
+    now = context.clock.now()
     found = await context.engine.read(lambda reader: reader.list_tokens())
-    shown = [AccessTokenOut.from_model(token) for token in found[begin : begin + size]]
-    return PageOut(items=shown, next=str(begin + size) if begin + size < len(found) else None)
+    if valid:
+        found = [token for token in found if token.is_valid(now)]
+    shown, following = cut_page(found, after, min(limit, context.settings.page_size_max))
+    return PageOut(items=[AccessTokenOut.from_model(token) for token in shown], next=following)
 
 
 @router.delete("/tokens/{token_id}")
