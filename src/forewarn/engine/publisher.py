@@ -13,7 +13,7 @@ from forewarn.observability.tracing import Tracing
 from forewarn.publishing.feed import Feed
 from forewarn.publishing.identity import Identity
 from forewarn.publishing.idle_audiences import IdleAudiences
-from forewarn.publishing.inventory_index import InventoryIndex
+from forewarn.publishing.inventory_index import InventoryIndex, compare_with_index
 from forewarn.store.contract import Reader
 
 __all__ = ["InventoryUpdate", "Publisher", "RemoteChanges", "Snapshot", "plan_update"]
@@ -128,12 +128,14 @@ class Publisher:
         return InventoryIndex.of(inventory, current if current.vms else None)
 
     def _find_difference(self, inventory: Inventory) -> InventoryUpdate:
-        index = self.index_inventory(inventory)
-        delta = index.delta
+        current = self._identity.index
         # A host without VMs is in no difference of VMs.
-        if delta is None or index.hosts != self._identity.hosts:
+        if not current.vms or current.hosts != {host.name for host in inventory.hosts}:
+            index = self.index_inventory(inventory)
             return InventoryUpdate(before=Inventory(), after=Inventory(), index=index)
-        return plan_update(InventoryUpdate(before=delta.before, after=delta.after), lambda: index)
+        delta = compare_with_index(current, inventory)
+        update = InventoryUpdate(before=delta.before, after=delta.after)
+        return plan_update(update, lambda: self.index_inventory(inventory))
 
     # On the event loop
 

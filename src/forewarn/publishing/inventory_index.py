@@ -14,7 +14,7 @@ from typing import TypeVar
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Scope, VirtualMachine
 
-__all__ = ["InventoryDelta", "InventoryIndex"]
+__all__ = ["InventoryDelta", "InventoryIndex", "compare_with_index"]
 
 N = TypeVar("N", Scope, VirtualMachine)
 
@@ -96,6 +96,38 @@ class InventoryIndex:
             change_count=change_count,
             delta=delta,
         )
+
+
+def compare_with_index(index: InventoryIndex, inventory: Inventory) -> InventoryDelta:
+    """Return what an inventory replaces of an indexed one, on any thread.
+
+    Needs no table of all VMs, unless some are gone: to enlarge a table of a million VMs halts all threads.
+
+    Args:
+        index: Index of the inventory before, which nothing changes meanwhile.
+        inventory: The inventory; most of its VMs are the same objects as those of the index.
+    """
+    vms_before, vms_after = _compare(index.vms, inventory.vms)
+    scopes_before, scopes_after = _compare(index.scopes, inventory.scopes)
+    return InventoryDelta.of_parts(
+        Inventory(scopes=scopes_before, vms=vms_before), Inventory(scopes=scopes_after, vms=vms_after)
+    )
+
+
+def _compare(before: Mapping[str, N], after: Iterable[N]) -> tuple[tuple[N, ...], tuple[N, ...]]:
+    """Return the values of both sides that differ."""
+    added: list[N] = []
+    kept = 0
+    for value in after:
+        known = before.get(value.name)
+        kept += known is not None
+        if known is not value and known != value:
+            added.append(value)
+    replaced = [before[value.name] for value in added if value.name in before]
+    if kept < len(before):
+        names = {value.name for value in after}
+        replaced += [value for name, value in before.items() if name not in names]
+    return tuple(replaced), tuple(added)
 
 
 def _share(before: Mapping[str, N], after: dict[str, N]) -> tuple[tuple[N, ...], tuple[N, ...]]:

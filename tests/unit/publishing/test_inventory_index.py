@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Host
-from forewarn.publishing.inventory_index import InventoryDelta, InventoryIndex
+from forewarn.publishing.inventory_index import InventoryDelta, InventoryIndex, compare_with_index
 from tests.unit.core.builders import availability_set, vm
 
 WEB, DB, OLD = vm("web"), vm("db", host="h2"), vm("old", host="h3")
@@ -53,3 +53,17 @@ def test_a_changed_scope_may_affect_any_host() -> None:
 
 def test_without_an_inventory_before_the_difference_is_not_known() -> None:
     assert InventoryIndex.of(FIRST).delta is None
+
+
+def test_a_comparison_without_an_index_finds_the_same_difference() -> None:
+    first, moved, new = InventoryIndex.of(FIRST), replace(DB, host="h4"), vm("new", host="h5")
+    scope = replace(availability_set("set"), couples_deletes=True)
+    for second in (
+        copy(FIRST),
+        replace(FIRST, vms=(WEB, moved, OLD)),
+        replace(FIRST, vms=(*FIRST.vms, new)),
+        replace(FIRST, vms=(WEB, moved, new)),
+        replace(FIRST, scopes=(scope, availability_set("more"))),
+        replace(FIRST, scopes=(), vms=()),
+    ):
+        assert compare_with_index(first, second) == InventoryIndex.of(second, first).delta
