@@ -355,20 +355,6 @@ def test_a_request_imports_nothing_that_only_draws(alone: Cli) -> None:
     assert not {"forewarn.cli.event", "forewarn.cli.maintenance", "forewarn.core.fault", "yaml"} & imported
 
 
-@pytest.mark.slow
-def test_a_list_is_printed_without_the_library_that_draws(cli: Cli) -> None:
-    for command in (["vm", "list"], ["host", "list"], ["event", "list"], ["maintenance", "list"], ["token", "list"]):
-        script = (
-            "import sys; from forewarn.cli.main import run_command_line; "
-            f"status = run_command_line({command}); print(status, 'rich' in sys.modules, file=sys.stderr)"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", "import sys; sys.modules['httpx._main'] = None; " + script],
-            check=True, capture_output=True, text=True, timeout=GUARD_S, env=cli.environment,
-        )  # fmt: skip
-        assert done.stderr.splitlines()[-1] == "0 False"
-
-
 def test_without_the_server_s_libraries_serve_says_what_to_install(alone: Cli) -> None:
     script = (
         "import sys; sys.modules['uvicorn'] = sys.modules['sqlalchemy'] = None; sys.modules['fastapi'] = None; "

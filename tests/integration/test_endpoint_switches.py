@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.service import Running, eventually, running
-from tests.support.ways import both_ways
 from tests.support.wire import LATEST, approval, get, post
-
-pytestmark = both_ways
 
 NOTHING = b'{"StartRequests":[]}'
 UNKNOWN = "00000000-0000-0000-0000-000000000000"

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from forewarn.cli.plain_table import can_style, format_row, measure_columns
 from forewarn.util.escape import escape_controls, escape_json, has_controls
 
 if TYPE_CHECKING:
     from rich.console import Console, OverflowMethod
-    from rich.table import Table
 
 __all__ = [
     "Column",
@@ -128,26 +126,24 @@ class Output:
 
     def print_table(self, items: Iterable[Any], columns: Sequence[Column], *, empty: str = "") -> None:
         """Print a row for each item; folded to the width of a terminal, one line each elsewhere."""
-        titles = [column.title.upper() for column in columns]
-        rows = [[escape_controls(_format_value(column.read_cell(item)) or "-") for column in columns] for item in items]
-        if not rows:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
+        for column in columns:
+            overflow: OverflowMethod = "ignore" if column.is_whole else "fold"
+            table.add_column(column.title.upper(), no_wrap=column.is_whole, overflow=overflow)
+        for item in items:
+            cells = []
+            for column in columns:
+                text = escape_controls(_format_value(column.read_cell(item)) or "-")
+                style = _STATE_STYLES.get(text.lower(), "") if column.is_state else ""
+                cells.append(Text(text, style=style))
+            table.add_row(*cells)
+        if not table.row_count:
             self.print_notice(empty)
             return
-        is_terminal = sys.stdout.isatty()
-        width_max = shutil.get_terminal_size().columns if _has_width() else None
-        widths = measure_columns([titles, *rows], width_max)
-        if widths is None or (is_terminal and not can_style(os.environ)):
-            _print_renderable(_make_table(titles, rows, columns))
-            return
-        bold = ["bold" if is_terminal else ""] * len(columns)
-        lines = [format_row(titles, bold, widths)]
-        for row in rows:
-            styles = [
-                _find_state_style(text) if column.is_state and is_terminal else ""
-                for text, column in zip(row, columns, strict=True)
-            ]
-            lines.append(format_row(row, styles, widths))
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        self._print_renderable(table)
 
     def print_record(self, value: object, pairs: Iterable[tuple[str, object]]) -> None:
         """Print one object: as JSON if that is requested, otherwise as names and values."""
@@ -165,43 +161,23 @@ class Output:
         for name, value in pairs:
             if text := _format_value(value):
                 grid.add_row(Text(name), Text(escape_controls(text), style=_STATE_STYLES.get(text, "")))
-        _print_renderable(grid)
+        self._print_renderable(grid)
 
     def print_heading(self, text: str) -> None:
         """Print a heading, with a blank line above it."""
         from rich.text import Text
 
-        _print_renderable(Text(f"\n{text}", style="bold"))
+        self._print_renderable(Text(f"\n{text}", style="bold"))
 
-
-def _print_renderable(renderable: Any) -> None:  # noqa: ANN401 - what Rich prints
-    console = _make_console()
-    if console.is_terminal:
-        console.print(renderable, soft_wrap=False, crop=False)
-        return
-    # Rich pads every cell to the width of its column; redirected output should have no trailing blanks.
-    with console.capture() as capture:
-        console.print(renderable, crop=False)
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
-
-
-def _make_table(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> Table:
-    """Return a table that folds cells which do not fit."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
-    for title, column in zip(titles, columns, strict=True):
-        overflow: OverflowMethod = "ignore" if column.is_whole else "fold"
-        table.add_column(title, no_wrap=column.is_whole, overflow=overflow)
-    for row in rows:
-        cells = zip(row, columns, strict=True)
-        table.add_row(*(Text(text, style=_find_state_style(text) if c.is_state else "") for text, c in cells))
-    return table
-
-
-def _find_state_style(text: str) -> str:
-    return _STATE_STYLES.get(text.lower(), "")
+    def _print_renderable(self, renderable: Any) -> None:  # noqa: ANN401 - what Rich prints
+        console = _make_console()
+        if console.is_terminal:
+            console.print(renderable, soft_wrap=False, crop=False)
+            return
+        # Rich pads every cell to the width of its column; redirected output should have no trailing blanks.
+        with console.capture() as capture:
+            console.print(renderable, crop=False)
+        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
 def _format_value(value: object) -> str:
@@ -209,18 +185,15 @@ def _format_value(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
-def _has_width() -> bool:
-    """Return True if rows are folded: on a terminal, or if COLUMNS is set. Elsewhere each stays one line, for grep."""
-    return sys.stdout.isatty() or "COLUMNS" in os.environ
-
-
 def _make_console() -> Console:
     from rich.console import Console
 
     is_terminal = sys.stdout.isatty()
+    # Redirected output is not folded, so that each row stays one line for grep; COLUMNS overrides that.
+    has_width = is_terminal or "COLUMNS" in os.environ
     return Console(
         file=sys.stdout,
-        width=None if _has_width() else _UNLIMITED,
+        width=None if has_width else _UNLIMITED,
         force_terminal=is_terminal,
         no_color=bool(os.environ.get("NO_COLOR")) or not is_terminal,
         highlight=False,
