@@ -128,6 +128,10 @@ class Child:
         """Return the total resident memory of it, its children and the processes of its group."""
         return sum(int(fields[21]) for fields in self._group()) * os.sysconf("SC_PAGE_SIZE")
 
+    def count_open_files(self) -> int:
+        """Return the number of files and connections that the process itself has open."""
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
     def _group(self) -> list[list[str]]:
         """Return the fields of /proc/PID/stat, from the state on, of each of these processes."""
         found = []

@@ -75,7 +75,7 @@ HEADLINES = (
         r"the same change, commit until the last host has it, p99",
         "{title}: a change for all of them, commit until the last host has it, p99",
     ),
-    Headline("watches", r"(all [\d,]+ hosts connect at once, until the last has its state)", r"\1"),
+    Headline("watches", r"(all [\d,]+ hosts connect.*, until the last has its state)", r"\1"),
     Headline("million", r"start of the process until it answers", "{title}: start until it answers"),
     Headline("million", r"resident memory after the start", "{title}: resident memory"),
     Headline(

@@ -67,7 +67,7 @@ def test_the_short_table_has_at_most_thirty_lines(content: dict[str, Any]) -> No
 def test_a_title_and_a_number_of_the_row_are_part_of_its_label(content: dict[str, Any]) -> None:
     labels = [row["what"] for row in choose(content)]
     assert "20,000 watches: memory for each" in labels
-    assert "all 20,000 hosts connect at once, until the last has its state" in labels
+    assert "all 20,000 hosts connect, up to 5,000 at once, until the last has its state" in labels
 
 
 def test_small_writes_have_the_ratio_of_approvals_to_them(content: dict[str, Any]) -> None:
