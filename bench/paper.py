@@ -125,10 +125,11 @@ def _parameters(parts: dict[str, Any], costs: Costs) -> str:
         "the replica that starts maintenance when it is due."
     )
     check = (
-        f"In a test, {watches['watches']:,} hosts, each with one VM, connected to one replica, up to 5,000 at the same time. All "
-        f"had their state after {watches['storm_s']:.1f} s. The simulation predicts {foreseen_s:.1f} s. For the "
-        f"prediction, we measured separately, with {_WINDOW} hosts at a time, how much CPU time a replica needs to "
-        f"send a host with one VM the host's state: {watches['join_cpu_ms']:.2f} ms. The {_ms(costs.join_s)} in the "
+        f"In a test, {watches['watches']:,} hosts, each with one VM, connected to one replica, up to 5,000 at the "
+        f"same time. All had their state after {watches['storm_s']:.1f} s. "
+        f"The simulation predicts {foreseen_s:.1f} s. For the prediction, we measured separately, with {_WINDOW} hosts "
+        f"at a time, how much CPU time a replica needs to send a host with one VM the host's state: "
+        f"{watches['join_cpu_ms']:.2f} ms. The {_ms(costs.join_s)} in the "
         f"table are for a host with {_VMS_PER_HOST} VMs."
     )
     return f"{_table(('measured', 'value'), rows)}\n\n{words}\n\n{check}"
