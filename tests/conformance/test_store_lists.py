@@ -20,6 +20,7 @@ from forewarn.core.model import (
 from forewarn.core.selection import Selection
 from forewarn.store import SqlStore
 from forewarn.store.contract import IdempotencyRecord, PruneResult
+from forewarn.store.reader import StoredRollout
 from tests.support.databases import read_documents, save
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import an_event, maintenance, vm
@@ -254,3 +255,18 @@ def test_hosts_scopes_and_vms_come_by_name_some_at_a_time(store: SqlStore) -> No
         assert pieces[0][0] == next(each for each in inventory.vms if each.name == "B")
         assert [[host.name for host in piece] for piece in reader.iter_by_name(Host)] == [["host-B", "host-b"]]
         assert [scope for piece in reader.iter_by_name(Scope) for scope in piece] == list(inventory.scopes)
+
+
+def test_rollouts_come_newest_first_and_those_of_earlier_pages_are_skipped(store: SqlStore) -> None:
+    with store.write() as tx:
+        for number in range(5):
+            at, is_ended = NOW + minutes(number), number % 2 == 0
+            tx.save_rollout(
+                StoredRollout(id=f"id-{number}", name="kernel", created_at=at, is_ended=is_ended, content="{}")
+            )
+    with store.read() as reader:
+        assert [each.id for each in reader.list_rollouts(limit=2)] == ["id-4", "id-3"]
+        assert [each.id for each in reader.list_rollouts(limit=2, skip=2)] == ["id-2", "id-1"]
+        assert [each.id for each in reader.list_rollouts(limit=2, skip=4)] == ["id-0"]
+        assert reader.list_rollouts(skip=(1 << 63) - 1) == []
+        assert [each.id for each in reader.list_rollouts(is_ended=True, skip=1)] == ["id-2", "id-0"]

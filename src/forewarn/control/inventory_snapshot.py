@@ -207,7 +207,7 @@ class SnapshotResponse(Response):
 
     Args:
         snapshots: Snapshots being sent, with their limits.
-        caller: Name of the caller, to whom the snapshot counts.
+        caller: Name of the caller; its number of snapshots is limited.
         read_long: Runner of a read that takes seconds.
     """
 

@@ -28,9 +28,6 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/rollouts", tags=["rollout"])
 
-_ROLLOUTS_READ_MAX = 1_000_000
-"""Largest number of rollouts before a page; each page reads them again."""
-
 
 class RolloutReasonIn(RequestModel):
     """Reason for a pause or an abort."""
@@ -64,10 +61,11 @@ async def start(context: ContextOf, actor: Actor, key: IdempotencyHeader, body: 
 @router.get("")
 async def list_rollouts(context: ContextOf, after: AfterNumber = None, limit: PageLimit = 100) -> PageOut[RolloutOut]:
     """List rollouts, newest first."""
-    begin, size = min(parse_after(after) or 0, _ROLLOUTS_READ_MAX), min(limit, context.settings.page_size_max)
-    found = await context.engine.read(lambda reader: reader.list_rollouts(limit=begin + size + 1))
-    shown, following = cut_page(found, str(begin), size)
-    return PageOut(items=[RolloutOut.from_model(decode_rollout(each.content)) for each in shown], next=following)
+    begin, size = parse_after(after) or 0, min(limit, context.settings.page_size_max)
+    # Only the page is read, and one more to know if there are more: a rollout may have thousands of hosts.
+    found = await context.engine.read(lambda reader: reader.list_rollouts(limit=size + 1, skip=begin))
+    shown = [RolloutOut.from_model(decode_rollout(each.content)) for each in found[:size]]
+    return PageOut(items=shown, next=str(begin + size) if len(found) > size else None)
 
 
 @router.get("/{rollout_id}")

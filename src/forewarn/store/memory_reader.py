@@ -293,10 +293,10 @@ class MemoryReader(Reader):
         found = [token for token in self._tables.tokens.rows.values() if token.host == host]
         return sorted(found, key=attrgetter("created_at", "id"))
 
-    def list_rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
+    def list_rollouts(self, *, is_ended: bool | None = None, limit: int = 100, skip: int = 0) -> list[StoredRollout]:
         found = [each for each in self._tables.rollouts.rows.values() if is_ended in {None, each.is_ended}]
         found.sort(key=attrgetter("id"))
-        return sorted(found, key=attrgetter("created_at"), reverse=True)[:limit]
+        return sorted(found, key=attrgetter("created_at"), reverse=True)[skip : skip + limit]
 
     def get_idempotency_record(self, key: str) -> IdempotencyRecord | None:
         found = super().get_idempotency_record(key)

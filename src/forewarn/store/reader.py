@@ -470,8 +470,8 @@ class Reader(ABC):
         return self._find_rows(StoredRollout, [rollout_id]).get(rollout_id)
 
     @abstractmethod
-    def list_rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
-        """Return the newest rollouts, newest first; optionally only those that have ended, or have not."""
+    def list_rollouts(self, *, is_ended: bool | None = None, limit: int = 100, skip: int = 0) -> list[StoredRollout]:
+        """Return rollouts, newest first, after the first `skip`; optionally only those that have ended, or have not."""
 
     def get_idempotency_record(self, key: str) -> IdempotencyRecord | None:
         """Return the stored result of the command with that ``Idempotency-Key``; None if there is none."""

@@ -307,8 +307,8 @@ class SqlReader(Reader):
         found = self._fetch_all(Token, sa.select(t.token).where(t.token.c.host == host))
         return sorted(found, key=attrgetter("created_at", "id"))
 
-    def list_rollouts(self, *, is_ended: bool | None = None, limit: int = 100) -> list[StoredRollout]:
-        query = sa.select(t.rollout).order_by(t.rollout.c.created_at.desc(), t.rollout.c.id).limit(limit)
+    def list_rollouts(self, *, is_ended: bool | None = None, limit: int = 100, skip: int = 0) -> list[StoredRollout]:
+        query = sa.select(t.rollout).order_by(t.rollout.c.created_at.desc(), t.rollout.c.id).limit(limit).offset(skip)
         if is_ended is not None:
             query = query.where(t.rollout.c.is_ended == is_ended)
         return self._fetch_all(StoredRollout, query)
