@@ -79,7 +79,7 @@ def test_a_description_with_markup_is_text_wherever_it_stands(service: Running, 
     page.get_by_label("Description").fill(SCRIPT)
     page.get_by_role("button", name="Preview").click()
     page.get_by_role("button", name="Announce maintenance").click()
-    page.wait_for_url(re.compile("/maintenance/"))
+    expect(page).to_have_url(re.compile("/maintenance/"))
     expect(page.locator("#live")).to_contain_text(SCRIPT)
     visit(page, f"/vms/{estate.db.name}")
     expect(page.locator("pre").first).to_contain_text("<script>")
@@ -115,7 +115,7 @@ def test_a_form_that_is_sent_twice_makes_one_maintenance(service: Running, page:
         for name in ("key", "hosts", "type", "duration", "notice", "description")
     }
     button.dblclick(no_wait_after=True)
-    page.wait_for_url(re.compile("/maintenance/"))
+    expect(page).to_have_url(re.compile("/maintenance/"))
     again = page.request.post(
         "/schedule", form=form | {"step": "send"}, headers={"origin": service.service.control_url}
     )

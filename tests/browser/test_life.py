@@ -48,7 +48,7 @@ def announced(page: Page, estate: Estate) -> str:
     expect(rehearsal).to_contain_text(f"{estate.web.name} is notified about {' and '.join(estate.web.vms)}")
     page.get_by_role("button", name="Announce maintenance").focus()
     page.keyboard.press("Enter")
-    page.wait_for_url(re.compile("/maintenance/"))
+    expect(page).to_have_url(re.compile("/maintenance/"))
     return page.url
 
 

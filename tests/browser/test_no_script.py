@@ -63,7 +63,7 @@ def test_forms_work(service: Running, page: Page, estate: Estate) -> None:
     page.get_by_label("Description").fill("By hand")
     page.get_by_role("button", name="Preview").click()
     page.get_by_role("button", name="Announce maintenance").click()
-    page.wait_for_url(re.compile("/maintenance/"))
+    expect(page).to_have_url(re.compile("/maintenance/"))
     page.get_by_role("button", name=f"Approve for {estate.db.name}").click()
     expect(page.locator("main")).to_contain_text("by operator:local")
     page.get_by_label("Start it now").fill("No time")

@@ -110,7 +110,7 @@ def test_who_logs_in_at_the_issuer_comes_back_to_the_page_that_was_asked_for(
 ) -> None:
     stranger.goto(f"/hosts/{estate.host}?x=1")
     log_in(stranger, "ann")
-    stranger.wait_for_url(f"{service.service.control_url}/hosts/{estate.host}?x=1")
+    expect(stranger).to_have_url(f"{service.service.control_url}/hosts/{estate.host}?x=1")
     expect(stranger.locator("h1")).to_have_text(f"Host {estate.host}")
     expect(stranger.get_by_text("operator:oidc/ann")).to_be_visible()
     cookies = {each["name"]: each for each in stranger.context.cookies(service.service.control_url)}
