@@ -267,10 +267,8 @@ def test_a_missing_table_is_damage(file: Database) -> None:
 
 def test_a_database_of_a_newer_version_is_refused(file: Database) -> None:
     file.open().close()
-    with sqlite3.connect(file.path) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    connection.close()
-    with pytest.raises(StoreCorrupt, match="schema 9999"):
+    file.migrate_further(compatible_since=None)
+    with pytest.raises(StoreCorrupt, match="schema 9998"):
         file.open()
 
 
@@ -310,10 +308,9 @@ def test_a_postgresql_of_another_application_is_refused_and_left_alone(server: P
 
 def test_a_postgresql_of_a_newer_version_is_refused(server: PostgreSql) -> None:
     with server.database() as database:
-        with database.engine().begin() as connection:
-            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+        database.migrate_further(compatible_since=None)
         with pytest.raises(
-            StoreCorrupt, match="unknown schema 9999: use the version of Forewarn that wrote it, or a newer"
+            StoreCorrupt, match="unknown schema 9998: use the version of Forewarn that wrote it, or a newer"
         ):
             database.open()
 

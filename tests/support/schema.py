@@ -22,7 +22,7 @@ __all__ = ["NEXT", "copied_schema", "next_version"]
 _TRANSACTION = ("BEGIN TRANSACTION;", "COMMIT;")
 
 NEXT = f"{int(HEAD) + 1:04}"
-"""Revision of the schema of the next version."""
+"""Revision of the schema of the next version, with which code of this version cannot work."""
 
 _NEXT_MIGRATION = f"""
 import sqlalchemy as sa
@@ -34,6 +34,8 @@ down_revision = "{HEAD}"
 
 def upgrade() -> None:
     op.add_column("host", sa.Column("to_come", sa.String()))
+    meta = sa.table("meta", sa.column("key"))
+    op.execute(meta.delete().where(meta.c.key == "compatible_since"))
 
 
 def downgrade() -> None:

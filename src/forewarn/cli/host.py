@@ -10,7 +10,7 @@ from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import host_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import PLAIN_LIMIT, Csv, Limit, PlainLimit, print_page
+from forewarn.cli.list_options import PLAIN_LIMIT, Csv, Limit, PlainLimit, SelectorOption, format_labels, print_page
 from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, ReasonOption, build_force_body
 from forewarn.cli.maintenance_text import print_created
 from forewarn.cli.output import Column, Output, format_moment, format_names, show_moment
@@ -30,6 +30,7 @@ app = make_group("host", "Show hosts; report actual and predicted failures.", "D
     "list",
     "forewarn host list",
     "forewarn host list --prefix rack-7- --json",
+    "forewarn host list --selector rack=r1",
     "forewarn host list --csv > hosts.csv",
 )
 def list_hosts(
@@ -38,11 +39,12 @@ def list_hosts(
     prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only hosts whose names begin with this text.")
     ] = None,
+    selector: SelectorOption = None,
     limit: Limit = None,
     as_csv: Csv = False,
 ) -> None:
     """List hosts by name, with their VMs."""
-    params = {"prefix": prefix}
+    params = {"prefix": prefix, "selector": selector}
     print_page(
         connection,
         output,
@@ -55,7 +57,7 @@ def list_hosts(
         ],
         limit=limit,
         params=params,
-        empty="no such hosts" if prefix else "no hosts are declared: see 'forewarn inventory apply --help'",
+        empty="no such hosts" if prefix or selector else "no hosts are declared: see 'forewarn inventory apply --help'",
         noun="hosts",
         csv_list="hosts" if as_csv else None,
     )
@@ -72,6 +74,7 @@ def show(name: _Name, connection: ControlConnection, output: Output) -> None:
             ("failed", format_moment(host["failed_at"])),
             ("reason", host["failure_reason"]),
             ("vms", host["vms"] or "none"),
+            ("labels", format_labels(host.get("labels")) or "none"),
         ],
     )
 

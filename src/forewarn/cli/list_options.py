@@ -25,8 +25,10 @@ __all__ = [
     "HistoryFilter",
     "Limit",
     "PlainLimit",
+    "SelectorOption",
     "check_output_format",
     "escape_cell",
+    "format_labels",
     "iterate_with_progress",
     "print_csv",
     "print_items",
@@ -40,8 +42,8 @@ CSV_COLUMNS = {
     "moved_from moved_by created_at started_at impacted_at ended_at force_reason latest_start deferrals extensions "
     "extended_s hosts vms unwarned_vms",
     "vms": "name host scope scope_kind fault_domain update_domain addresses power_state priority size enabled "
-    "incarnation",
-    "hosts": "name vms failed_at failure_reason",
+    "incarnation labels",
+    "hosts": "name vms failed_at failure_reason labels",
 }
 """Columns of the CSV output by list: members of the API's answers, in order. The schemas are slow to import."""
 
@@ -57,6 +59,17 @@ Limit = Annotated[
 
 PlainLimit = Annotated[int, typer.Option(min=1, metavar="COUNT", help="Maximum number of rows.")]
 """`--limit` of a list that has no `--csv`; its default is `PLAIN_LIMIT`."""
+
+SelectorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--selector",
+        "-l",
+        metavar="SELECTOR",
+        help="Only items with these labels, such as 'rack=r1,model!=x', 'team in (db,web)', 'gpu' or '!gpu'.",
+    ),
+]
+"""`--selector` of a list of objects that have labels."""
 
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV with a header line. Without --limit, print every row.")]
 
@@ -247,14 +260,21 @@ def print_csv(items: Iterable[dict[str, Any]], list_name: str, output: Output) -
         writer.writerow([escape_cell(item[name]) for name in columns])
 
 
+def format_labels(labels: Mapping[str, str] | None) -> str:
+    """Return labels as ``rack=r1, row=2``; None, from a service of an earlier version, as no labels."""
+    return ", ".join(f"{key}={value}" for key, value in (labels or {}).items())
+
+
 def escape_cell(value: object) -> object:
-    """Return the value as a cell that no spreadsheet executes.
+    """Return the value as a cell that no spreadsheet executes; a mapping as labels.
 
     Spreadsheets execute a text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return as a formula,
     and reasons, descriptions and names are written by others. Such a text gets a leading apostrophe, which spreadsheets
     take as the mark of a text. Numbers are left as they are. Control characters except line feeds and tabs are made
     visible.
     """
+    if isinstance(value, Mapping):
+        value = format_labels(value)
     if isinstance(value, list | tuple):
         value = ", ".join(str(each) for each in value)
     if not isinstance(value, str):

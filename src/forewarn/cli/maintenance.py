@@ -41,7 +41,7 @@ app = make_group("maintenance", "Schedule, show, start, postpone and cancel main
     "forewarn maintenance schedule --host host-1 --cause host-maintenance --not-before 2030-01-31T12:00:00Z",
     'forewarn maintenance schedule --vm db --type Freeze --notice 1m --force --reason "urgent repair"',
     "forewarn maintenance schedule --vm build-7 --type Reboot --now",
-    "forewarn maintenance schedule --host host-1 --type Reboot --dry-run",
+    "forewarn maintenance schedule --selector rack=r1 --type Reboot --dry-run",
 )
 def schedule(connection: ControlConnection, output: Output, wanted: ScheduleOptions) -> None:
     """Announce maintenance of hosts or VMs.
@@ -266,9 +266,10 @@ def build_schedule_body(wanted: ScheduleOptions, connection: ControlConnection) 
         typer.BadParameter: Something is missing, or given twice.
     """
     hosts, vms = split_names(wanted.hosts), split_names(wanted.vms)
-    if bool(hosts) == bool(vms):
-        msg = "name hosts with --host or VMs with --vm" if not hosts else "name hosts or VMs, not both"
-        raise typer.BadParameter(msg, param_hint="--host, --vm")
+    targets = [bool(hosts), bool(vms), wanted.selector is not None]
+    if sum(targets) != 1:
+        msg = "name hosts or VMs, or select hosts by their labels" + (", not several of them" if any(targets) else "")
+        raise typer.BadParameter(msg, param_hint="--host, --vm, --selector")
     if wanted.event_type is None and wanted.cause is None:
         raise typer.BadParameter("give a type, for example --type Freeze, or a --cause", param_hint="--type")
     if wanted.notice is not None and wanted.not_before is not None:
@@ -287,6 +288,7 @@ def build_schedule_body(wanted: ScheduleOptions, connection: ControlConnection) 
     return {
         "hosts": hosts,
         "vms": vms,
+        "selector": wanted.selector,
         "type": wanted.event_type,
         "cause": wanted.cause,
         "notice_s": notice_s,

@@ -62,6 +62,15 @@ class ScheduleOptions(OptionGroup):
         list[str] | None,
         _target_option("--vm", metavar="NAME", help="This VM; repeatable or comma-separated.", autocompletion=vm_names),
     ] = None
+    selector: Annotated[
+        str | None,
+        _target_option(
+            "--selector",
+            "-l",
+            metavar="SELECTOR",
+            help="Every running VM of each host with these labels, such as 'rack=r1,model!=x'. Try it with --dry-run.",
+        ),
+    ] = None
     event_type: Annotated[
         EventType | None,
         _kind_option("--type", case_sensitive=False, metavar="TYPE", help=f"Event type: {', '.join(EventType)}."),

@@ -10,7 +10,7 @@ from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import host_names, vm_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import Csv, HistoryFilter, Limit, print_page
+from forewarn.cli.list_options import Csv, HistoryFilter, Limit, SelectorOption, format_labels, print_page
 from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, build_force_body, build_notice_option
 from forewarn.cli.maintenance_text import print_created
 from forewarn.cli.output import Column, Output
@@ -31,6 +31,7 @@ app = make_group("vm", "Show VMs; restart, redeploy, evict or delete a VM.", "De
     "forewarn vm list",
     "forewarn vm list --host host-1 --json",
     "forewarn vm list --scope web --prefix web-1 --limit 500",
+    "forewarn vm list --selector rack=r1,team=db",
     "forewarn vm list --csv > vms.csv",
 )
 def list_vms(
@@ -43,11 +44,12 @@ def list_vms(
     prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only VMs whose names begin with this text.")
     ] = None,
+    selector: SelectorOption = None,
     limit: Limit = None,
     as_csv: Csv = False,
 ) -> None:
     """List VMs by name, and whether scheduled events are enabled for them."""
-    params = {"host": host, "scope": scope, "prefix": prefix}
+    params = {"host": host, "scope": scope, "prefix": prefix, "selector": selector}
     is_filtered = any(params.values())
     print_page(
         connection,
@@ -87,6 +89,7 @@ def show(name: _Name, connection: ControlConnection, output: Output) -> None:
             ("power", vm["power_state"]),
             ("priority", vm["priority"]),
             ("size", vm["size"]),
+            ("labels", format_labels(vm.get("labels")) or "none"),
             (
                 "enabled",
                 f"yes, incarnation {vm['incarnation']}" if vm["enabled"] else "no: its scope has not asked for events",

@@ -24,6 +24,7 @@ from forewarn.control.inventory_parser import InventoryParser
 from forewarn.control.inventory_snapshot import InventorySnapshots
 from forewarn.control.refusal_log import RefusalLog
 from forewarn.core.access import FILE_OPERATOR, Ownership, Principal, Role
+from forewarn.core.label import SELECTOR_LENGTH_MAX
 from forewarn.core.limit_log import LimitLog
 from forewarn.core.maintenance.decision import ChangeSet
 from forewarn.core.model import Maintenance
@@ -51,6 +52,7 @@ __all__ = [
     "IdempotencyHeader",
     "NamePrefix",
     "PageLimit",
+    "SelectorText",
     "authorize_request",
     "check_caller",
     "check_host",
@@ -283,6 +285,18 @@ NamePrefix = Annotated[
     Query(max_length=128, pattern=NO_NUL, description="Only items whose names begin with this text."),
 ]
 """Query parameter ``prefix`` of a list by name."""
+
+SelectorText = Annotated[
+    str | None,
+    Query(
+        max_length=SELECTOR_LENGTH_MAX,
+        pattern=NO_NUL,
+        description="Only items with these labels, such as `rack=r1,model!=x`, `team in (db,web)`, `gpu` or `!gpu`. "
+        "All conditions must hold.",
+        examples=["rack=r1,model!=x"],
+    ),
+]
+"""Query parameter ``selector`` of a list of objects that have labels."""
 
 
 def parse_after(text: str | None) -> int | None:

@@ -14,11 +14,13 @@ from forewarn.control.context import (
     IdempotencyHeader,
     NamePrefix,
     PageLimit,
+    SelectorText,
     not_found_error,
     read_maintenances_out,
 )
 from forewarn.control.inventory import RemoveMissing
 from forewarn.core.access import Role
+from forewarn.core.label import parse_selector
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.store.contract import Reader
 from forewarn.wire.control_request import FailurePredictionIn, HostFailureIn, ReasonIn
@@ -35,13 +37,18 @@ HostName = Annotated[Name, Path(description="Name of the host in the inventory; 
 
 @router.get("")
 async def list_hosts(
-    context: ContextOf, prefix: NamePrefix = None, after: AfterName = None, limit: PageLimit = 100
+    context: ContextOf,
+    prefix: NamePrefix = None,
+    selector: SelectorText = None,
+    after: AfterName = None,
+    limit: PageLimit = 100,
 ) -> PageOut[HostOut]:
     """List hosts with their VMs, by name."""
     size = min(limit, context.settings.page_size_max)
+    wanted = parse_selector(selector or "")
 
     def read(reader: Reader) -> PageOut[HostOut]:
-        page = reader.get_host_page(after, size + 1, prefix or "")
+        page = reader.get_host_page(after, size + 1, prefix or "", wanted)
         hosts = reader.find_hosts(page)
         found = [HostOut.from_model(hosts[name], vms) for name, vms in page.items()]
         return PageOut(items=found[:size], next=found[size - 1].name if len(found) > size else None)

@@ -23,8 +23,10 @@ from forewarn.control.context import (
 )
 from forewarn.control.selection_query import SelectionOf
 from forewarn.core.access import FILE_OPERATOR, Principal
+from forewarn.core.label import parse_selector
+from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Maintenance, MaintenanceState
-from forewarn.errors import LimitExceeded
+from forewarn.errors import InvalidRequest, LimitExceeded
 from forewarn.store.contract import Reader
 from forewarn.wire.control_request import DeferralIn, ExtendIn, ForcedStartIn, ImpactIn, MaintenanceIn, ReasonIn
 from forewarn.wire.control_response import MaintenanceOut, PageOut, PlannedMaintenanceOut
@@ -43,27 +45,43 @@ async def schedule(
     Routine maintenance by the platform affects one fault domain of a scope at a time: each fault domain gets a separate
     maintenance, and the later maintenances are queued.
     """
-    _check_size(context, body)
-    made = await context.engine.maintenances.schedule(body.to_request(), actor=actor, key=key)
+    made = await context.engine.maintenances.schedule(await _build_request(context, body), actor=actor, key=key)
     return await read_maintenances_out(context, made)
 
 
 @router.post("/plan")
 async def plan(context: ContextOf, actor: Actor, body: MaintenanceIn) -> PageOut[PlannedMaintenanceOut]:
     """Preview the maintenances and events that a request would create now, and the VMs that would get no warning."""
-    _check_size(context, body)
-    found = await context.engine.maintenances.preview(body.to_request(), actor=actor)
+    found = await context.engine.maintenances.preview(await _build_request(context, body), actor=actor)
     return PageOut(
         items=[PlannedMaintenanceOut.from_model(each.maintenance, each.events, each.unwarned_vms) for each in found]
     )
 
 
-def _check_size(context: Context, body: MaintenanceIn) -> None:
-    """Raise LimitExceeded if the request names too many hosts and VMs."""
+async def _build_request(context: Context, body: MaintenanceIn) -> MaintenanceRequest:
+    """Return the request, with the hosts that have the labels now.
+
+    Raises:
+        InvalidRequest: The selector is malformed, or no host has the labels.
+        LimitExceeded: The request names or selects too many hosts and VMs.
+    """
+    most = context.settings.request_vms_max
     count = len(body.hosts) + len(body.vms)
-    if count > context.settings.request_vms_max:
-        msg = f"{count} hosts and VMs are named: the limit is {context.settings.request_vms_max} (request_vms_max)"
-        raise LimitExceeded(msg)
+    if count > most:
+        raise LimitExceeded(f"{count} hosts and VMs are named: the limit is {most} (request_vms_max)")
+    request = body.to_request()
+    if body.selector is None:
+        return request
+    selector = parse_selector(body.selector)
+    if not selector:
+        raise InvalidRequest("selector is empty: give a condition, such as rack=r1")
+    # One more than is allowed, to know if there are more.
+    hosts = await context.engine.read(lambda reader: tuple(reader.get_host_page(None, most + 1, selector=selector)))
+    if not hosts:
+        raise InvalidRequest(f"no host has the labels {body.selector!r}: see 'forewarn host list --selector'")
+    if len(hosts) > most:
+        raise LimitExceeded(f"the selector selects more than {most} hosts (request_vms_max)")
+    return replace(request, hosts=hosts)
 
 
 @router.get("")

@@ -15,11 +15,13 @@ from forewarn.control.context import (
     IdempotencyHeader,
     NamePrefix,
     PageLimit,
+    SelectorText,
     not_found_error,
     read_maintenances_out,
 )
 from forewarn.control.selection_query import make_text_query
 from forewarn.core.access import FILE_OPERATOR, Principal
+from forewarn.core.label import parse_selector
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventSource, VirtualMachine, audience_key
 from forewarn.core.vm_filter import VmFilter
@@ -52,10 +54,14 @@ async def list_vms(  # noqa: PLR0913 - a query parameter each
     host: Annotated[str | None, make_text_query("Only VMs on this host.")] = None,
     scope: Annotated[str | None, make_text_query("Only VMs of this scope.")] = None,
     prefix: NamePrefix = None,
+    selector: SelectorText = None,
     after: AfterName = None,
     limit: PageLimit = 100,
 ) -> PageOut[VmOut]:
     """List VMs, by name.
+
+    A VM also has the labels of its scope and, unless a tenant asks, of its host. Its own label overrides that of its
+    scope with the same key, and the scope's overrides the host's.
 
     Raises:
         Forbidden: A tenant selects by host; matches would reveal hosts, which the tenant is not shown.
@@ -63,7 +69,13 @@ async def list_vms(  # noqa: PLR0913 - a query parameter each
     if host is not None and caller.ownership is not None:
         raise Forbidden(f"{caller.actor} may not filter by host: not allowed for role {caller.role}")
     size = min(limit, context.settings.page_size_max)
-    wanted = VmFilter(host=host, scope=scope, prefix=prefix or "")
+    wanted = VmFilter(
+        host=host,
+        scope=scope,
+        prefix=prefix or "",
+        selector=parse_selector(selector or ""),
+        ignores_host_labels=caller.ownership is not None,
+    )
 
     def read(reader: Reader) -> PageOut[VmOut]:
         found = reader.get_vm_page(after, size + 1, caller.ownership, wanted)

@@ -231,7 +231,10 @@ def apply_inventory(
         unchanged=len(kept) - changed,
     )
     hosts_before = {host.name: host for host in current.hosts}
-    hosts = tuple(hosts_before.get(host.name, host) for host in declared.hosts)
+    hosts = tuple(
+        replace(hosts_before[host.name], labels=host.labels) if host.name in hosts_before else host
+        for host in declared.hosts
+    )
     return Inventory(hosts=hosts, scopes=declared.scopes, vms=tuple(vms.values())), change
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from forewarn.core.label import Labels
 from forewarn.core.policy import NO_POLICY, Policy
 
 __all__ = [
@@ -126,11 +127,13 @@ class Host:
     Attributes:
         failed_at: Time of the reported failure; None if it has not failed, or has recovered.
         failure_reason: Reported reason of the failure.
+        labels: Labels given by the operator; its VMs have them too.
     """
 
     name: str
     failed_at: datetime | None = None
     failure_reason: str | None = None
+    labels: Labels = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +147,7 @@ class Scope:
         os_image_notification: Profile for OS upgrade and reimage (R93).
         couples_deletes: An approved Terminate waits until all pending ones of the scope are approved or due (R92).
         policy: Policy of the owner.
+        labels: Labels given by the operator; its VMs have them too, and they override those of the host.
     """
 
     name: str
@@ -153,6 +157,7 @@ class Scope:
     os_image_notification: NotificationProfile = NotificationProfile(not_before_timeout=timedelta(minutes=15))
     couples_deletes: bool = False
     policy: Policy = NO_POLICY
+    labels: Labels = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +172,7 @@ class VirtualMachine:
         terminate_notification: Profile in effect for this VM (R91): it is kept when that of the scope changes.
         power_state: Only running VMs are impacted by maintenance.
         policy: Policy of the owner of a standalone VM; a VM in a scope uses that of the scope.
+        labels: Labels given by the operator, which override those of scope and host. A VM never reads them (X7).
     """
 
     name: str
@@ -188,6 +194,7 @@ class VirtualMachine:
     terminate_notification: NotificationProfile = NotificationProfile()
     power_state: PowerState = PowerState.RUNNING
     policy: Policy = NO_POLICY
+    labels: Labels = ()
 
     @property
     def size_series(self) -> str:

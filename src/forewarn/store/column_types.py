@@ -26,6 +26,7 @@ __all__ = [
     "ClaimsType",
     "CommonStringType",
     "DurationType",
+    "LabelsType",
     "MomentType",
     "NotificationProfileType",
     "OutcomeType",
@@ -157,6 +158,16 @@ StringPairsType = _make_type(
     sa.JSON,
     lambda pairs: [list(pair) for pair in pairs],
     _decode_json(tuple[tuple[str, str], ...]),
+    shared=True,
+)
+# NULL rather than an empty object: most objects have no labels, and rows of older versions have none.
+LabelsType = _make_type(
+    "LabelsType",
+    "Labels, as a JSON object; NULL if there are none.",
+    sa.JSON(none_as_null=True),
+    lambda labels: dict(labels) or None,
+    _decode_json(dict[str, str], lambda labels: tuple(sorted(labels.items()))),
+    absent=(),
     shared=True,
 )
 ClaimsType = _make_type(

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from forewarn.core.access import TENANT_ACTOR_PREFIX, Ownership, Token
 from forewarn.core.audit_chain import Chain, ChainLink, ChainPage
+from forewarn.core.label import ANY_LABELS, LabelSelector, merge_labels
 from forewarn.core.maintenance.alert_schedule import AlertCheck
 from forewarn.core.model import (
     ACTIVE_STATES,
@@ -90,11 +91,21 @@ class MemoryReader(Reader):
     ) -> list[VirtualMachine]:
         rows = self._tables.vms.rows
         names = _iter_names(self._tables.vms_by_name.get_group(ALL), after, wanted.prefix)
-        found = (vm for vm in map(rows.__getitem__, names) if wanted.matches(vm))
+        found = (vm for vm in map(rows.__getitem__, names) if wanted.matches(vm, self._get_labels(vm, wanted)))
         return list(islice((vm for vm in found if owned is None or _is_vm_owned(self._tables, owned, vm)), limit))
 
-    def get_host_page(self, after: str | None, limit: int, prefix: str = "") -> dict[str, list[str]]:
-        names = islice(_iter_names(self._tables.hosts_by_name.get_group(ALL), after, prefix), limit)
+    def _get_labels(self, vm: VirtualMachine, wanted: VmFilter) -> dict[str, str]:
+        """Return the labels of a VM that count for this filter."""
+        host, scope = self._tables.hosts.rows.get(vm.host), self._tables.scopes.rows.get(vm.scope or "")
+        of_host = () if host is None or wanted.ignores_host_labels else host.labels
+        return merge_labels(of_host, () if scope is None else scope.labels, vm.labels)
+
+    def get_host_page(
+        self, after: str | None, limit: int, prefix: str = "", selector: LabelSelector = ANY_LABELS
+    ) -> dict[str, list[str]]:
+        rows = self._tables.hosts.rows
+        names = _iter_names(self._tables.hosts_by_name.get_group(ALL), after, prefix)
+        names = islice((name for name in names if selector.matches(dict(rows[name].labels))), limit)
         return {host: [name for (name,) in self._tables.vms_by_host.get_group(host)] for host in names}
 
     def iter_by_name(self, kind: type[T]) -> Iterator[list[T]]:

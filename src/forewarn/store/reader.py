@@ -18,6 +18,7 @@ from forewarn.core.access import Ownership, Revocation, Token
 from forewarn.core.audit_chain import ChainPage
 from forewarn.core.clock_jump import ClockJump
 from forewarn.core.inventory import Inventory
+from forewarn.core.label import ANY_LABELS, LabelSelector
 from forewarn.core.maintenance.alert_schedule import AlertCheck
 from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import (
@@ -210,10 +211,12 @@ class Reader(ABC):
         """Return at most `limit` VMs whose names come after that one, by name."""
 
     @abstractmethod
-    def get_host_page(self, after: str | None, limit: int, prefix: str = "") -> dict[str, list[str]]:
+    def get_host_page(
+        self, after: str | None, limit: int, prefix: str = "", selector: LabelSelector = ANY_LABELS
+    ) -> dict[str, list[str]]:
         """Return at most `limit` hosts whose names come after that one, by name, each with the names of its VMs.
 
-        With `prefix`, only hosts whose names begin with it.
+        Only hosts whose names begin with `prefix`, and whose labels `selector` selects.
         """
 
     def find_hosts(self, names: Iterable[str]) -> dict[str, Host]:

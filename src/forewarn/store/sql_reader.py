@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from forewarn.core.access import TENANT_ACTOR_PREFIX, Ownership, Revocation, Token
 from forewarn.core.audit_chain import ChainPage
+from forewarn.core.label import ANY_LABELS, LabelSelector
 from forewarn.core.maintenance.alert_schedule import AlertCheck
 from forewarn.core.model import (
     ACTIVE_STATES,
@@ -31,6 +32,7 @@ from forewarn.core.vm_filter import ALL_VMS, VmFilter
 from forewarn.store import statements
 from forewarn.store import tables as t
 from forewarn.store.audit_chain import find_nth_newest_event_at, read_link_page
+from forewarn.store.label_conditions import match_host_labels, match_vm_labels
 from forewarn.store.ownership import match_owned_entries, match_owned_events, match_owned_maintenances, match_owned_vms
 from forewarn.store.reader import KEY_FIELDS, IdempotencyRecord, Page, Reader, StoredRollout
 from forewarn.store.rows import from_rows, split_into_pieces, stream_rows
@@ -122,10 +124,14 @@ class SqlReader(Reader):
         for column, value in ((t.vm.c.host, wanted.host), (t.vm.c.scope, wanted.scope)):
             if value is not None:
                 query = query.where(column == value)
+        query = query.where(*match_vm_labels(wanted.selector, ignores_hosts=wanted.ignores_host_labels))
         return self._fetch_all(VirtualMachine, self._add_paging(query, t.vm.c.name, after, limit, wanted.prefix))
 
-    def get_host_page(self, after: str | None, limit: int, prefix: str = "") -> dict[str, list[str]]:
-        query = self._add_paging(sa.select(t.host.c.name), t.host.c.name, after, limit, prefix)
+    def get_host_page(
+        self, after: str | None, limit: int, prefix: str = "", selector: LabelSelector = ANY_LABELS
+    ) -> dict[str, list[str]]:
+        query = sa.select(t.host.c.name).where(*match_host_labels(selector))
+        query = self._add_paging(query, t.host.c.name, after, limit, prefix)
         vms: dict[str, list[str]] = {name: [] for name in self._connection.execute(query).scalars()}
         for row in self._iter_rows(statements.VMS_OF_HOSTS, vms):
             vms[row.host].append(row.name)

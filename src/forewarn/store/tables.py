@@ -14,6 +14,7 @@ from forewarn.store.column_types import (
     ClaimsType,
     CommonStringType,
     DurationType,
+    LabelsType,
     MomentType,
     NotificationProfileType,
     OutcomeType,
@@ -82,6 +83,7 @@ host = sa.Table(
     sa.Column("name", sa.String, primary_key=True),
     sa.Column("failed_at", MomentType),
     sa.Column("failure_reason", sa.String),
+    sa.Column("labels", LabelsType),
 )
 
 scope = sa.Table(
@@ -94,6 +96,7 @@ scope = sa.Table(
     _define_required_column("os_image_notification", NotificationProfileType),
     _define_required_column("couples_deletes", sa.Boolean),
     sa.Column("policy", PolicyType),
+    sa.Column("labels", LabelsType),
 )
 
 vm = sa.Table(
@@ -118,6 +121,7 @@ vm = sa.Table(
     _define_required_column("terminate_notification", NotificationProfileType),
     _define_required_column("power_state", StrEnumType(PowerState)),
     sa.Column("policy", PolicyType),
+    sa.Column("labels", LabelsType),
 )
 
 audience = sa.Table(

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from forewarn.core.causes import CAUSES, DEFAULT_CAUSE
 from forewarn.core.fault import FAULTS
+from forewarn.core.label import SELECTOR_LENGTH_MAX
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventSource, EventType
 from forewarn.wire.json_types import NO_NUL, SPAN_MAX_S, Moment, Name, Reason, RequestModel, Seconds, to_timedelta
@@ -55,6 +56,11 @@ class MaintenanceIn(_ForceableIn):
 
     hosts: list[Name] = Field(default_factory=list, description="Hosts of which every running VM is affected.")
     vms: list[Name] = Field(default_factory=list, description="VMs that are affected.")
+    selector: Annotated[str, Field(min_length=1, max_length=SELECTOR_LENGTH_MAX, pattern=NO_NUL)] | None = Field(
+        None,
+        description="Instead of `hosts` and `vms`: all hosts that have these labels now, such as `rack=r1,model!=x`.",
+        examples=["rack=r1"],
+    )
     type: EventType | None = None
     source: EventSource | None = None
     cause: str | None = Field(None, max_length=64, description=f"One of {', '.join(CAUSES)}.")
@@ -80,12 +86,14 @@ class MaintenanceIn(_ForceableIn):
     def _check_type_and_time(self) -> MaintenanceIn:
         if self.type is None and self.cause is None:
             raise ValueError("name a type or a cause")
+        if self.selector is not None and (self.hosts or self.vms):
+            raise ValueError("name hosts, VMs or a selector, not several of them")
         if self.now and (self.notice_s is not None or self.not_before is not None):
             raise ValueError("now cannot be combined with notice_s or not_before")
         return self
 
     def to_request(self) -> MaintenanceRequest:
-        """Convert to a request of the core."""
+        """Convert to a request of the core; without the hosts that `selector` selects."""
         cause = self.cause
         if cause is None and self.type is not None:
             cause = DEFAULT_CAUSE[self.type, self.source or EventSource.PLATFORM]

@@ -236,6 +236,7 @@ class VmOut(ResponseModel):
     size: str
     enabled: bool = Field(description="True if events are enabled for the VM's audience (R67, R69).")
     incarnation: int | None = Field(description="Incarnation of the VM's present document. Null if `enabled` is false.")
+    labels: dict[str, str] = Field(description="The VM's own labels, without those of its scope and host.")
 
     @classmethod
     def from_model(
@@ -248,6 +249,7 @@ class VmOut(ResponseModel):
             scope_kind=scope.kind.value if scope is not None else "standalone",
             enabled=incarnation is not None,
             incarnation=incarnation,
+            labels=dict(vm.labels),
         )
 
 
@@ -260,11 +262,12 @@ class HostOut(ResponseModel):
         description="Time at which the host was reported as failed. Null: no failure is reported."
     )
     failure_reason: str | None
+    labels: dict[str, str]
 
     @classmethod
     def from_model(cls, host: Host, vms: list[str]) -> HostOut:
         """Build from the model."""
-        return cls.copy_from(host, vms=vms)
+        return cls.copy_from(host, vms=vms, labels=dict(host.labels))
 
 
 class InventoryChangeOut(ResponseModel):

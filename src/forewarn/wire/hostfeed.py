@@ -121,7 +121,8 @@ _LINE: TypeAdapter[_StateLine | _DocumentLine | _AliveLine] = TypeAdapter(
 )
 # Lines say whether something has happened, not when; the endpoint needs only that it was before now.
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-_VM_NAMES = tuple(name for name in VmIn.model_fields if name not in {"name", "host", "addresses", "tags", "policy"})
+_ELSEWHERE = {"name", "host", "addresses", "tags", "policy", "labels"}
+_VM_NAMES = tuple(name for name in VmIn.model_fields if name not in _ELSEWHERE)
 _VM_DEFAULTS = tuple(VmIn.model_fields[name].default for name in _VM_NAMES)
 _get_vm_values = attrgetter(*_VM_NAMES)
 
@@ -166,9 +167,9 @@ def _dump_dialect(dialect: Dialect) -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _dump_scope(scope: Scope) -> dict[str, Any]:
-    """Return the fields of a scope, not to be changed; without its policy, by which only the control plane decides."""
+    """Return the fields of a scope, not to be changed; without what only the control plane uses."""
     [shown] = to_inventory_in(Inventory(scopes=(scope,))).scopes
-    fields: dict[str, Any] = shown.model_dump(mode="json", exclude_defaults=True, exclude={"policy"})
+    fields: dict[str, Any] = shown.model_dump(mode="json", exclude_defaults=True, exclude={"policy", "labels"})
     return fields
 
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from forewarn.core.causes import OS_IMAGE_NOTICE, OS_IMAGE_SERIES_EXCLUDED, TERMINATE_NOTICE_MAX, TERMINATE_NOTICE_MIN
 from forewarn.core.inventory import HostDeclaration, Inventory
 from forewarn.core.inventory_difference import InventoryDifference, KindDifference
+from forewarn.core.label import KEY_PATTERN, LABELS_MAX, VALUE_PATTERN, Labels
 from forewarn.core.model import Host, NotificationProfile, Scope, ScopeKind, VirtualMachine
 from forewarn.core.policy import ALL_APPROVERS
 from forewarn.errors import Conflict, InvalidRequest
@@ -36,6 +37,7 @@ __all__ = [
     "parse_inventory",
     "to_difference_out",
     "to_host_declaration",
+    "to_host_in",
     "to_inventory",
     "to_inventory_in",
     "to_scope_in",
@@ -47,6 +49,10 @@ _ISO_MINUTES = re.compile(r"PT(\d{1,3})M")
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 Text = Annotated[str, Field(max_length=256)]
+LabelsIn = Annotated[
+    dict[Annotated[str, Field(pattern=KEY_PATTERN)], Annotated[str, Field(pattern=VALUE_PATTERN)]],
+    Field(max_length=LABELS_MAX, examples=[{"rack": "r1"}]),
+]
 
 
 def _parse_address(value: object) -> str:
@@ -105,6 +111,7 @@ class HostIn(_Strict):
     """A host."""
 
     name: Name
+    labels: LabelsIn = Field({}, description="Labels of the host and of its VMs.")
 
 
 class NotificationProfileIn(_Strict):
@@ -126,6 +133,7 @@ class ScopeIn(_Strict):
     os_image_notification: NotificationProfileIn = NotificationProfileIn()
     couples_deletes: bool = False
     policy: PolicyIn | None = None
+    labels: LabelsIn = Field({}, description="Labels of the scope and of its VMs; they override those of the host.")
 
 
 class VmIn(_Strict):
@@ -150,9 +158,10 @@ class VmIn(_Strict):
     policy: PolicyIn | None = Field(
         None, description="Policy of a VM without a scope. Other VMs have the policy of their scope."
     )
+    labels: LabelsIn = Field({}, description="Labels of the VM; they override those of its scope and host.")
 
 
-_VM_PLAIN_FIELDS = tuple(name for name in VmIn.model_fields if name not in {"addresses", "tags", "policy"})
+_VM_PLAIN_FIELDS = tuple(name for name in VmIn.model_fields if name not in {"addresses", "tags", "policy", "labels"})
 """Fields that have the same value in the file as in the model."""
 
 
@@ -316,8 +325,14 @@ def to_inventory(declared: InventoryIn) -> Inventory:
     except InvalidRequest as error:
         raise InvalidRequest(error.message, path=path) from error
     return Inventory(
-        hosts=tuple(Host(name=h.name) for h in declared.hosts), scopes=tuple(scopes.values()), vms=tuple(vms)
+        hosts=tuple(Host(name=host.name, labels=_to_labels(host.labels)) for host in declared.hosts),
+        scopes=tuple(scopes.values()),
+        vms=tuple(vms),
     )
+
+
+def _to_labels(declared: LabelsIn) -> Labels:
+    return tuple(sorted(declared.items()))
 
 
 def to_host_declaration(host: str, declared: HostDeclarationIn) -> HostDeclaration:
@@ -382,6 +397,7 @@ def _to_scope(scope: ScopeIn) -> Scope:
         os_image_notification=NotificationProfile(enable=os_image.enable, not_before_timeout=OS_IMAGE_NOTICE),
         couples_deletes=scope.couples_deletes,
         policy=to_policy(scope.policy),
+        labels=_to_labels(scope.labels),
     )
 
 
@@ -397,12 +413,18 @@ def _to_vm(vm: VmIn, hosts: set[str], scopes: dict[str, Scope]) -> VirtualMachin
     if vm.policy is not None and vm.scope is not None:
         msg = f"inventory: vm {vm.name}: its policy is that of scope {vm.scope}; only a VM without a scope has its own"
         raise InvalidRequest(msg)
-    fields = vm.model_dump(exclude={"addresses", "tags", "policy"})
+    fields = vm.model_dump(exclude={"addresses", "tags", "policy", "labels"})
     policy = to_policy(vm.policy)
     foreign = next((each for each in policy.approvers if each not in {*ALL_APPROVERS, f"vm:{vm.name}"}), None)
     if foreign is not None:
         raise InvalidRequest(f"inventory: vm {vm.name}: approver {foreign} is another VM, which never sees its events")
-    made = VirtualMachine(addresses=tuple(vm.addresses), tags=tuple(vm.tags.items()), policy=policy, **fields)
+    made = VirtualMachine(
+        addresses=tuple(vm.addresses),
+        tags=tuple(vm.tags.items()),
+        policy=policy,
+        labels=_to_labels(vm.labels),
+        **fields,
+    )
     is_opted_in = vm.scope is not None and scopes[vm.scope].os_image_notification.enable
     if is_opted_in and made.size_series.startswith(OS_IMAGE_SERIES_EXCLUDED):
         msg = f"inventory: vm {vm.name}: size {vm.size} cannot have os_image_notification (series G, M, N and H cannot)"
@@ -413,7 +435,7 @@ def _to_vm(vm: VmIn, hosts: set[str], scopes: dict[str, Scope]) -> VirtualMachin
 def to_inventory_in(inventory: Inventory) -> InventoryIn:
     """Convert an inventory to the form of the file: reading it back gives the same inventory."""
     return InventoryIn(
-        hosts=[HostIn(name=host.name) for host in inventory.hosts],
+        hosts=[to_host_in(host) for host in inventory.hosts],
         scopes=[to_scope_in(scope) for scope in inventory.scopes],
         vms=[_to_vm_in(vm) for vm in inventory.vms],
     )
@@ -422,7 +444,7 @@ def to_inventory_in(inventory: Inventory) -> InventoryIn:
 def to_difference_out(difference: InventoryDifference, refusal: Conflict | None) -> InventoryDifferenceOut:
     """Convert a difference of inventories, with values in the form of the file."""
     return InventoryDifferenceOut(
-        hosts=_to_kind_out(difference.hosts, lambda host: HostIn(name=host.name)),
+        hosts=_to_kind_out(difference.hosts, to_host_in),
         scopes=_to_kind_out(difference.scopes, to_scope_in),
         vms=_to_kind_out(difference.vms, _to_vm_in),
         refusal=None if refusal is None else refusal.message,
@@ -449,6 +471,11 @@ def _to_plain(value: object) -> Any:  # noqa: ANN401 - JSON
     return _to_profile_in(value).model_dump(mode="json") if isinstance(value, NotificationProfile) else str(value)
 
 
+def to_host_in(host: Host) -> HostIn:
+    """Convert a host to the form of the file."""
+    return HostIn(name=host.name, labels=dict(host.labels))
+
+
 def to_scope_in(scope: Scope) -> ScopeIn:
     """Convert a scope to the form of the file."""
     return ScopeIn(
@@ -459,6 +486,7 @@ def to_scope_in(scope: Scope) -> ScopeIn:
         os_image_notification=_to_profile_in(scope.os_image_notification),
         couples_deletes=scope.couples_deletes,
         policy=to_policy_in(scope.policy),
+        labels=dict(scope.labels),
     )
 
 
@@ -470,5 +498,9 @@ def _to_vm_in(vm: VirtualMachine) -> VmIn:
     fields = {name: getattr(vm, name) for name in _VM_PLAIN_FIELDS}
     # Not validated again: checking the addresses of 100,000 VMs would take seconds.
     return VmIn.model_construct(
-        addresses=list(vm.addresses), tags=dict(vm.tags), policy=to_policy_in(vm.policy), **fields
+        addresses=list(vm.addresses),
+        tags=dict(vm.tags),
+        policy=to_policy_in(vm.policy),
+        labels=dict(vm.labels),
+        **fields,
     )

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
 from forewarn.core.causes import DEFAULT_CAUSE
+from forewarn.core.label import SELECTOR_LENGTH_MAX
 from forewarn.core.model import EventSource, EventType
 from forewarn.core.rollout.rollout import (
     HOSTS_MAX,
@@ -70,6 +71,11 @@ class _RolloutFields(RequestModel):
     cause: Annotated[str, Field(max_length=64)] | None = None
     description: Annotated[str, Field(max_length=1000, pattern=NO_NUL)] | None = None
     order: HostOrder = HostOrder.LISTED
+    selector: Annotated[str, Field(min_length=1, max_length=SELECTOR_LENGTH_MAX, pattern=NO_NUL)] | None = Field(
+        None,
+        description="Only hosts with these labels, such as `rack=r1,model!=x`; instead of a list of hosts.",
+        examples=["rack=r1"],
+    )
     batch_size: Annotated[int, Field(ge=1, le=HOSTS_MAX)] | None = None
     hosts_at_once: Annotated[int, Field(ge=1, le=AT_ONCE_MAX)] | None = None
     one_fault_domain: bool = True
@@ -80,6 +86,12 @@ class _RolloutFields(RequestModel):
     def _check_type_or_cause(self) -> Self:
         if self.type is None and self.cause is None:
             raise ValueError("name a type or a cause")
+        return self
+
+    @model_validator(mode="after")
+    def _check_hosts_or_selector(self) -> Self:
+        if "hosts" not in self.model_fields_set and self.selector is None:
+            raise ValueError("list hosts, or use all, or give a selector")
         return self
 
     def _build_spec(self, **rest: Any) -> RolloutSpec:  # noqa: ANN401 - fields of `RolloutSpec`
@@ -152,7 +164,7 @@ class _RolloutFile(_RolloutFields):
 
     duration: _Duration | None = None
     notice: _Span | None = None
-    hosts: Annotated[Hosts | None, BeforeValidator(_parse_hosts)]
+    hosts: Annotated[Hosts | None, BeforeValidator(_parse_hosts)] = None
     canary: _FileCanary | None = None
     pause: _Span = timedelta(0)
     health: _FileHealth | None = None
@@ -218,7 +230,10 @@ class HealthCheckIn(RequestModel):
 class RolloutIn(_RolloutFields):
     """A rollout to plan or to start; in responses, the specification of a rollout."""
 
-    hosts: Hosts | Literal["all"] = Field(description="Names of hosts, or `all` for every host in the inventory now.")
+    hosts: Hosts | Literal["all"] = Field(
+        "all",
+        description="Names of hosts, or `all` for every host in the inventory now. Required, unless `selector` is set.",
+    )
     duration_s: Annotated[int, Field(ge=-1, le=_SPAN_MAX_S)] | None = Field(
         None,
         description="Expected duration of the impact in seconds. 0: no interruption; -1: unknown. "

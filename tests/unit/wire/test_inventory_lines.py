@@ -12,9 +12,9 @@ from forewarn.wire.inventory import parse_inventory, to_inventory_in
 from forewarn.wire.inventory_lines import encode_end_error, encode_inventory_lines
 
 EXAMPLE = """
-hosts: [{name: host-1}, {name: host-2}, {name: host-3}]
+hosts: [{name: host-1, labels: {rack: r1, a/b: ''}}, {name: host-2}, {name: host-3}]
 scopes:
-  - {name: web, kind: availability-set}
+  - {name: web, kind: availability-set, labels: {team: shop}}
   - name: fleet
     kind: scale-set
     terminate_notification: {enable: true, not_before_timeout: PT9M}
@@ -22,7 +22,7 @@ scopes:
 vms:
   - {name: web_0, host: host-1, scope: web, addresses: [10.9.0.11, "fd00::1"], tags: {a: "größer\\u2028"}}
   - {name: fleet_1, host: host-1, scope: fleet, priority: Spot, tags: {b: "1"}}
-  - {name: db, host: host-2, policy: {approvers: [operator]}}
+  - {name: db, host: host-2, policy: {approvers: [operator]}, labels: {team: data, row: "7"}}
 """
 
 

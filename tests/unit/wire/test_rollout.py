@@ -182,7 +182,7 @@ def test_a_duration_is_whole_seconds_or_unknown(text: str, duration_s: int) -> N
         ("", "kernel.yaml:1: expected a mapping with at least name, type and hosts"),
         ("- a\n", "kernel.yaml:1: expected a mapping"),
         ("name: kernel\nhosts: all\n", "kernel.yaml:1: name a type or a cause"),
-        ("name: kernel\ntype: Reboot\n", "kernel.yaml:1: 'hosts' is missing"),
+        ("name: kernel\ntype: Reboot\n", "kernel.yaml:1: list hosts, or use all, or give a selector"),
         (HEAD + "batch: 5\n", "kernel.yaml:4: unknown key 'batch'"),
         (HEAD + "health: {comand: [true]}\n", "kernel.yaml:4: unknown key 'comand'"),
         (HEAD + "name: other\n", "kernel.yaml:4: duplicate key 'name'"),

@@ -108,6 +108,8 @@ class RolloutSpec:
         duration_s: Expected seconds of impact; 0 for no interruption, -1 if unknown, None for the value of the cause.
         notice: Time from the announcement for a host to its NotBefore; None for the minimum of the type.
         hosts: Names of hosts; None for every host in the inventory when the rollout is planned.
+        selector: Selector of the hosts by their labels, in the grammar of `core.label`; None for no condition. Only if
+            `hosts` is None.
         batch_size: Hosts of a batch, at least 1. The next batch begins when all of them are over.
         hosts_at_once: Maximum number of hosts in flight, 1 to `batch_size`.
         canary: Hosts that go first, each alone.
@@ -127,6 +129,7 @@ class RolloutSpec:
     duration_s: int | None = None
     notice: timedelta | None = None
     hosts: tuple[str, ...] | None = None
+    selector: str | None = None
     order: HostOrder = HostOrder.LISTED
     batch_size: int = 1
     hosts_at_once: int = 1

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from forewarn.core.causes import CAUSES, MINIMUM_NOTICE, Cause
 from forewarn.core.inventory import Inventory
+from forewarn.core.label import parse_selector
 from forewarn.core.maintenance.decision import DecisionRules
 from forewarn.core.maintenance.tenancy import find_allowed_start, get_tenant_key, get_tenant_name, policy_of
 from forewarn.core.model import EventSource, EventType, ScopeKind
@@ -169,6 +170,7 @@ def check_spec(spec: RolloutSpec) -> None:
     _check_operation(spec, cause)
     _refuse_repeated("hosts", spec.hosts or (), ["hosts"])
     _refuse_repeated("canary", spec.canary, ["canary", "hosts"])
+    _check_selector(spec)
     if spec.hosts is not None:
         _check_hosts(spec.hosts, spec.canary)
     if spec.hosts_at_once > spec.batch_size:
@@ -208,6 +210,19 @@ def _refuse_repeated(label: str, names: Iterable[str], place: list[str]) -> None
         if name in seen:
             raise InvalidRequest(f"{label}: host {name!r} is listed twice", at=[*place, number], host=name)
         seen.add(name)
+
+
+def _check_selector(spec: RolloutSpec) -> None:
+    if spec.selector is None:
+        return
+    if spec.hosts is not None:
+        raise InvalidRequest("list hosts or give a selector, not both", at=["selector"])
+    try:
+        is_empty = not parse_selector(spec.selector)
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, at=["selector"]) from error
+    if is_empty:
+        raise InvalidRequest("selector is empty: use 'hosts: all' for every host", at=["selector"])
 
 
 def _check_hosts(hosts: tuple[str, ...], canary: tuple[str, ...]) -> None:
@@ -255,12 +270,16 @@ def _select_hosts(spec: RolloutSpec, inventory: Inventory) -> list[str]:
     existing = dict.fromkeys(host.name for host in inventory.hosts)
     failed = {host.name for host in inventory.hosts if host.failed_at is not None}
     # Failed hosts are left out of "all", but refused below if they are listed.
-    names = [name for name in existing if name not in failed] if spec.hosts is None else list(spec.hosts)
+    names = list(spec.hosts) if spec.hosts is not None else _list_working_hosts(spec, inventory)
+    if not names and spec.selector is not None:
+        raise InvalidRequest(f"no working host has the labels {spec.selector!r}", at=["selector"])
     if not names:
         raise InvalidRequest("the inventory has no working host: see 'forewarn inventory apply'", at=["hosts"])
     if len(names) > HOSTS_MAX:
         msg = f"the inventory has {len(names)} hosts, more than the maximum of {HOSTS_MAX} for a rollout: list some"
         raise LimitExceeded(msg, at=["hosts"], limit=HOSTS_MAX)
+    if spec.selector is not None:
+        _check_hosts(tuple(names), spec.canary)
     named = [name for name in (*names, *spec.canary) if name in failed]
     if named:
         msg = f"host {named[0]!r} has failed: leave it out, or run 'forewarn host recover {named[0]}' once it works"
@@ -270,6 +289,11 @@ def _select_hosts(spec: RolloutSpec, inventory: Inventory) -> list[str]:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise NotFound(f"host {missing[0]!r} does not exist{more}: see 'forewarn host list'", host=missing[0])
     return names
+
+
+def _list_working_hosts(spec: RolloutSpec, inventory: Inventory) -> list[str]:
+    selector = parse_selector(spec.selector or "")
+    return [host.name for host in inventory.hosts if host.failed_at is None and selector.matches(dict(host.labels))]
 
 
 def _refuse_split_hosts(spec: RolloutSpec, survey: InventorySurvey, names: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from forewarn.dashboard.list_filter import read_list_filter
 from forewarn.dashboard.page import PageModel, PageView
 from forewarn.errors import NotFound
 from forewarn.store.contract import Reader
@@ -13,13 +14,14 @@ _ROWS = 100
 
 def make_host_list(reader: Reader, view: PageView) -> PageModel:
     """Make the list of hosts, by name."""
-    after = view.query_params.get("after") or None
-    found = reader.get_host_page(after, _ROWS + 1)
+    after, wanted = view.query_params.get("after") or None, read_list_filter(view.query_params)
+    found = {} if wanted.wrong else reader.get_host_page(after, _ROWS + 1, wanted.prefix, wanted.selector)
     names = list(found)
     marks = reader.find_hosts(names[:_ROWS])
     busy = {claim.host for item in view.visible_board.items for claim in item.maintenance.claims}
     values = {
-        "rows": [(name, len(found[name]), name in busy, marks[name].failed_at) for name in names[:_ROWS]],
+        "rows": [(marks[name], len(found[name]), name in busy) for name in names[:_ROWS]],
+        "filter": wanted,
         "next": names[_ROWS - 1] if len(names) > _ROWS else None,
         "after": after,
     }

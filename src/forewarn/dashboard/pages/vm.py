@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
-from forewarn.core.model import audience_key
+from forewarn.core.label import merge_labels
+from forewarn.core.model import Scope, VirtualMachine, audience_key
+from forewarn.core.vm_filter import VmFilter
+from forewarn.dashboard.list_filter import read_list_filter
 from forewarn.dashboard.page import PageModel, PageView
 from forewarn.errors import NotFound
 from forewarn.store.contract import Reader
@@ -18,10 +21,22 @@ _ROWS = 100
 
 def make_vm_list(reader: Reader, view: PageView) -> PageModel:
     """Make the list of VMs, by name."""
-    after = view.query_params.get("after") or None
-    found = reader.get_vm_page(after, _ROWS + 1, view.caller.ownership)
-    values = {"rows": found[:_ROWS], "next": found[_ROWS - 1].name if len(found) > _ROWS else None, "after": after}
+    after, given = view.query_params.get("after") or None, read_list_filter(view.query_params)
+    wanted = VmFilter(prefix=given.prefix, selector=given.selector, ignores_host_labels=not view.has_hosts)
+    found = [] if given.wrong else reader.get_vm_page(after, _ROWS + 1, view.caller.ownership, wanted)
+    values = {
+        "rows": found[:_ROWS],
+        "filter": given,
+        "next": found[_ROWS - 1].name if len(found) > _ROWS else None,
+        "after": after,
+    }
     return PageModel(template="vms.html", title="VMs", values=values, is_live=False)
+
+
+def _merge_labels(reader: Reader, view: PageView, vm: VirtualMachine, scope: Scope | None) -> dict[str, str]:
+    """Return the labels by which the list finds the VM for this caller."""
+    host = reader.find_hosts([vm.host]).get(vm.host) if view.has_hosts else None
+    return merge_labels(() if host is None else host.labels, () if scope is None else scope.labels, vm.labels)
 
 
 def make_vm_page(reader: Reader, view: PageView) -> PageModel:
@@ -49,6 +64,7 @@ def make_vm_page(reader: Reader, view: PageView) -> PageModel:
     values = {
         "vm": one,
         "scope": declared,
+        "labels": sorted(_merge_labels(reader, view, one, declared).items()),
         "is_enabled": document is not None and document.audience.enabled_at is not None,
         "incarnation": 0 if document is None else document.audience.incarnation,
         "asked_at": feed.last_polled_at(key),
