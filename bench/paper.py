@@ -245,7 +245,7 @@ def _choice(parts: dict[str, Any], costs: Costs) -> str:
 
 
 def _cells(parts: dict[str, Any], costs: Costs) -> str:
-    page_ms = parts["history"]["raw"]["postgresql"]["took_ms"]["maintenances, newest page"]
+    page_ms = parts["history"]["raw"]["postgresql"]["took_ms"]["newest page of maintenances"]
     replicas = _advised(costs, _CELL_HOSTS)
     approved_s = approve_all(costs, _CELL_HOSTS * _VMS_PER_HOST, _THINK_S, random.Random(_SEED))[-1]
     rows = []

@@ -46,7 +46,8 @@ def content(stored: dict[str, Any]) -> dict[str, Any]:
     raw = {store: {COMPARED: {"per_s": 1000.0}} for store in ("sqlite", "postgresql")}
     small = {"per_s": 4000.0, "p50_ms": 10.0, "p99_ms": 40.0}
     rows = compare(raw | {"small_writes": {"pgbench": small, "etcd": small}})
-    parts["commits"]["rows"] += Result(title="", rows=rows).to_json()["rows"]
+    own = [row for row in parts["commits"]["rows"] if not row["what"].startswith("for comparison")]
+    parts["commits"]["rows"] = own + Result(title="", rows=rows).to_json()["rows"]
     return stored
 
 
