@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from forewarn.store import SqlStore
+from tests.support.preloaded import PreloadedProcess
 from tests.support.spans import GUARD_S
 from tests.support.warm import run_warm
 
@@ -41,7 +42,7 @@ class Served:
         environment: For commands that are to reach it.
     """
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | PreloadedProcess
     metadata_url: str
     control_url: str
     prefix: tuple[str, ...]
@@ -80,25 +81,21 @@ def served(
     if not (folder / "forewarn.db").exists():
         SqlStore(f"sqlite:///{folder}/forewarn.db").close()  # its schema is copied, which takes no time
     environment = os.environ | {"FOREWARN_STATE_DIR": str(folder), "NO_COLOR": "1"} | dict(settings or {})
-    command = [
-        *prefix,
-        *FOREWARN,
-        "serve",
-        "--database-url",
-        f"sqlite:///{folder}/forewarn.db",
-        "--metadata-listen",
-        metadata_listen,
-        "--control-listen",
-        "127.0.0.1:0",
-        *arguments,
-    ]
+    urls = ("--metadata-listen", metadata_listen, "--control-listen", "127.0.0.1:0")
+    words = ["serve", "--database-url", f"sqlite:///{folder}/forewarn.db", *urls, *arguments]
+    process: subprocess.Popen[str] | PreloadedProcess
     with log_file.open("a") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        # With another path, it is another version.
+        if prefix or "PYTHONPATH" in (settings or {}):
+            command = [*prefix, *FOREWARN, *words]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        else:
+            process = PreloadedProcess(words, environment, errors)
     try:
         line = _ready_line(process, log_file)
-        urls = re.findall(r"https?://[^\s,]+", line)
-        environment["FOREWARN_CONTROL_URL"] = urls[-1]
-        yield Served(process, urls[0], urls[-1], tuple(prefix), environment)
+        found = re.findall(r"https?://[^\s,]+", line)
+        environment["FOREWARN_CONTROL_URL"] = found[-1]
+        yield Served(process, found[0], found[-1], tuple(prefix), environment)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -111,7 +108,7 @@ def served(
             process.stdout.close()
 
 
-def _ready_line(process: subprocess.Popen[str], log_file: Path) -> str:
+def _ready_line(process: subprocess.Popen[str] | PreloadedProcess, log_file: Path) -> str:
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
