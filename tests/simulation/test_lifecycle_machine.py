@@ -19,6 +19,7 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from forewarn.core.maintenance.conflicts import is_routine
 from forewarn.core.maintenance.decision import DecisionRules
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Event, Maintenance, MaintenanceState, PowerState, Scope, ScopeKind, VirtualMachine
@@ -46,7 +47,9 @@ SCOPES = (
     replace(availability_set("web"), policy=WEB),
     Scope(name="svc", kind=ScopeKind.CLOUD_SERVICE, policy=Policy(approves_user_operations=True)),
     scale_set("fleet", notifies_of_os_image=True, couples_deletes=True),
-    replace(scale_set("gpu", fault_domain_count=1), policy=Policy(approvers=("operator", "vm:gpu-0"))),
+    replace(
+        scale_set("gpu", fault_domain_count=1), policy=Policy(approvers=("operator", "vm:gpu-0"), unavailable_max=1)
+    ),
 )
 VMS: tuple[VirtualMachine, ...] = (
     vm("web-0", scope="web", fault_domain=0, update_domain=0, host="host-1"),
@@ -284,6 +287,17 @@ class Lifecycle(RuleBasedStateMachine):
                 place = (key, audience.epoch, audience.incarnation)
                 if audience.enabled_at is not None:
                     assert self.history.setdefault(place, self.world.lines(key)) == self.world.lines(key)
+
+    @invariant()
+    def a_scope_keeps_enough_vms(self) -> None:
+        """X7: routine maintenance of two VMs of the scope is never announced at the same time."""
+        if hasattr(self, "world"):
+            announced = [
+                each
+                for each in self.world.maintenances.values()
+                if is_routine(each) and each.state in {S.SCHEDULED, S.STARTED}
+            ]
+            assert len({claim.vm for each in announced for claim in each.claims if claim.scope == "gpu"}) <= 1
 
     def teardown(self) -> None:
         """R74, R76, R79, R84: with time and finished work alone, everything comes to an end."""

@@ -89,6 +89,8 @@ class Policy:
             to approve none.
         quiet_hours: Hours kept free of platform maintenance, as far as the limits of its notice allow.
         user_operations_max: Maximum number of active user operations; None for no limit here.
+        unavailable_max: Maximum number of VMs of the scope that routine maintenance makes unavailable at the same time,
+            together with those under any other maintenance; at least 1; None for no limit. Not for a standalone VM.
         approvers: Actors whose approvals count: kinds of actors, or ``vm:NAME`` for a VM.
         extension: Additional time to prepare; None to grant none.
     """
@@ -97,6 +99,7 @@ class Policy:
     approves_freezes_up_to: timedelta | None = None
     quiet_hours: tuple[QuietHours, ...] = ()
     user_operations_max: int | None = None
+    unavailable_max: int | None = None
     approvers: tuple[str, ...] = ALL_APPROVERS
     extension: ExtensionAllowance | None = None
 

@@ -21,7 +21,8 @@ from forewarn.core.access import Ownership, Principal
 from forewarn.core.maintenance import forecast as outlooks
 from forewarn.core.maintenance.alert_schedule import AlertThresholds
 from forewarn.core.maintenance.forecast import Forecast, MaintenanceProblem, forecast_maintenance
-from forewarn.core.model import EntryKind, Event, Maintenance, MaintenanceState
+from forewarn.core.maintenance.tenancy import get_unavailable_max
+from forewarn.core.model import EntryKind, Event, Maintenance, MaintenanceState, Scope
 from forewarn.core.selection import ACTIVE
 from forewarn.store.contract import Reader
 
@@ -162,8 +163,11 @@ def _make_board(  # noqa: PLR0913 - the parts of a board
     get_last_poll = make_last_poll_lookup(
         reader, (event for m in maintenances for event in events.get(m.id, ())), get_last_poll
     )
+    scopes = _read_scopes(reader, maintenances)
     items = [
-        _make_item(m, tuple(events.get(m.id, ())), near.find_neighbours(m), get_last_poll, now, alert_thresholds)
+        _make_item(
+            m, tuple(events.get(m.id, ())), near.find_neighbours(m), get_last_poll, now, alert_thresholds, scopes
+        )
         for m in maintenances
     ]
     items.sort(key=_sort_key)
@@ -220,13 +224,20 @@ def read_item(  # noqa: PLR0913 - the subject and the viewer
     get_last_poll = make_last_poll_lookup(reader, events, get_last_poll)
     near = _NeighbourIndex(item.maintenance for item in board.items)
     neighbours = near.find_neighbours(maintenance)
-    item = _make_item(maintenance, events, neighbours, get_last_poll, now, board.alert_thresholds)
+    scopes = _read_scopes(reader, [maintenance])
+    item = _make_item(maintenance, events, neighbours, get_last_poll, now, board.alert_thresholds, scopes)
     if caller.ownership is None:
         return item
     owned = caller.ownership
     return _filter_item(
         caller, item, {each.maintenance.id for each in board.items if owned.select_claims(each.maintenance)}
     )
+
+
+def _read_scopes(reader: Reader, maintenances: Iterable[Maintenance]) -> dict[str, Scope]:
+    """Return the scopes of the queued maintenances, by name: their policies decide who leaves the queue."""
+    queued = (m for m in maintenances if m.state is MaintenanceState.QUEUED)
+    return reader.find_scopes({claim.scope for m in queued for claim in m.claims if claim.scope is not None})
 
 
 def _make_item(  # noqa: PLR0913 - as forecast_maintenance
@@ -236,8 +247,10 @@ def _make_item(  # noqa: PLR0913 - as forecast_maintenance
     get_last_poll: AskedAt,
     now: datetime,
     alert_thresholds: AlertThresholds,
+    scopes: Mapping[str, Scope],
 ) -> BoardItem:
-    found = forecast_maintenance(maintenance, events, neighbours, get_last_poll, now, alert_thresholds)
+    limits = get_unavailable_max(maintenance, scopes)
+    found = forecast_maintenance(maintenance, events, neighbours, get_last_poll, now, alert_thresholds, limits)
     known = {other.id: other for other in neighbours}
     return BoardItem(maintenance, events, found, tuple(known[each] for each in found.blocked_by))
 

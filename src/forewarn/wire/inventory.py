@@ -389,6 +389,9 @@ def _to_scope(scope: ScopeIn) -> Scope:
     if (terminate.enable or os_image.enable) and scope.kind is not ScopeKind.SCALE_SET:
         msg = f"inventory: scope {scope.name} is a {scope.kind}: only a scale-set can have notification profiles"
         raise InvalidRequest(msg)
+    if scope.kind is ScopeKind.STANDALONE and scope.policy is not None and scope.policy.unavailable_max is not None:
+        msg = f"inventory: scope {scope.name} is standalone, so its VMs are not a group: leave out unavailable_max"
+        raise InvalidRequest(msg)
     return Scope(
         name=scope.name,
         kind=scope.kind,
@@ -413,6 +416,8 @@ def _to_vm(vm: VmIn, hosts: set[str], scopes: dict[str, Scope]) -> VirtualMachin
     if vm.policy is not None and vm.scope is not None:
         msg = f"inventory: vm {vm.name}: its policy is that of scope {vm.scope}; only a VM without a scope has its own"
         raise InvalidRequest(msg)
+    if vm.policy is not None and vm.policy.unavailable_max is not None:
+        raise InvalidRequest(f"inventory: vm {vm.name}: unavailable_max is for scopes: leave it out of the VM's policy")
     fields = vm.model_dump(exclude={"addresses", "tags", "policy", "labels"})
     policy = to_policy(vm.policy)
     foreign = next((each for each in policy.approvers if each not in {*ALL_APPROVERS, f"vm:{vm.name}"}), None)

@@ -139,6 +139,11 @@ class PolicyIn(_Strict):
     user_operations_max: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
         None, description="Maximum number of user operations in progress at the same time."
     )
+    unavailable_max: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None,
+        description="Maximum number of the scope's VMs that may be under maintenance when routine maintenance of "
+        "the platform is announced. Only for scopes that are not standalone.",
+    )
     approvers: Annotated[
         list[Annotated[str, AfterValidator(_check_approver)]], Field(min_length=1, max_length=_APPROVERS_MAX)
     ] = Field(list(ALL_APPROVERS), description="Callers that may approve: vm, operator, tenant, or vm:NAME.")
@@ -174,6 +179,7 @@ def to_policy(declared: PolicyIn | None) -> Policy:
         approves_freezes_up_to=declared.approve_freezes_up_to,
         quiet_hours=_to_quiet_hours(declared),
         user_operations_max=declared.user_operations_max,
+        unavailable_max=declared.unavailable_max,
         approvers=tuple(dict.fromkeys(declared.approvers)),
         extension=None if extension is None else ExtensionAllowance(max=extension.max, times=extension.times),
     )
@@ -192,6 +198,7 @@ def to_policy_in(policy: Policy) -> PolicyIn | None:
             for q in policy.quiet_hours
         ],
         "user_operations_max": policy.user_operations_max,
+        "unavailable_max": policy.unavailable_max,
         "approvers": list(policy.approvers),
         "extension": None if extension is None else {"max": extension.max, "times": extension.times},
     }

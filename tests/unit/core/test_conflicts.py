@@ -4,6 +4,7 @@ import pytest
 
 from forewarn.core.maintenance.conflicts import (
     cannot_overlap,
+    find_blockers,
     find_duplicate,
     is_held,
     is_routine,
@@ -70,9 +71,74 @@ def test_what_is_not_routine_excludes_nothing(cause: str) -> None:
 def test_only_an_older_maintenance_makes_wait() -> None:
     """R61: first come, first served."""
     older, younger = maintenance(WEB_0, sequence=1), maintenance(WEB_1, id="maintenance-b", sequence=2)
-    assert must_queue(younger, [older])
-    assert not must_queue(older, [younger])
-    assert not must_queue(younger, [])
+    assert find_blockers(younger, [older], {}) == [older]
+    assert must_queue(younger, [older], {})
+    assert find_blockers(older, [younger], {}) == []
+    assert not must_queue(older, [younger], {})
+    assert find_blockers(younger, [], {}) == []
+
+
+OLD_2 = maintenance(WEB_0, WEB_2, id="old", sequence=1, state=S.STARTED)
+USERS = maintenance(WEB_1, id="users", sequence=9, cause="user-restart", source=EventSource.USER, state=S.SCHEDULED)
+YOUNGER_QUEUED = maintenance(WEB_1, id="younger", sequence=8, state=S.QUEUED)
+NEW = vm("web-9", scope="web", fault_domain=0)
+
+
+@pytest.mark.parametrize(
+    ("most", "active", "blockers"),
+    [
+        (3, [OLD_2], []),
+        (2, [OLD_2], ["old"]),
+        (1, [], []),
+        (1, [USERS], ["users"]),
+        (2, [USERS], []),
+        (1, [YOUNGER_QUEUED], []),
+        (3, [OLD_2, USERS], ["old", "users"]),
+        (4, [OLD_2, USERS, YOUNGER_QUEUED], []),
+        (1, [maintenance(API_1, id="api", sequence=1)], []),
+    ],
+)
+def test_a_scope_limits_how_many_of_its_vms_are_unavailable(
+    most: int, active: list[Maintenance], blockers: list[str]
+) -> None:
+    """X7: whatever makes them unavailable; only what the platform planned waits."""
+    mine = maintenance(NEW, sequence=5, state=S.QUEUED)
+    assert [each.id for each in find_blockers(mine, active, {"web": most})] == blockers
+    assert must_queue(mine, active, {"web": most}) is bool(blockers)
+    restart = maintenance(NEW, sequence=5, cause="user-restart", source=EventSource.USER)
+    assert find_blockers(restart, active, {"web": most}) == []
+
+
+def test_only_the_scope_that_is_full_makes_wait() -> None:
+    """X7."""
+    domain_0, domain_1 = maintenance(WEB_0, id="web", sequence=1), maintenance(API_1, id="api", sequence=2)
+    mine = maintenance(WEB_1, vm("api-2", scope="api", fault_domain=1), sequence=5)
+    assert find_blockers(mine, [domain_0, domain_1], {"web": 9, "api": 9}) == [domain_0]
+    assert find_blockers(mine, [domain_0, domain_1], {"web": 9, "api": 1}) == [domain_0, domain_1]
+
+
+def test_the_first_reason_to_wait_is_enough() -> None:
+    """X7: a scope may have a thousand maintenances in the queue."""
+    for limits in ({"web": 1}, {}):
+        active = iter([maintenance(WEB_1, sequence=1, state=S.STARTED), OLD_2])
+        assert must_queue(maintenance(NEW, sequence=5, id="mine"), active, limits)
+        assert next(active) is OLD_2
+
+
+def test_one_vm_under_two_maintenances_counts_once() -> None:
+    """X7."""
+    active = [OLD_2, maintenance(WEB_0, id="users", sequence=2, cause="user-restart", source=EventSource.USER)]
+    mine = maintenance(NEW, sequence=5)
+    assert find_blockers(mine, active, {"web": 3}) == []
+    assert len(find_blockers(mine, active, {"web": 2})) == 2
+
+
+def test_what_has_more_vms_than_a_lowered_limit_waits_until_it_is_alone() -> None:
+    """X7."""
+    mine = maintenance(WEB_0, WEB_2, NEW, sequence=5)
+    other = maintenance(vm("web-7", scope="web"), id="other", sequence=1)
+    assert find_blockers(mine, [other], {"web": 2}) == [other]
+    assert find_blockers(mine, [], {"web": 2}) == []
 
 
 @pytest.mark.parametrize(

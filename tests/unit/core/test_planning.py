@@ -278,6 +278,67 @@ def test_fault_domains_of_different_scopes_do_not_part_a_host() -> None:
     ]
 
 
+def limited_scope(most: int) -> Scope:
+    return replace(availability_set(), policy=Policy(unavailable_max=most))
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [
+        (1, [["a-0", "db"], ["a-1"], ["a-2"], ["b-0"], ["c-0"]]),
+        (2, [["a-0", "a-1", "db"], ["a-2", "b-0"], ["c-0"]]),
+        (3, [["a-0", "a-1", "a-2", "db"], ["b-0", "c-0"]]),
+        (5, [["a-0", "a-1", "a-2", "db", "b-0", "c-0"]]),
+    ],
+)
+def test_a_request_is_split_so_that_a_scope_keeps_enough_vms(most: int, expected: list[list[str]]) -> None:
+    """X7: the VMs of a host stay together if the limit allows it."""
+    tenants = [
+        *(vm(f"a-{n}", scope="web") for n in range(3)),
+        vm("db"),
+        vm("b-0", scope="web", host="host-2"),
+        vm("c-0", scope="web", host="host-3"),
+    ]
+    cause = CAUSES["host-maintenance"]
+    groups = split_into_groups(
+        tenants, cause, EventSource.PLATFORM, by_host=True, unavailable_max={"web": most, "other": 1}
+    )
+    assert names(groups) == expected
+    assert names(split_into_groups(tenants, cause, EventSource.USER, by_host=True, unavailable_max={"web": most})) == [
+        [each.name for each in tenants]
+    ]
+
+
+def test_fault_domains_and_the_limit_of_a_scope_hold_together() -> None:
+    """R61, X7."""
+    tenants = [vm(f"web-{n}", scope="web", fault_domain=n % 2) for n in range(6)]
+    groups = split_into_groups(
+        tenants, CAUSES["host-maintenance"], EventSource.PLATFORM, by_host=True, unavailable_max={"web": 2}
+    )
+    assert names(groups) == [["web-0", "web-2"], ["web-4"], ["web-1", "web-3"], ["web-5"]]
+
+
+def test_a_scope_keeps_enough_vms_across_requests_and_causes() -> None:
+    """X7: each part gets its full notice when its turn comes."""
+    tenants = [vm(f"web-{n}", scope="web", host=f"host-{n}") for n in range(4)]
+    world = World(*tenants, scopes=(limited_scope(2),))
+    restart = world.plan_one(MaintenanceRequest(cause="user-restart", vms=("web-3",), notice=minutes(15)))
+    assert restart.state is S.SCHEDULED
+    names = ("host-0", "host-1", "host-2")
+    first, second = world.plan(MaintenanceRequest(cause="host-maintenance", hosts=names))
+    assert [first.vms, second.vms] == [("web-0", "web-1"), ("web-2",)]
+    assert [first.state, second.state] == [S.QUEUED, S.QUEUED], "with the restart, three would be unavailable"
+    world.advance(minutes(15))
+    assert world.state_of(restart) is S.STARTED
+    assert world.state_of(first) is S.QUEUED
+    world.complete(restart)
+    announced = world.get(first)
+    assert (announced.state, announced.not_before) == (S.SCHEDULED, NOW + minutes(30))
+    assert world.state_of(second) is S.QUEUED
+    world.cancel(first)
+    assert world.state_of(second) is S.SCHEDULED
+
+
 @pytest.mark.parametrize(
     ("cause", "source"), [("hardware-failure", EventSource.PLATFORM), ("host-maintenance", EventSource.USER)]
 )

@@ -18,7 +18,7 @@ scopes:
   - name: fleet
     kind: scale-set
     terminate_notification: {enable: true, not_before_timeout: PT9M}
-    policy: {approve_freezes_up_to: 10s, user_operations_max: 2}
+    policy: {approve_freezes_up_to: 10s, user_operations_max: 2, unavailable_max: 1}
 vms:
   - {name: web_0, host: host-1, scope: web, addresses: [10.9.0.11, "fd00::1"], tags: {a: "größer\\u2028"}}
   - {name: fleet_1, host: host-1, scope: fleet, priority: Spot, tags: {b: "1"}}

@@ -26,6 +26,7 @@ scopes:
         - {days: [Mon, tue, mon], from: "08:00", to: "18:00", timezone: Europe/Berlin}
         - {from: "22:00", to: "24:00", timezone: UTC}
       user_operations_max: 2
+      unavailable_max: 3
       approvers: [vm, "vm:web-0", operator, vm]
       extension: {max: 10m, times: 2}
 vms:
@@ -58,6 +59,7 @@ def test_a_policy_is_read_as_it_is_said() -> None:
             quiet_hours(every_day, "22:00", "00:00", "UTC"),
         ),
         user_operations_max=2,
+        unavailable_max=3,
         approvers=("vm", "vm:web-0", "operator"),
         extension=ExtensionAllowance(max=timedelta(minutes=10), times=2),
     )
@@ -78,6 +80,7 @@ def test_a_policy_that_is_shown_reads_back_as_the_same() -> None:
         ("[]", "scopes[0] (web).policy: Input should be a valid dictionary"),
         ("{approve_freezes_up_to: 0s}", "policy.approve_freezes_up_to: 0s is out of range: expected more than 0s"),
         ("{approve_freezes_up_to: soon}", "policy.approve_freezes_up_to: 'soon' is not a span of time"),
+        ("{unavailable_max: 0}", "policy.unavailable_max: Input should be greater than or equal to 1"),
         ("{user_operations_max: 0}", "policy.user_operations_max: Input should be greater than or equal to 1"),
         ("{approvers: []}", "policy.approvers: List should have at least 1 item"),
         ("{approvers: [user]}", "policy.approvers[0]: 'user' is not an approver: expected one of vm, operator, tenant"),
@@ -120,6 +123,20 @@ def test_a_lone_vm_can_leave_approvals_to_itself_and_to_no_other_vm() -> None:
     lone = "hosts: [{{name: h}}]\nvms: [{{name: db, host: h, policy: {{approvers: ['vm:{}']}}}}]"
     assert parse_inventory(lone.format("db").encode()).vms[0].policy.approvers == ("vm:db",)
     assert "vm db: approver vm:web" in fault(lone.format("web").encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("scopes: [{name: s, kind: standalone, policy: {unavailable_max: 1}}]", "scope s is standalone"),
+        (
+            "hosts: [{name: h}]\nvms: [{name: db, host: h, policy: {unavailable_max: 1}}]",
+            "vm db: unavailable_max is for",
+        ),
+    ],
+)
+def test_only_a_group_of_vms_limits_how_many_of_them_are_unavailable(text: str, expected: str) -> None:
+    assert expected in fault(text.encode())
 
 
 def test_an_endpoint_on_a_host_is_told_of_no_policy() -> None:

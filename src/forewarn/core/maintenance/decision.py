@@ -10,7 +10,7 @@ exactly one, however many events changed: R42 and R43 hold by construction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -189,11 +189,15 @@ class Draft:
 
     def find_neighbours(self, maintenance: Maintenance) -> list[Maintenance]:
         """Return the other active maintenances that hold a VM or a scope of it, oldest first."""
-        return sorted(self._find_holders(maintenance, maintenance.claim_keys), key=lambda m: m.sequence)
+        return sorted(self.iter_neighbours(maintenance), key=lambda m: m.sequence)
+
+    def iter_neighbours(self, maintenance: Maintenance) -> Iterator[Maintenance]:
+        """Yield the other active maintenances that hold a VM or a scope of it, for a search that the first may end."""
+        return self._iter_holders(maintenance, maintenance.claim_keys)
 
     def find_on_same_vms(self, maintenance: Maintenance) -> list[Maintenance]:
         """Return the other active maintenances that hold a VM of it: in a large scope, few of its neighbours."""
-        return self._find_holders(maintenance, [("vm", vm) for vm in maintenance.vms])
+        return list(self._iter_holders(maintenance, [("vm", vm) for vm in maintenance.vms]))
 
     def find_pending_deletes(self, scope: str) -> list[Maintenance]:
         """Return the scheduled Terminates of a scope."""
@@ -214,12 +218,17 @@ class Draft:
         ids, self._changed = self._changed, set()
         return [self.maintenances[i] for i in ids]
 
-    def _find_holders(self, maintenance: Maintenance, keys: Iterable[tuple[str, str]]) -> list[Maintenance]:
-        """Return the other active maintenances that hold one of these."""
-        # Ended maintenances stay in the index, so they are filtered out here.
+    def _iter_holders(self, maintenance: Maintenance, keys: Iterable[tuple[str, str]]) -> Iterator[Maintenance]:
+        """Yield the other active maintenances that hold one of these."""
         holders = self._index_holders()
-        ids = {i for key in keys for i in holders.get(key, ())} - {maintenance.id}
-        return [m for i in ids if (m := self.maintenances[i]).is_active]
+        seen = {maintenance.id}
+        for key in keys:
+            for other_id in holders.get(key, ()):
+                if other_id not in seen:
+                    seen.add(other_id)
+                    # Ended maintenances stay in the index, so they are filtered out here.
+                    if (other := self.maintenances[other_id]).is_active:
+                        yield other
 
     def _index_holders(self) -> dict[tuple[str, str], list[str]]:
         """Return the ids of the maintenances by what they hold, indexed on first use."""

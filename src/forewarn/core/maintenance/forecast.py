@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from forewarn.core.fast_replace import replace
 from forewarn.core.maintenance.alert_schedule import AlertThresholds, find_unseen_events, get_announcement_time, is_late
-from forewarn.core.maintenance.conflicts import cannot_overlap, is_held
+from forewarn.core.maintenance.conflicts import find_blockers, is_held
 from forewarn.core.model import Event, Maintenance, MaintenanceState
 
 __all__ = [
@@ -77,7 +77,7 @@ class Forecast:
     Attributes:
         at: Latest time of the next step; None if unknown.
         votes: Missing approvals; with all of them it starts at once.
-        blocked_by: Ids of the maintenances that must end first.
+        blocked_by: Ids of the maintenances that must end first, the oldest 20 at most.
         problems: Problems that need attention, worst first.
         has_hidden_blockers: True if it also waits for something not listed here; see `restrict_forecast`.
     """
@@ -97,18 +97,20 @@ def forecast_maintenance(  # noqa: PLR0913 - all that it depends on
     get_last_poll: Callable[[str], datetime | None],
     now: datetime,
     alert_thresholds: AlertThresholds,
+    unavailable_max: Mapping[str, int] | None = None,
 ) -> Forecast:
     """Return what a maintenance waits for, what happens next, and what is wrong.
 
     `neighbours` are the other active maintenances that hold a VM or a scope of it; `get_last_poll` returns the time of
-    an audience's last known request, None if none is known.
+    an audience's last known request, None if none is known; `unavailable_max` has the limits of its scopes on
+    unavailable VMs (see `tenancy.get_unavailable_max`), None if there are none.
     """
     others = sorted(neighbours, key=lambda other: other.sequence)
     match maintenance.state:
         case MaintenanceState.QUEUED:
             # The same condition decides when it leaves the queue, so the two cannot disagree.
-            older = (m for m in others if m.sequence < maintenance.sequence and cannot_overlap(maintenance, m))
-            return Forecast(next_step=NextStep.ANNOUNCED, blocked_by=tuple(m.id for m in older))
+            found = find_blockers(maintenance, others, unavailable_max or {})
+            return Forecast(next_step=NextStep.ANNOUNCED, blocked_by=tuple(m.id for m in found))
         case MaintenanceState.SCHEDULED:
             return _forecast_scheduled(maintenance, events, others, get_last_poll, now, alert_thresholds)
         case MaintenanceState.STARTED:

@@ -1,7 +1,8 @@
 """Planning: from a request to maintenances and their events.
 
 One request makes one maintenance, or several if VMs must not be hit together: one for each fault domain of a scope, the
-later ones queued (R61), and one for each VM if the operation concerns a single VM.
+later ones queued (R61), more if a scope limits how many of its VMs may be unavailable, and one for each VM if the
+operation concerns a single VM.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from forewarn.core.maintenance.tenancy import (
     get_tenant_key,
     get_tenant_name,
     get_tenant_policies,
+    get_unavailable_max,
     require_allowed_start,
 )
 from forewarn.core.model import (
@@ -65,12 +67,15 @@ def plan_maintenance(draft: Draft, request: MaintenanceRequest) -> list[Maintena
     request_id = draft.new_id("maintenance")
     made: list[Maintenance] = []
     named = list(dict.fromkeys(request.hosts))
-    empty_hosts = [host for host in named if all(vm.host != host for vm in affected)]
-    for vms in split_into_groups(affected, cause, request.source or cause.source, by_host=bool(request.hosts)):
+    empty_hosts = set(named) - {vm.host for vm in affected}
+    limits = {name: most for name, scope in draft.scopes.items() if (most := scope.policy.unavailable_max) is not None}
+    source = request.source or cause.source
+    for vms in split_into_groups(affected, cause, source, by_host=bool(request.hosts), unavailable_max=limits):
         # The first maintenance shares the id of the request, so that a caller needs only one id in the usual case.
         maintenance_id = request_id if not made else draft.new_id("maintenance")
         # A host without running VMs still needs its maintenance, so the first one covers it.
-        hosts = [h for h in named if any(vm.host == h for vm in vms) or (not made and h in empty_hosts)]
+        used = {vm.host for vm in vms} | (empty_hosts if not made else set())
+        hosts = [host for host in named if host in used]
         maintenance = _make_maintenance(draft, request, cause, event_type, vms, hosts, (maintenance_id, request_id))
         _refuse_duplicate(draft, maintenance)
         _refuse_over_limit(draft, maintenance)
@@ -190,7 +195,8 @@ def _make_maintenance(  # noqa: PLR0913 - the parts of one new value
 
 
 def _announce_or_queue(draft: Draft, maintenance: Maintenance) -> Maintenance:
-    if must_queue(maintenance, draft.find_neighbours(maintenance)):
+    limits = get_unavailable_max(maintenance, draft.scopes)
+    if must_queue(maintenance, draft.iter_neighbours(maintenance), limits):
         # An unsatisfiable window is reported now, rather than when its turn comes.
         require_allowed_start(draft, maintenance, draft.now + maintenance.notice)
         return draft.apply_trigger(maintenance, Trigger.ENQUEUE, is_new=True)
@@ -198,7 +204,7 @@ def _announce_or_queue(draft: Draft, maintenance: Maintenance) -> Maintenance:
 
 
 def _refuse_duplicate(draft: Draft, maintenance: Maintenance) -> None:
-    other = find_duplicate(maintenance, draft.find_neighbours(maintenance))
+    other = find_duplicate(maintenance, draft.find_on_same_vms(maintenance))
     if other is not None:
         msg = f"maintenance {other.id} ({other.cause}, {other.state}) is active for vm {', '.join(maintenance.vms)}"
         raise Conflict(msg, id=other.id)

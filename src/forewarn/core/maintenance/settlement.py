@@ -19,7 +19,7 @@ from forewarn.core.maintenance.announcement import announce_maintenance
 from forewarn.core.maintenance.conflicts import is_held, must_queue
 from forewarn.core.maintenance.decision import Draft
 from forewarn.core.maintenance.lifecycle import Trigger
-from forewarn.core.maintenance.tenancy import PASSED_CAUSES, get_tenant, next_allowed_start
+from forewarn.core.maintenance.tenancy import PASSED_CAUSES, get_tenant, get_unavailable_max, next_allowed_start
 from forewarn.core.model import POLICY, Event, EventType, Maintenance, MaintenanceState
 from forewarn.errors import Conflict, IllegalTransition, QuietHoursConflict
 
@@ -108,7 +108,10 @@ def _make_sort_key(maintenance: Maintenance) -> tuple[datetime, int]:
 
 
 def _settle_maintenance(draft: Draft, maintenance: Maintenance) -> None:
-    if maintenance.state is MaintenanceState.QUEUED and not must_queue(maintenance, draft.find_neighbours(maintenance)):
+    if maintenance.state is MaintenanceState.QUEUED:
+        limits = get_unavailable_max(maintenance, draft.scopes)
+        if must_queue(maintenance, draft.iter_neighbours(maintenance), limits):
+            return
         try:
             announce_maintenance(draft, maintenance, is_new=False)
         except QuietHoursConflict as error:  # there is no caller to answer; the audit log records it for the requester

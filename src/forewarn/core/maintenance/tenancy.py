@@ -26,6 +26,7 @@ __all__ = [
     "get_tenant_key",
     "get_tenant_name",
     "get_tenant_policies",
+    "get_unavailable_max",
     "next_allowed_start",
     "policy_approves",
     "policy_of",
@@ -47,6 +48,16 @@ def get_tenant_policies(draft: Draft, maintenance: Maintenance) -> dict[str, Pol
     # A scope may have a thousand VMs on the hosts, but is looked up only once.
     by_key = {get_tenant_key(claim.vm, claim.scope): claim for claim in maintenance.claims}
     return {key: _get_policy(draft, claim) for key, claim in by_key.items()}
+
+
+def get_unavailable_max(maintenance: Maintenance, scopes: Mapping[str, Scope]) -> dict[str, int]:
+    """Return the limits on unavailable VMs of the scopes of a maintenance, by name; scopes without one are left out."""
+    limits = {}
+    for name in {claim.scope for claim in maintenance.claims if claim.scope is not None}:
+        scope = scopes.get(name)
+        if scope is not None and scope.policy.unavailable_max is not None:
+            limits[name] = scope.policy.unavailable_max
+    return limits
 
 
 def get_tenant(draft: Draft, event: Event, maintenance: Maintenance) -> tuple[str, Policy]:
