@@ -236,8 +236,10 @@ def audit_log() -> str:
         text += row(f"`{kind}`", _ENTRIES.get(kind, str(kind).replace("-", " ")))
     return text + (
         "\n`actor` is a caller (`operator:NAME`, `tenant:NAME`, `read-only:NAME`, `vm:NAME` or `host:NAME`), "
-        "`actuator`, `forewarn` (the service), `policy` (for an approval by a tenant's policy), or `unknown` (for a "
-        "refused call without a valid token).\n\nThese entries are kept for `audit_retention`:\n\n- entries that "
+        "`rollout:ID`, `actuator`, `forewarn` (the service), `policy` (for an approval by a tenant's policy), or "
+        "`unknown` (for a refused call without a valid token). If the end of one maintenance moves another one, "
+        "such as the next one in the queue, the actor of the other's entry is `forewarn`; the first entry of each "
+        "maintenance names who requested it.\n\nThese entries are kept for `audit_retention`:\n\n- entries that "
         "an operator caused;\n- entries of the kind `refused`;\n- entries of these kinds, unless a host caused them: "
         "`inventory-applied`, `token-…`, `clock-…`, `rollout`, `fault-…`, `pruned` and `subscription`.\n\nAll other "
         "entries are kept for `history_retention`. If there are more than `history_entries_max` of them, the oldest "

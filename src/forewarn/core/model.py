@@ -17,6 +17,7 @@ from forewarn.core.policy import NO_POLICY, Policy
 __all__ = [
     "ACTIVE_STATES",
     "POLICY",
+    "SERVICE",
     "Audience",
     "AuditEntry",
     "Claim",
@@ -81,6 +82,9 @@ ACTIVE_STATES = frozenset({MaintenanceState.QUEUED, MaintenanceState.SCHEDULED, 
 
 POLICY = "policy"
 """Actor recorded for an approval by policy."""
+
+SERVICE = "forewarn"
+"""Actor recorded for what the service does without a caller: when a time has come, or when another maintenance ends."""
 
 
 class EventSource(StrEnum):
@@ -435,8 +439,9 @@ class AuditEntry:
     """One line of the audit log: append-only, never changed.
 
     Attributes:
-        actor: ``operator:NAME``, ``tenant:NAME``, ``vm:NAME``, ``policy`` or ``forewarn``; ``unknown`` for a refused
-            call from an unknown caller.
+        actor: ``operator:NAME``, ``tenant:NAME``, ``vm:NAME``, ``rollout:ID``, ``actuator``, `POLICY` or `SERVICE`;
+            ``unknown`` for a refused call from an unknown caller. What one maintenance causes in another one is by
+            `SERVICE`, whatever changed the first.
         source_address: Source address of a VM's approval or of a refused call.
         api_version: API version of a VM's approval.
         reason: Reason given by a person, or the detail of a failure.

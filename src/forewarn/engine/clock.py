@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from forewarn.core.maintenance.decision import Draft
-from forewarn.core.model import EntryKind
+from forewarn.core.model import SERVICE, EntryKind
 from forewarn.engine.clock_guard import describe_jump
 from forewarn.engine.idempotency import IdempotencyKey, recall_outcome, save_outcome
 from forewarn.engine.transaction import Commands, Committer, TransactionResult, save_draft, trace_command
@@ -48,7 +48,7 @@ class ClockCommands(Commands):
                 tx.save_clock_jump(jump)
                 draft.record(EntryKind.CLOCK_JUMPED, reason=describe_jump(jump))
 
-        await self._committer.record(change, actor="forewarn")
+        await self._committer.record(change, actor=SERVICE)
         # Only after the commit: if it fails, the next round of the scheduler tries to store the jump again.
         guard.is_stored = True
 

@@ -10,7 +10,7 @@ from forewarn.core.maintenance import enablement, settlement
 from forewarn.core.maintenance.actuator_result import ActuatorFailure, Progress, RetryPolicy, apply_result, mark_begun
 from forewarn.core.maintenance.alerting import run_alert_check
 from forewarn.core.maintenance.decision import ChangeSet, Draft, WorkingSet
-from forewarn.core.model import Audience, Maintenance, MaintenanceState
+from forewarn.core.model import SERVICE, Audience, Maintenance, MaintenanceState
 from forewarn.engine.transaction import Commands, TransactionResult, save_draft
 from forewarn.store.contract import Reader, Transaction
 
@@ -98,7 +98,7 @@ class DeadlineCommands(Commands):
             asked = {
                 key: moment for key, a in state.audiences.items() if (moment := self._last_polled_at(a)) is not None
             }
-            draft = self._committer.make_draft(tx, "forewarn", state)
+            draft = self._committer.make_draft(tx, SERVICE, state)
             following = {check.maintenance_id: run_alert_check(draft, check, asked) for check in checks}
             changes = draft.finish()
             # Last, since the draft plans checks from the state alone and does not know that one was just made.
@@ -117,7 +117,7 @@ class DeadlineCommands(Commands):
         state = tx.load_audiences(audience_keys) if audience_keys else WorkingSet()
         state.maintenances.update((m.id, m) for m in due)  # read earlier in this transaction
         state = tx.load_maintenances({*(m.id for m in due), *state.focus}, into=state)
-        draft = self._committer.make_draft(tx, "forewarn", state)
+        draft = self._committer.make_draft(tx, SERVICE, state)
         # Before settling: without the vote of a silent audience, all votes may be in, and the start due (R86).
         for key in audience_keys:
             enablement.disable_audience(draft, draft.audiences[key])

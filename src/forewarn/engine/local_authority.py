@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from forewarn.core.maintenance import enablement, settlement
 from forewarn.core.maintenance.approval import ApprovalResult, Approver, approve_events
 from forewarn.core.maintenance.decision import Draft, WorkingSet
-from forewarn.core.model import Audience
+from forewarn.core.model import SERVICE, Audience
 from forewarn.engine.transaction import Commands, Committer, trace_command
 from forewarn.observability.tracing import Origin
 from forewarn.store.contract import Transaction
@@ -57,7 +57,7 @@ class LocalAuthority(Commands):
         def decide(draft: Draft) -> None:
             enablement.enable_audience(draft, draft.audiences.get(key) or Audience(key=key, scope=scope))
 
-        await self._committer.decide(load, decide, actor="forewarn")
+        await self._committer.decide(load, decide, actor=SERVICE)
         shown = self.feed.find_audience(key)
         if shown is None or shown.enabled_at is None:
             # Another replica has enabled it, and the change has not arrived here yet.

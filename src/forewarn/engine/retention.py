@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from forewarn.core.model import EntryKind
+from forewarn.core.model import SERVICE, EntryKind
 from forewarn.engine.transaction import Commands, TransactionResult, save_draft
 from forewarn.store.contract import PruneResult, Transaction
 from forewarn.util.duration import format_duration
@@ -52,7 +52,7 @@ class RetentionCommands(Commands):
 
     async def _record_pruning(self, forgotten: PruneResult, scope: str) -> None:
         def work(tx: Transaction) -> TransactionResult[None]:
-            draft = self._committer.make_draft(tx, "forewarn")
+            draft = self._committer.make_draft(tx, SERVICE)
             count = f"{forgotten.maintenances} maintenances and {forgotten.entries} audit log entries"
             draft.record(EntryKind.PRUNED, reason=f"{count} {scope}")
             changes = save_draft(tx, draft)

@@ -12,7 +12,7 @@ from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance import planning, settlement
 from forewarn.core.maintenance.decision import ChangeSet, Draft, WorkingSet
 from forewarn.core.maintenance.lifecycle import Trigger
-from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
+from forewarn.core.model import SERVICE, EntryKind, Maintenance, MaintenanceState
 from forewarn.core.rollout import rollout_commands, rollout_decision
 from forewarn.core.rollout.rollout import HealthResult, Rollout, RolloutSpec
 from forewarn.core.rollout.rollout_plan import RolloutPlan, plan_rollout
@@ -251,7 +251,7 @@ class _RolloutTurn:
             _store_rollout(self.tx, self.rollout)
             return
         reason = f": {self.rollout.reason}" if self.rollout.reason else ""
-        draft = self.committer.make_draft(self.tx, "forewarn")
+        draft = self.committer.make_draft(self.tx, SERVICE)
         _store_and_record(self.tx, draft, self.rollout, f"{self.rollout.state.value}{reason}")
         self.changes.append(save_draft(self.tx, draft))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from forewarn.core.maintenance.decision import ChangeSet, Draft
-from forewarn.core.model import EntryKind
+from forewarn.core.model import SERVICE, EntryKind
 from forewarn.core.subscription import (
     Delivery,
     DeliveryState,
@@ -245,7 +245,7 @@ class SubscriptionCommands(Commands):
             changes: list[ChangeSet] = []
             # A pause by an operator keeps its reason.
             if stop is not None and found.state is SubscriptionState.ACTIVE:
-                draft = self._committer.make_draft(tx, "forewarn")
+                draft = self._committer.make_draft(tx, SERVICE)
                 draft.record(EntryKind.SUBSCRIPTION, reason=f"subscription {found.name!r} paused: {stop}")
                 changed = replace(changed, state=SubscriptionState.PAUSED, reason=stop, is_given_up=True)
                 changes = [save_draft(tx, draft)]

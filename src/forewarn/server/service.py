@@ -37,7 +37,7 @@ from forewarn.control.settling import SettlingMiddleware
 from forewarn.control.throttle import Throttle
 from forewarn.control.trace_headers import TraceHeaderFilter
 from forewarn.core.inventory import Inventory
-from forewarn.core.model import Host, VirtualMachine
+from forewarn.core.model import SERVICE, Host, VirtualMachine
 from forewarn.core.usage_limits import UsageAccounts, UseKind
 from forewarn.dashboard import add_dashboard
 from forewarn.endpoint.descriptors import reserve_descriptors
@@ -323,7 +323,7 @@ class Service:
             if mark != compute_fingerprint(self._inventory):
                 await self._apply_file(self._inventory, is_first=mark is None)
         elif mark is None:
-            await self.engine.inventory.apply(_SAMPLE, SAMPLE_FINGERPRINT, actor="forewarn", is_first=True)
+            await self.engine.inventory.apply(_SAMPLE, SAMPLE_FINGERPRINT, actor=SERVICE, is_first=True)
 
     async def _apply_file(self, text: bytes, *, is_first: bool) -> None:
         """Apply the inventory file; on a conflict, keep the earlier inventory and start anyway.

@@ -185,6 +185,8 @@ def test_what_was_planned_for_a_vm_alone_goes_with_it() -> None:
     world.complete(world.force_start(world.plan_one(EVICTION)))
     assert (world.state_of(alone), world.state_of(shared)) == (S.CANCELED, S.SCHEDULED)
     assert [e.reason for e in world.entries if e.kind is EntryKind.CANCELED] == ["the VM is deallocated"]
+    # The operator ended the eviction only.
+    assert [e.actor for e in world.entries if e.kind is EntryKind.CANCELED] == ["forewarn"]
 
 
 @pytest.mark.parametrize("cause", ["user-redeploy", "platform-redeploy"])

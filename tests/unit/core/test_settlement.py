@@ -8,6 +8,7 @@ import pytest
 from forewarn.core.maintenance import settlement
 from forewarn.core.maintenance.approval import Approver, approve_events
 from forewarn.core.maintenance.decision import DecisionRules, Draft, WorkingSet
+from forewarn.core.maintenance.ending import complete_maintenance
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.maintenance.settlement import get_ready_time, is_approved_by_all, settle_maintenances
 from forewarn.core.model import EntryKind, EventStatus, Maintenance, MaintenanceState, Scope
@@ -27,6 +28,11 @@ def shared_host(rules: DecisionRules | None = None) -> World:
         scopes=(availability_set(),),
         rules=rules,
     )
+
+
+def actors(world: World, made: Maintenance) -> list[tuple[str, str]]:
+    """Return kind and actor of the entries of a maintenance."""
+    return [(entry.kind.value, entry.actor) for entry in world.entries if entry.maintenance_id == made.id]
 
 
 def approve_all(world: World, made: Maintenance) -> None:
@@ -87,6 +93,60 @@ def test_a_batch_of_approvals_checks_each_maintenance_a_few_times(
     world.commit(draft)
     assert {each.state for each in world.maintenances.values()} == {S.STARTED}
     assert max(Counter(checked).values()) <= 4
+
+
+def test_the_service_is_the_actor_of_what_one_maintenance_causes_in_another() -> None:
+    """The actuator that ended a restart has not announced the maintenance that waited for it."""
+    world = World(vm("web-0", scope="web"), vm("web-1", scope="web", fault_domain=1), scopes=(availability_set(),))
+    first, second = world.plan(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
+    world.force_start(first)
+    draft = world.draft("actuator")
+    complete_maintenance(draft, draft.maintenances[first.id])
+    world.commit(draft)
+    assert actors(world, first)[1:] == [("started", "operator:ann"), ("completed", "actuator")]
+    assert actors(world, second) == [("queued", "operator:ann"), ("scheduled", "forewarn")]
+    # The approval is the VM's, and so is the start that it brings.
+    world.approve("web-1", world.event_of(second).id)
+    assert actors(world, second)[2:] == [("approved", "vm:web-1"), ("started", "vm:web-1")]
+
+
+def test_the_service_is_the_actor_of_a_start_that_was_held_back() -> None:
+    world = World(vm("a"), vm("b"))
+    both = MaintenanceRequest(cause="host-maintenance", hosts=("host-1",))
+    held = world.plan_one(both)
+    blocking = world.force_start(world.plan_one(MaintenanceRequest(cause="user-restart", vms=("a",))))
+    if world.state_of(blocking) is not S.STARTED:
+        raise AssertionError("the restart was to begin first")
+    approve_all(world, held)
+    world.complete(blocking)
+    assert actors(world, held)[-1] == ("started", "forewarn")
+
+
+@pytest.mark.parametrize("command", ["cancel", "restart"])
+def test_a_command_is_not_the_actor_of_what_was_due_before_it(command: str) -> None:
+    world = World(vm("a"), vm("b"))
+    due = world.plan_one(RESTART)
+    other = world.plan_one(MaintenanceRequest(cause="user-restart", vms=("b",), notice=minutes(60)))
+    world.now += minutes(15)
+    if command == "cancel":
+        world.cancel(other)
+    else:
+        world.plan_one(MaintenanceRequest(cause="user-redeploy", vms=("a",)))
+    assert actors(world, due)[-1] == ("started", "forewarn")
+
+
+def test_each_vm_of_a_batch_of_approvals_is_the_actor_of_its_own_start() -> None:
+    world = World(vm("a"), vm("b"))
+    for name in ("a", "b"):
+        world.plan_one(MaintenanceRequest(cause="user-restart", vms=(name,)))
+    draft = world.draft()
+    for event in world.events.values():
+        draft.actor = f"vm:{event.resources[0]}"
+        approve_events(draft, [event.id], Approver(actor=draft.actor, audience=event.audience))
+        settle_maintenances(draft)
+    world.commit(draft)
+    for made in world.maintenances.values():
+        assert actors(world, made)[-1] == ("started", f"vm:{made.vms[0]}")
 
 
 def test_without_events_there_is_no_vote() -> None:

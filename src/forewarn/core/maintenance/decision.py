@@ -11,6 +11,7 @@ exactly one, however many events changed: R42 and R43 hold by construction.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -163,6 +164,7 @@ class Draft:
         self.new_sequence = new_sequence
         self._focus = set(state.focus)
         self._changed = set(state.focus)
+        self._changed_by: dict[str, str] = {}
         self._before = state
         self._changes = ChangeSet()
         # When the last pending delete of a scope is ready to start; only of scopes that couple their deletes. The
@@ -218,6 +220,11 @@ class Draft:
         ids, self._changed = self._changed, set()
         return [self.maintenances[i] for i in ids]
 
+    def take_authors(self) -> dict[str, str]:
+        """Return who changed which maintenance since the last call, itself or an event: the actor by the id."""
+        authors, self._changed_by = self._changed_by, {}
+        return authors
+
     def _iter_holders(self, maintenance: Maintenance, keys: Iterable[tuple[str, str]]) -> Iterator[Maintenance]:
         """Yield the other active maintenances that hold one of these."""
         holders = self._index_holders()
@@ -245,6 +252,15 @@ class Draft:
 
     # Changing
 
+    @contextmanager
+    def acting_as(self, actor: str) -> Iterator[None]:
+        """Record the changes made inside under a different actor."""
+        own, self.actor = self.actor, actor
+        try:
+            yield
+        finally:
+            self.actor = own
+
     def add_to_focus(self, maintenance: Maintenance) -> None:
         """Let this decision announce or start a new maintenance."""
         self._focus.add(maintenance.id)
@@ -258,7 +274,7 @@ class Draft:
     def put(self, item: Maintenance | Event | Audience | Host | VirtualMachine) -> None:
         """Store the new value of one object."""
         if isinstance(item, Maintenance):
-            self._changed.add(item.id)
+            self._note_change(item.id)
             if item.id not in self.maintenances:
                 # Claims never change afterwards, so an existing maintenance is not indexed again.
                 if self._holders is not None:
@@ -266,7 +282,7 @@ class Draft:
                 self._changes.created.add(item.id)
             self.maintenances[item.id] = self._changes.maintenances[item.id] = item
         elif isinstance(item, Event):
-            self._changed.add(item.maintenance_id)
+            self._note_change(item.maintenance_id)
             if item.id not in self.events:
                 self._changes.created.add(item.id)
                 self._events_of.setdefault(item.maintenance_id, []).append(item.id)
@@ -277,6 +293,10 @@ class Draft:
             self.hosts[item.name] = self._changes.hosts[item.name] = item
         else:
             self.vms[item.name] = self._changes.vms[item.name] = item
+
+    def _note_change(self, maintenance_id: str) -> None:
+        self._changed.add(maintenance_id)
+        self._changed_by[maintenance_id] = self.actor
 
     def record(self, kind: EntryKind, **about: str | None) -> None:
         """Append an audit log entry with this moment and actor; `about` may name a different ``actor``."""

@@ -6,7 +6,7 @@ from forewarn.core.fast_replace import replace
 from forewarn.core.maintenance.decision import Draft
 from forewarn.core.maintenance.enablement import withdraw_event
 from forewarn.core.maintenance.lifecycle import Trigger
-from forewarn.core.model import EntryKind, EventType, Maintenance, MaintenanceState, PowerState
+from forewarn.core.model import SERVICE, EntryKind, EventType, Maintenance, MaintenanceState, PowerState
 from forewarn.errors import Conflict, InvalidRequest
 
 __all__ = ["complete_maintenance", "record_extra_impact", "record_impact"]
@@ -55,14 +55,19 @@ def complete_maintenance(draft: Draft, maintenance: Maintenance) -> Maintenance:
     """
     completed = draft.apply_trigger(maintenance, Trigger.COMPLETE)
     if completed.cause in _MOVES_AWAY:
-        for other in _find_pending_neighbours(draft, completed):
-            # Only if all its VMs have moved: any other is still on the failing host.
-            if other.cause == "predicted-failure" and set(other.vms) <= set(completed.vms):
-                draft.apply_trigger(other, Trigger.CANCEL, reason="the VM was redeployed before")
+        with draft.acting_as(SERVICE):
+            _cancel_predicted_failures(draft, completed)
     gone = _POWER_STATE_AFTER.get(completed.type)
     if gone is not None:
         _mark_vms_gone(draft, completed, gone)
     return completed
+
+
+def _cancel_predicted_failures(draft: Draft, redeployment: Maintenance) -> None:
+    for other in _find_pending_neighbours(draft, redeployment):
+        # Only if all its VMs have moved: any other is still on the failing host.
+        if other.cause == "predicted-failure" and set(other.vms) <= set(redeployment.vms):
+            draft.apply_trigger(other, Trigger.CANCEL, reason="the VM was redeployed before")
 
 
 def _mark_vms_gone(draft: Draft, ended: Maintenance, gone: PowerState) -> None:
@@ -71,6 +76,11 @@ def _mark_vms_gone(draft: Draft, ended: Maintenance, gone: PowerState) -> None:
     for name in ended.vms:
         draft.put(replace(draft.vms[name], power_state=gone))
         draft.record(EntryKind.VM_CHANGED, vm=name, maintenance_id=ended.id, reason=gone.value)
+    with draft.acting_as(SERVICE):
+        _cancel_for_gone_vms(draft, ended, gone)
+
+
+def _cancel_for_gone_vms(draft: Draft, ended: Maintenance, gone: PowerState) -> None:
     vms = set(ended.vms)
     for other in _find_pending_neighbours(draft, ended):
         # Maintenance of a whole host is still needed when its VMs are gone.

@@ -9,6 +9,9 @@ that may concern it, as `_find_concerned` says:
 "Its time" is `get_ready_time`: NotBefore, or once every vote is in, the last approval plus the configured delay (R76,
 R83, A24). An event has a vote as long as it is listed; a withdrawn one has none (R70, R86). Even an event approved by
 policy is shown as Scheduled for a moment, and does not begin in the quiet hours of that policy.
+
+The audit log names the actor of the command for the maintenance that the command changed, and the service for any
+other: an actuator that ends one maintenance has not announced the next.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from forewarn.core.maintenance.conflicts import is_held, must_queue
 from forewarn.core.maintenance.decision import Draft
 from forewarn.core.maintenance.lifecycle import Trigger
 from forewarn.core.maintenance.tenancy import PASSED_CAUSES, get_tenant, get_unavailable_max, next_allowed_start
-from forewarn.core.model import POLICY, Event, EventType, Maintenance, MaintenanceState
+from forewarn.core.model import POLICY, SERVICE, Event, EventType, Maintenance, MaintenanceState
 from forewarn.errors import Conflict, IllegalTransition, QuietHoursConflict
 
 __all__ = ["force_start", "get_ready_time", "is_approved_by_all", "settle_maintenances"]
@@ -63,10 +66,14 @@ def _get_effective_time(draft: Draft, event: Event) -> datetime:
 
 def settle_maintenances(draft: Draft) -> None:
     """Announce and start what is due, oldest first, until nothing changes."""
+    authors = draft.take_authors()
     while concerned := _find_concerned(draft, draft.take_changed()):
         for maintenance in sorted(concerned, key=_make_sort_key):
             # Read again: settling an earlier one may have changed it.
-            _settle_maintenance(draft, draft.maintenances[maintenance.id])
+            with draft.acting_as(authors.get(maintenance.id, SERVICE)):
+                _settle_maintenance(draft, draft.maintenances[maintenance.id])
+    # Of a batch of approvals, the next one is not the author of what this one has changed.
+    draft.take_authors()
 
 
 def _find_concerned(draft: Draft, changed: list[Maintenance]) -> list[Maintenance]:
