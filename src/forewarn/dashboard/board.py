@@ -52,12 +52,17 @@ _STANDS_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BoardItem:
-    """A maintenance with its events, its forecast, and the known maintenances that have to be over first."""
+    """A maintenance with its events, its forecast, and the known maintenances that have to be over first.
+
+    Attributes:
+        is_redacted: True if it is shown to a tenant, without what tenants must not see, such as reasons of failures.
+    """
 
     maintenance: Maintenance
     events: tuple[Event, ...]
     forecast: Forecast
     blocked_by: tuple[Maintenance, ...] = ()
+    is_redacted: bool = False
 
     @property
     def worst_problem(self) -> MaintenanceProblem | None:
@@ -208,7 +213,7 @@ def _filter_item(caller: Principal, item: BoardItem, known: set[str]) -> BoardIt
     events = tuple(caller.redact_events(item.maintenance, item.events))
     forecast = outlooks.restrict_forecast(item.forecast, {event.id for event in events}, known)
     behind = tuple(caller.redact_maintenance(other) for other in item.blocked_by if other.id in known)
-    return BoardItem(caller.redact_maintenance(item.maintenance), events, forecast, behind)
+    return BoardItem(caller.redact_maintenance(item.maintenance), events, forecast, behind, is_redacted=True)
 
 
 def read_item(  # noqa: PLR0913 - the subject and the viewer

@@ -14,6 +14,7 @@ __all__ = [
     "TROUBLES",
     "describe_next_step",
     "describe_place",
+    "describe_problem",
     "join_names",
     "list_missing_tenants",
     "make_title",
@@ -32,7 +33,7 @@ STATES: Mapping[MaintenanceState, str] = {
 """Symbol for each state, so that states differ without colours."""
 
 TROUBLES: Mapping[MaintenanceProblem, tuple[str, str]] = {
-    MaintenanceProblem.FAILED: ("Failed", "The actuator gave up. See History for the cause."),
+    MaintenanceProblem.FAILED: ("Failed", "The actuator gave up."),
     MaintenanceProblem.FAILING: ("Failing", "The actuator has failed and will be retried."),
     MaintenanceProblem.LATE: ("Late", "Its start is due, but it has not started."),
     MaintenanceProblem.OVERRUN: ("Overrun", "It is taking longer than expected."),
@@ -128,7 +129,19 @@ def _describe_final_state(item: BoardItem) -> str:
     return {
         MaintenanceState.COMPLETED: "It is over",
         MaintenanceState.CANCELED: "It was canceled",
-    }.get(item.maintenance.state, "It failed and is not retried. See History for the cause")
+    }.get(item.maintenance.state, f"It failed and is not retried. {_find_cause(item)}")
+
+
+def _find_cause(item: BoardItem) -> str:
+    # The reason of a failure may name hosts and VMs of others, so a tenant's history does not have it.
+    return "Ask the operator for the cause" if item.is_redacted else "See History for the cause"
+
+
+def describe_problem(problem: MaintenanceProblem, item: BoardItem) -> str:
+    """Return the sentence for a problem of a maintenance, and where its cause is found."""
+    _, sentence = TROUBLES[problem]
+    has_cause = problem in {MaintenanceProblem.FAILED, MaintenanceProblem.FAILING}
+    return f"{sentence} {_find_cause(item)}." if has_cause else sentence
 
 
 _NEXT = {

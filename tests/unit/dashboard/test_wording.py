@@ -81,6 +81,21 @@ def test_it_says_what_becomes_of_one_under_way_and_of_one_that_is_over() -> None
     assert wording.describe_next_step(item(made, other)) == "It was canceled"
 
 
+def test_a_tenant_is_not_sent_to_a_history_that_hides_the_cause_from_it() -> None:
+    made = world()
+    it = made.plan_one(MaintenanceRequest(cause="host-maintenance", hosts=("host-1",)))
+    made.force_start(it)
+    made.fail(it)
+    for_operator = item(made, it)
+    for_tenant = replace(for_operator, is_redacted=True)
+    assert wording.describe_next_step(for_operator) == "It failed and is not retried. See History for the cause"
+    assert wording.describe_next_step(for_tenant) == "It failed and is not retried. Ask the operator for the cause"
+    for problem in MaintenanceProblem:
+        assert "History" not in wording.describe_problem(problem, for_tenant)
+    problem = MaintenanceProblem.FAILING
+    assert wording.describe_problem(problem, for_operator).endswith("retried. See History for the cause.")
+
+
 def test_every_state_and_trouble_has_a_sign_or_a_word() -> None:
     assert set(wording.STATES) == set(MaintenanceState)
     assert len(set(wording.STATES.values())) == len(wording.STATES)
