@@ -102,11 +102,13 @@ def _check_approved(items: list[dict[str, Any]]) -> None:
 
 def make_event_columns(connection: ControlConnection) -> list[Column]:
     """Return the columns of a table of events, with complete ids that can be copied."""
+    show = show_relative(connection, "not_before")
     return [
         Column("id"),
         Column("type"),
         Column("state", _get_state, is_state=True),
-        Column("not before", show_relative(connection, "not_before"), is_whole=False),
+        # NotBefore of an event that has started or ended says nothing about when that was.
+        Column("not before", lambda e: show(e) if e["status"] == EventStatus.SCHEDULED else None, is_whole=False),
         Column("resources", is_whole=False),
     ]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli.clock import get_service_time, show_relative
+from forewarn.cli.clock import get_service_time
 from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import maintenance_ids
 from forewarn.cli.connection import ControlConnection, quote_segment
@@ -17,6 +18,7 @@ from forewarn.cli.maintenance_text import (
     describe_planned,
     describe_postponements,
     describe_quiet_hours_move,
+    describe_start,
     describe_unwarned,
     format_time,
     format_timeline,
@@ -90,6 +92,7 @@ def list_maintenances(
 ) -> None:
     """List maintenances, newest first; --since and --until refer to the time of creation."""
     wanted = [*(states or []), *(sorted(ACTIVE_STATES) if active else [])]
+    get_now = functools.cache(lambda: get_service_time(connection))
     params = choice.to_query_params(connection) | {"state": [str(state) for state in wanted]}
     print_page(
         connection,
@@ -99,7 +102,7 @@ def list_maintenances(
             Column("id"),
             Column("state", is_state=True),
             Column("type"),
-            Column("not before", show_relative(connection, "not_before")),
+            Column("start", lambda m: describe_start(m, get_now())),
             Column("approved", _count_approvals),
             Column("vms", is_whole=False),
         ],
@@ -127,8 +130,10 @@ def show(maintenance_id: _Id, connection: ControlConnection, output: Output) -> 
             ("description", m["description"]),
             ("hosts", m["hosts"]),
             ("vms", m["vms"]),
-            ("not before", format_time(m["not_before"], now if m["state"] in ACTIVE_STATES else None)),
+            ("not before", format_time(m["not_before"], now if m["state"] == MaintenanceState.SCHEDULED else None)),
             ("moved", describe_quiet_hours_move(m)),
+            ("started", format_time(m["started_at"], now if m["state"] == MaintenanceState.STARTED else None)),
+            ("ended", format_moment(m["ended_at"])),
             ("latest start", format_moment(m["latest_start"])),
             ("postponed", describe_postponements(m)),
             ("duration", "unknown" if m["duration_s"] < 0 else format_seconds(m["duration_s"])),
@@ -150,7 +155,8 @@ def show(maintenance_id: _Id, connection: ControlConnection, output: Output) -> 
             ],
         )
     if m["unwarned_vms"]:
-        output.print_line(describe_unwarned(m))
+        is_past = m["state"] not in {MaintenanceState.QUEUED, MaintenanceState.SCHEDULED}
+        output.print_line(describe_unwarned(m, is_past=is_past))
     output.print_heading("History")
     output.print_lines(format_timeline(list(connection.iterate_items("/v1/audit-log", maintenance=m["id"]))))
 

@@ -7,7 +7,15 @@ from typing import Any
 
 from forewarn.cli.clock import get_service_time
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.output import Output, format_count, format_moment, format_names, format_relative, format_seconds
+from forewarn.cli.output import (
+    Output,
+    format_count,
+    format_moment,
+    format_names,
+    format_relative,
+    format_seconds,
+    parse_moment,
+)
 from forewarn.core.causes import CAUSES
 from forewarn.core.model import MaintenanceState
 
@@ -16,6 +24,7 @@ __all__ = [
     "describe_planned",
     "describe_postponements",
     "describe_quiet_hours_move",
+    "describe_start",
     "describe_unwarned",
     "format_time",
     "format_timeline",
@@ -30,6 +39,15 @@ def format_time(text: str | None, now: datetime | None) -> str | None:
     if text is None or now is None:
         return format_moment(text)
     return f"{format_moment(text)} ({format_relative(text, now)})"
+
+
+def describe_start(m: dict[str, Any], now: datetime) -> str | None:
+    """Return when a maintenance starts at the latest, or has started, relative to `now`; None if it does not start."""
+    if m["state"] == MaintenanceState.SCHEDULED:
+        # After NotBefore it waits for nothing but another maintenance, or the service itself.
+        is_due = parse_moment(m["not_before"]) <= now
+        return f"{'due ' if is_due else ''}{format_relative(m['not_before'], now)}"
+    return format_relative(m["started_at"], now)
 
 
 def format_timeline(entries: list[dict[str, Any]]) -> list[str]:
@@ -67,7 +85,8 @@ def describe_created(created: list[dict[str, Any]], now: datetime) -> list[str]:
     """Describe created maintenances: times, events, and VMs without a warning."""
     lines = []
     for m in created:
-        when = "" if m["not_before"] is None else f", not before {format_time(m['not_before'], now)}"
+        is_waiting = m["state"] == MaintenanceState.SCHEDULED
+        when = f", not before {format_time(m['not_before'], now)}" if is_waiting else ""
         lines.append(f"maintenance {m['id']} is {m['state']}: {m['type']} of {_list_hit_vms(m)}{when}")
         events = [f"event {e['id']} for {', '.join(e['resources'])} ({e['scope']})" for e in m["events"]]
         lines += _format_details(m, events)
@@ -110,10 +129,10 @@ def describe_quiet_hours_move(m: dict[str, Any]) -> str | None:
     return f"from {format_moment(m['moved_from'])} by quiet hours{whose}"
 
 
-def describe_unwarned(m: dict[str, Any]) -> str:
-    """Name the VMs that are hit without a warning, and the reason."""
+def describe_unwarned(m: dict[str, Any], *, is_past: bool = False) -> str:
+    """Name the VMs that are hit, or if `is_past` were hit, without a warning, and the reason."""
     names = m["unwarned_vms"]
-    why = f"{'have' if len(names) > 1 else 'has'} not asked for events"
+    why = f"{'had' if is_past else 'have' if len(names) > 1 else 'has'} not asked for events"
     if m["cause"] in CAUSES and CAUSES[m["cause"]].profile is not None:
         why += ", or not opted in to events of this kind"
     return f"not warned: {format_names(names, _NAMES_MAX)} ({why})"

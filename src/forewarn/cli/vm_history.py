@@ -59,7 +59,7 @@ def _format_seen_time(episode: dict[str, Any]) -> str:
     if episode["event_id"] is None:
         return ""
     if episode["seen_at"] is None:
-        return "time not recorded"
+        return "not yet, as far as recorded" if episode["state"] == "scheduled" else "time not recorded"
     how = {"request": "from its request", "approval": "from its approval"}[episode["seen_by"]]
     return f"{format_moment(episode['seen_at'])} at the latest, {how}"
 
@@ -68,9 +68,11 @@ def _format_approval(episode: dict[str, Any]) -> str:
     approved = episode["approved"]
     if episode["event_id"] is None or episode["notice_s"] is None:
         return ""
-    others = f"; {episode['others_pending']} other events had no approval" if episode["others_pending"] else ""
+    is_pending = episode["state"] == "scheduled"
+    lack = "have no approval yet" if is_pending else "had no approval"
+    others = f"; {episode['others_pending']} other events {lack}" if episode["others_pending"] else ""
     if approved is None:
-        return f"by no one{others}"
+        return f"{'not yet' if is_pending else 'by no one'}{others}"
     where = f" from {approved['source_address']}" if approved["source_address"] else ""
     version = f", api-version {approved['api_version']}" if approved["api_version"] else ""
     after_s = _seconds_between(episode["announced_at"], approved["at"])
@@ -98,12 +100,13 @@ def _format_impact(episode: dict[str, Any]) -> str:
     if episode["started_at"] is None:
         return ""
     announced = "unknown" if episode["duration_s"] < 0 else format_seconds(episode["duration_s"])
+    yet = " yet" if episode["state"] == "started" else ""
     again = f"; further impacts: {episode['further_impacts']}" if episode["further_impacts"] else ""
     if episode["impact_s"] is not None:
         return f"{format_seconds(episode['impact_s'])} measured; announced {announced}{again}"
     if episode["impacted_at"] is None:
-        return f"no impact reported; announced {announced}"
-    since = f"from {format_moment(episode['impacted_at'])}; duration not measured"
+        return f"no impact reported{yet}; announced {announced}"
+    since = f"from {format_moment(episode['impacted_at'])}; duration not measured{yet}"
     return f"{since}; announced {announced}{again}"
 
 

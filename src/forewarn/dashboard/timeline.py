@@ -9,7 +9,7 @@ from typing import Any
 from forewarn.core.model import MaintenanceState
 from forewarn.dashboard import wording
 from forewarn.dashboard.board import BoardItem
-from forewarn.dashboard.render import format_timestamp
+from forewarn.dashboard.render import format_time, format_timestamp
 
 __all__ = ["BY", "ROWS_MAX", "make_timeline"]
 
@@ -51,6 +51,11 @@ def make_timeline(items: Iterable[BoardItem], by: str, now: datetime, *, frozen:
     }
 
 
+def _format_next_step(item: BoardItem) -> str:
+    text, at, _ = wording.describe_next_step(item)
+    return text if at is None else f"{text} {format_time(at)}"
+
+
 def _list_rows(item: BoardItem, by: str) -> dict[str, None]:
     claims = item.maintenance.claims
     if by == "host":
@@ -64,7 +69,7 @@ def _make_bars(item: BoardItem, row: str, now: datetime) -> list[dict[str, Any]]
         "group": row,
         "subgroup": m.id,
         "href": f"/maintenance/{m.id}",
-        "tip": f"{wording.make_title(m)} ({m.state}). {wording.describe_next_step(item)}.",
+        "tip": f"{wording.make_title(m)} ({m.state}). {_format_next_step(item)}.",
     }
     spans = []
     if m.not_before is not None:

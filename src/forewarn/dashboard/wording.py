@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import NamedTuple
 from urllib.parse import quote
 
 from forewarn.core.maintenance.forecast import MaintenanceProblem, MissingVote, NextStep
-from forewarn.core.model import Event, Maintenance, MaintenanceState
+from forewarn.core.model import Event, EventStatus, Maintenance, MaintenanceState
 from forewarn.dashboard.board import BoardItem
 
 __all__ = [
     "STATES",
     "TROUBLES",
+    "NextStepText",
+    "describe_missing_approval",
     "describe_next_step",
     "describe_place",
     "describe_problem",
+    "find_badge",
     "join_names",
     "list_missing_tenants",
     "make_title",
@@ -83,58 +88,106 @@ def list_missing_tenants(votes: Iterable[MissingVote], reason: str | None = None
     return list(dict.fromkeys(tenant_name(vote.audience) for vote in votes if reason is None or vote.reason == reason))
 
 
-def describe_next_step(item: BoardItem) -> str:
-    """Return what a maintenance waits for and its next step, without a full stop; the page may append a time."""
+class NextStepText(NamedTuple):
+    """What a maintenance waits for, and its next step.
+
+    Attributes:
+        text: Sentence without a full stop.
+        at: Time to append to the sentence; None if the sentence is complete without one.
+        is_ahead: True if the time is in the future, and the sentence is wrong once the time is over.
+    """
+
+    text: str
+    at: datetime | None = None
+    is_ahead: bool = False
+
+
+def describe_next_step(item: BoardItem) -> NextStepText:
+    """Return what a maintenance waits for, and its next step."""
     return _NEXT[item.forecast.next_step](item)
 
 
-def _describe_announcement(item: BoardItem) -> str:
+def _describe_announcement(item: BoardItem) -> NextStepText:
     if item.forecast.has_hidden_blockers:
-        return "It is announced when earlier maintenances are over"
+        return NextStepText("It is announced when earlier maintenances are over")
     if not item.forecast.blocked_by:
-        return "It is announced next"
-    return f"It is announced when {_describe_blockers(item)} over"
+        return NextStepText("It is announced next")
+    return NextStepText(f"It is announced when {_describe_blockers(item)} over")
 
 
-def _describe_start(item: BoardItem) -> str:
+def _describe_start(item: BoardItem) -> NextStepText:
     outlook = item.forecast
+    if outlook.is_due:
+        return _describe_due_start(item)
     missing = list_missing_tenants(outlook.votes)
+    have = "have" if len(missing) > 1 else "has"
     # For a tenant: others, whom it must not see, hold the maintenance up as well.
-    if outlook.has_hidden_blockers and MaintenanceProblem.LATE not in outlook.problems:
+    if outlook.has_hidden_blockers:
         whom = f"{join_names([*missing, 'others'])} have approved" if missing else "others have approved"
-        return f"It also affects VMs of other tenants. It starts when {whom}, at the latest"
+        return _ahead(item, f"It also affects VMs of other tenants. It starts when {whom}, at the latest")
     if outlook.blocked_by:
-        approved = f" and {join_names(missing)} approved, or its notice has passed" if missing else ""
-        return f"It starts when {_describe_blockers(item)} over{approved}"
-    if MaintenanceProblem.LATE in outlook.problems:
-        return "It should have started"
+        starts = f"It starts when {_describe_blockers(item)} over"
+        if not missing:
+            return NextStepText(starts)
+        return _ahead(item, f"{starts} and {join_names(missing)} {have} approved. Its notice ends")
     if missing:
         verb = "approve" if len(missing) > 1 else "approves"
-        return f"It starts as soon as {join_names(missing)} {verb}, at the latest"
-    if any(event.is_listed for event in item.events):
-        return "All tenants have approved. It starts now"
-    return "No approval is needed. It starts"
+        return _ahead(item, f"It starts as soon as {join_names(missing)} {verb}, at the latest")
+    has_votes = any(event.is_listed for event in item.events)
+    return _ahead(item, f"{'All tenants have approved' if has_votes else 'No approval is needed'}. It starts")
 
 
-def _describe_end(item: BoardItem) -> str:
+def _describe_due_start(item: BoardItem) -> NextStepText:
+    # Approvals no longer matter, because NotBefore has come.
+    if item.forecast.blocked_by:
+        return NextStepText(f"It starts when {_describe_blockers(item)} over")
+    if MaintenanceProblem.LATE in item.forecast.problems:
+        return NextStepText("It should have started", item.forecast.at)
+    return NextStepText("It is due to start")
+
+
+def _ahead(item: BoardItem, text: str) -> NextStepText:
+    return NextStepText(text, item.forecast.at, is_ahead=True)
+
+
+def _describe_end(item: BoardItem) -> NextStepText:
+    outlook = item.forecast
     if item.maintenance.attempts:
         often = item.maintenance.attempts
-        return f"The actuator has failed {often} time{'' if often == 1 else 's'} and will be retried"
-    if MaintenanceProblem.OVERRUN in item.forecast.problems:
-        return "It is under way and should have ended"
-    return "It is under way and expected to end" if item.forecast.at else "It is under way; its end is not known"
+        return NextStepText(f"The actuator has failed {often} time{'' if often == 1 else 's'} and will be retried")
+    if MaintenanceProblem.OVERRUN in outlook.problems:
+        return NextStepText("It is under way and should have ended", outlook.at)
+    if outlook.at is None:
+        return NextStepText("It is under way; its end is not known")
+    if outlook.is_due:
+        return NextStepText("It is under way and was expected to end", outlook.at)
+    return _ahead(item, "It is under way and expected to end")
 
 
-def _describe_final_state(item: BoardItem) -> str:
-    return {
+def _describe_final_state(item: BoardItem) -> NextStepText:
+    text = {
         MaintenanceState.COMPLETED: "It is over",
         MaintenanceState.CANCELED: "It was canceled",
     }.get(item.maintenance.state, f"It failed and is not retried. {_find_cause(item)}")
+    return NextStepText(text)
 
 
 def _find_cause(item: BoardItem) -> str:
     # The reason of a failure may name hosts and VMs of others, so a tenant's history does not have it.
     return "Ask the operator for the cause" if item.is_redacted else "See History for the cause"
+
+
+def find_badge(item: BoardItem) -> MaintenanceProblem | None:
+    """Return the problem to show beside the state: the worst one, unless the state says the same."""
+    problem = item.worst_problem
+    return None if problem is MaintenanceProblem.FAILED else problem
+
+
+def describe_missing_approval(status: EventStatus) -> str:
+    """Return what became of an event without approval that no longer needs one."""
+    if status is EventStatus.WITHDRAWN:
+        return "withdrawn, no approval needed"
+    return "not approved"
 
 
 def describe_problem(problem: MaintenanceProblem, item: BoardItem) -> str:

@@ -136,7 +136,7 @@ def test_what_struck_at_once_has_no_notice_and_no_approval() -> None:
     words = [line.split()[0] for line in lines[1:]]
     assert words == ["cause", "announced", "seen", "started", "away"]
     assert "without notice" in lines[2]
-    assert "no impact reported; announced unknown" in lines[-1]
+    assert "no impact reported yet; announced unknown" in lines[-1]
 
 
 def test_what_waits_in_the_queue_has_not_been_announced() -> None:

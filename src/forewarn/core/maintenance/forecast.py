@@ -76,6 +76,7 @@ class Forecast:
 
     Attributes:
         at: Latest time of the next step; None if unknown.
+        is_due: True if that time has come, so that nothing but `blocked_by` and the service itself delays the step.
         votes: Missing approvals; with all of them it starts at once.
         blocked_by: Ids of the maintenances that must end first, the oldest 20 at most.
         problems: Problems that need attention, worst first.
@@ -84,6 +85,7 @@ class Forecast:
 
     next_step: NextStep
     at: datetime | None = None
+    is_due: bool = False
     votes: tuple[MissingVote, ...] = ()
     blocked_by: tuple[str, ...] = ()
     problems: tuple[MaintenanceProblem, ...] = ()
@@ -112,7 +114,7 @@ def forecast_maintenance(  # noqa: PLR0913 - all that it depends on
             found = find_blockers(maintenance, others, unavailable_max or {})
             return Forecast(next_step=NextStep.ANNOUNCED, blocked_by=tuple(m.id for m in found))
         case MaintenanceState.SCHEDULED:
-            return _forecast_scheduled(maintenance, events, others, get_last_poll, now, alert_thresholds)
+            return _forecast_scheduled(maintenance, list(events), others, get_last_poll, now, alert_thresholds)
         case MaintenanceState.STARTED:
             return _forecast_started(maintenance, now, alert_thresholds)
         case MaintenanceState.FAILED:
@@ -123,7 +125,7 @@ def forecast_maintenance(  # noqa: PLR0913 - all that it depends on
 
 def _forecast_scheduled(  # noqa: PLR0913 - as forecast_maintenance
     maintenance: Maintenance,
-    events: Iterable[Event],
+    events: Collection[Event],
     others: list[Maintenance],
     get_last_poll: Callable[[str], datetime | None],
     now: datetime,
@@ -147,9 +149,12 @@ def _forecast_scheduled(  # noqa: PLR0913 - as forecast_maintenance
         MaintenanceProblem.UNSEEN: bool(unseen),
         MaintenanceProblem.UNAPPROVED: bool(votes) and is_pressing,
     }
+    if not waiting and any(event.is_listed for event in events):
+        at = maintenance.due_at or at  # with all votes in, it starts before NotBefore
     return Forecast(
         next_step=NextStep.STARTED,
         at=at,
+        is_due=at is not None and at <= now,
         votes=votes,
         blocked_by=tuple(other.id for other in others if is_held(maintenance, [other])),
         problems=_list_present(problems),
@@ -164,7 +169,8 @@ def _forecast_started(maintenance: Maintenance, now: datetime, alert_thresholds:
         MaintenanceProblem.FAILING: bool(maintenance.attempts),
         MaintenanceProblem.OVERRUN: is_late(maintenance, now, alert_thresholds),
     }
-    return Forecast(next_step=NextStep.OVER, at=expected, problems=_list_present(problems))
+    is_due = expected is not None and expected <= now
+    return Forecast(next_step=NextStep.OVER, at=expected, is_due=is_due, problems=_list_present(problems))
 
 
 def _list_present(problems: Mapping[MaintenanceProblem, bool]) -> tuple[MaintenanceProblem, ...]:

@@ -28,8 +28,10 @@
     return parts.slice(0, 2).join(" ");
   }
 
-  function relative(at) {
-    const seconds = (at - now()) / 1000;
+  // A sentence that says what will happen until a time is wrong with a time in the past: then the page is being renewed.
+  function relative(at, isAhead) {
+    const distance = (at - now()) / 1000;
+    const seconds = isAhead ? Math.max(distance, 0) : distance;
     const words = span(Math.abs(seconds));
     if (!words) return "now";
     return seconds > 0 ? `in ${words}` : `${words} ago`;
@@ -41,7 +43,7 @@
 
   function tick() {
     for (const each of document.querySelectorAll("time[data-countdown]")) {
-      const text = relative(Date.parse(each.dateTime));
+      const text = relative(Date.parse(each.dateTime), each.dataset.countdown === "until");
       if (each.textContent !== text) each.textContent = text;
     }
     for (const each of document.querySelectorAll("time[data-clock]")) each.textContent = clock(now());
