@@ -36,7 +36,9 @@ def large(service: Running) -> Running:
     hosts = tuple(Host(name=f"node-{n:05}") for n in range(VMS // PER_HOST))
     scopes = tuple(Scope(name=f"set-{n:04}", kind=ScopeKind.SCALE_SET) for n in range(1000))
     vms = tuple(
-        VirtualMachine(name=f"guest-{n:06}", host=f"node-{n // PER_HOST:05}", scope=f"set-{n % 1000:04}")
+        VirtualMachine(
+            name=f"guest-{n:06}", host=f"node-{n // PER_HOST:05}", scope=f"set-{n % 1000:04}", priority="Spot"
+        )
         for n in range(VMS)
     )
     engine = service.service.engine

@@ -37,8 +37,9 @@ vms:
   - {name: WestNO_1, host: host-1, scope: web, update_domain: 1, addresses: [127.0.0.12]}
   - {name: db, host: host-2, addresses: [127.0.0.13]}
   - {name: pool_0, host: host-2, scope: pool, addresses: [127.0.0.14]}
+  - {name: spot, host: host-2, priority: Spot, addresses: [127.0.0.15]}
 """
-ADDRESSES = [f"127.0.0.{n}" for n in range(11, 15)]
+ADDRESSES = [f"127.0.0.{n}" for n in range(11, 16)]
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 GUID = re.compile(r"[0-9A-F]{8}-[0-9A-F]{4}-[0-9A-F]{4}-[0-9A-F]{4}-[0-9A-F]{12}")
 
@@ -111,7 +112,7 @@ def alone(tmp_path: Path) -> Cli:
 
 @pytest.mark.slow
 def test_vms_hosts_and_the_inventory_are_listed(cli: Cli) -> None:
-    assert [vm["name"] for vm in cli.json("vm", "list")] == ["WestNO_0", "WestNO_1", "db", "pool_0"]
+    assert [vm["name"] for vm in cli.json("vm", "list")] == ["WestNO_0", "WestNO_1", "db", "pool_0", "spot"]
     assert [host["name"] for host in cli.json("host", "list")] == ["host-1", "host-2"]
     lines = cli.run("vm", "list").stdout.splitlines()
     assert lines[0].split() == ["NAME", "HOST", "SCOPE", "FD", "UD", "POWER", "ENABLED", "ADDRESSES"]
@@ -223,7 +224,7 @@ def test_a_short_notice_wants_force_and_a_reason_and_stands_in_the_audit_log(cli
     [
         ("restart", "db", "Reboot"),
         ("redeploy", "db", "Redeploy"),
-        ("evict", "db", "Preempt"),
+        ("evict", "spot", "Preempt"),
         ("delete", "pool_0", "Terminate"),
         ("reimage", "WestNO_0", "Reboot"),
     ],
@@ -234,6 +235,13 @@ def test_an_operation_on_a_vm_is_announced(cli: Cli, verb: str, vm: str, event_t
     assert (made["type"], made["vms"]) == (event_type, [vm])
     if made["state"] in {"queued", "scheduled"}:
         cli.run("maintenance", "cancel", made["id"])
+
+
+def test_only_a_spot_vm_is_evicted(cli: Cli) -> None:
+    """R90."""
+    words = "only a Spot VM can be evicted, and db is not declared with 'priority: Spot' in the inventory"
+    assert words in cli.fails("vm", "evict", "db", "--yes")
+    assert words in cli.fails("maintenance", "schedule", "--vm", "spot,db", "--type", "Preempt")
 
 
 def test_a_vm_follows_its_scale_set_s_latest_model(cli: Cli) -> None:

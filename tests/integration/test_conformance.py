@@ -49,7 +49,7 @@ def test_our_own_endpoint_holds_everything(service: Running) -> None:
     """With an event of a newer type, and one to approve."""
     vm = service.web[0]
     service.enable(vm)
-    eviction = MaintenanceRequest(cause="spot-eviction", vms=(service.web[1].name,))
+    eviction = MaintenanceRequest(cause="spot-eviction", vms=(service.web[-1].name,))
     service.run(service.service.engine.maintenances.schedule(eviction, actor="operator:test"))
     service.schedule(vm)
     report = check_own(service, allow_approve=True, source_address=vm.address)

@@ -67,7 +67,7 @@ def ask_as(service: Running, vm: Vm) -> Ask:
 @names
 def test_our_own_endpoint_answers_as_the_transcript_says(service: Running, name: str) -> None:
     """R14 to R16, R18 to R28, R36, R40, R42, R47 to R49, R53 to R57, R63, R64, R111."""
-    vm = service.vm()
+    vm = service.web[-1] if name == "preempt" else service.vm()
     played = list(play(read_golden_transcript(name), {"vm": vm.name}, ask_as(service, vm), doer(service, vm)))
     assert [f"{step['name']}: {difference}" for step, _, difference in played if difference] == []
     assert played

@@ -30,7 +30,7 @@ def test_the_first_version_tells_not_before_in_the_form_of_the_switch(tmp_path: 
 def test_the_cloud_of_china_knows_no_2017_11_01_and_no_preempt(tmp_path: Path) -> None:
     """A2, R17."""
     with running(tmp_path, cloud="china") as service:
-        vm = service.vm()
+        vm = service.web[-1]
         service.enable(vm)
         with service.operator() as operator, service.wire(vm) as wire:
             assert operator.post(f"/v1/vms/{vm.name}/evict").status_code in {201, 409}

@@ -86,7 +86,9 @@ class Lifecycle(RuleBasedStateMachine):
         fraction_us=st.sampled_from([0, 0, 1]),
     )
     def begin(self, announce_delay: int, start_delay: int, is_enabled: bool, fraction_us: int) -> None:
-        rules = DecisionRules(announce_delay=minutes(announce_delay), start_delay=minutes(start_delay))
+        rules = DecisionRules(
+            announce_delay=minutes(announce_delay), start_delay=minutes(start_delay), assumes_spot=True
+        )
         self.world = WatchedWorld(*VMS, scopes=SCOPES, hosts=HOSTS, rules=rules, is_enabled=is_enabled)
         self.world.now = NOW + minutes(announce_delay) + timedelta(microseconds=fraction_us)
         self.history: dict[tuple[str, int, int], tuple[Line, ...]] = {}

@@ -227,7 +227,7 @@ class Fleet:
         each = self.rng.choice(self.vms)
         is_forced = self.rng.random() < 0.3
         notice = timedelta(seconds=self.rng.choice([0, 20, 700])) if is_forced else None
-        cause = self.rng.choice(SINGLE + ROUTINE)
+        cause = self.rng.choice([cause for cause in SINGLE + ROUTINE if cause != "spot-eviction" or each.is_spot])
         force_reason = "drill" if is_forced else None
         await self._keyed(MaintenanceRequest(cause=cause, vms=(each.name,), notice=notice, force_reason=force_reason))
 

@@ -84,6 +84,7 @@ def inventory() -> dict[str, Any]:
     """Standalone VMs, an availability set of three, a cloud service of thirty update domains; a host for each VM."""
     vms = [_declared(vm) for vm in _pool()]
     vms += [_declared(vm) | {"scope": "web", "fault_domain": n} for n, vm in enumerate(_web())]
+    vms[-1]["priority"] = "Spot"
     vms += [_declared(vm) | {"scope": "wide", "update_domain": n} for n, vm in enumerate(_wide())]
     return {
         "hosts": [{"name": vm["host"]} for vm in vms],
@@ -101,7 +102,7 @@ class Running:
     """A service that answers.
 
     Attributes:
-        web: VMs of one availability set.
+        web: VMs of one availability set; the last one is a Spot VM.
         wide: VMs of one cloud service.
         stranger: An address of no VM.
         stop: Begins to end the service; to be called on its loop.

@@ -83,7 +83,7 @@ class World:
         is_enabled: bool = True,
     ) -> None:
         self.now = NOW
-        self.rules = rules or DecisionRules()
+        self.rules = rules or DecisionRules(assumes_spot=True)
         self.hosts = {*hosts, *(vm.host for vm in vms)}
         self.scopes = {scope.name: scope for scope in scopes}
         self.vms = {vm.name: vm for vm in vms}

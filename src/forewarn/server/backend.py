@@ -18,6 +18,7 @@ import structlog
 from forewarn.actuators import Actuator, Simulate
 from forewarn.clock import Clock
 from forewarn.config.settings import Settings
+from forewarn.core.fast_replace import replace
 from forewarn.core.maintenance.actuator_result import RetryPolicy
 from forewarn.core.subscription import DeliveryBackoff
 from forewarn.endpoint import MetadataApp, MetadataServer
@@ -77,6 +78,7 @@ class Backend:
         on_lateness: Called with the lateness of each start, in seconds.
         tracing: Tracing of commands and approvals; None for none.
         wrap_authority: Wraps what decides on the requests of VMs; None to leave it as it is.
+        assumes_spot: See `DecisionRules`.
     """
 
     def __init__(  # noqa: PLR0913 - dependencies that callers replace
@@ -93,6 +95,7 @@ class Backend:
         on_lateness: Callable[[float], None] | None = None,
         tracing: Tracing | None = None,
         wrap_authority: Callable[[Authority], Authority] | None = None,
+        assumes_spot: bool = False,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -119,7 +122,7 @@ class Backend:
             clock=clock,
             feed=self.feed,
             identity=self.identity,
-            rules=settings.rules,
+            rules=replace(settings.rules, assumes_spot=assumes_spot),
             new_id=new_id or make_random_id,
             write=write,
             read=read,

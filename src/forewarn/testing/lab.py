@@ -90,6 +90,7 @@ class Lab:
             clock=self.clock,
             new_id=new_id or SeededIds(),
             wrap_authority=lambda authority: _HookedAuthority(authority, self),
+            assumes_spot=True,
         )
         self._urls: dict[str, str] = {}
         self._shown_documents: dict[str, deque[decision.AudienceDocument]] = {}

@@ -348,6 +348,24 @@ def test_neither_failures_nor_user_operations_are_taken_one_after_the_other(caus
     assert split_into_groups(tenants, CAUSES[cause], source, by_host=True) == [tenants]
 
 
+@pytest.mark.parametrize("names", [{"vms": ("a", "spot")}, {"hosts": ("host-1",)}])
+def test_only_spot_vms_are_evicted(names: dict[str, tuple[str, ...]]) -> None:
+    """R90."""
+    world = World(vm("a", priority="Regular"), vm("b"), vm("spot", priority="Spot"), rules=DecisionRules())
+    with pytest.raises(InvalidRequest, match="only a Spot VM can be evicted, and a"):
+        world.plan(MaintenanceRequest(cause="spot-eviction", **names))
+    (made,) = world.plan(MaintenanceRequest(cause="spot-eviction", vms=("spot",)))
+    assert made.vms == ("spot",)
+
+
+def test_a_test_may_evict_a_vm_whose_priority_it_does_not_declare() -> None:
+    """R90."""
+    world = World(vm("a"), vm("b", priority="Regular"), rules=DecisionRules(assumes_spot=True))
+    assert world.plan_one(MaintenanceRequest(cause="spot-eviction", vms=("a",))).type is EventType.PREEMPT
+    with pytest.raises(InvalidRequest, match="and b is not declared"):
+        world.plan(MaintenanceRequest(cause="spot-eviction", vms=("b",)))
+
+
 @pytest.mark.parametrize("cause", ["user-restart", "user-redeploy", "spot-eviction", "predicted-failure"])
 def test_an_operation_on_single_vms_makes_one_maintenance_each(cause: str) -> None:
     """R72, R87, R90."""

@@ -54,6 +54,8 @@ class DecisionRules:
             operations are refused.
         hosts_may_join_scopes: True if a host, with its own token, may put VMs into scopes of which it runs none yet.
         alert_thresholds: Thresholds for conditions that no transition reports.
+        assumes_spot: True if VMs without a declared priority may be evicted, too: for tests, whose inventories declare
+            little.
     """
 
     initial_incarnation: int = 1
@@ -68,6 +70,7 @@ class DecisionRules:
     tenant_entries_max: int = 1000
     hosts_may_join_scopes: bool = True
     alert_thresholds: AlertThresholds = field(default_factory=AlertThresholds)
+    assumes_spot: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

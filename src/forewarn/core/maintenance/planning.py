@@ -46,7 +46,7 @@ def plan_maintenance(draft: Draft, request: MaintenanceRequest) -> list[Maintena
 
     Raises:
         NotFound: A host or VM does not exist.
-        InvalidRequest: The request contradicts itself or a rule of its type.
+        InvalidRequest: The request contradicts itself or a rule of its type, or evicts VMs that are not Spot VMs.
         BelowMinimumNotice: Too little notice, or none for a VM that would be warned, and not forced.
         Conflict: A VM is gone, the same operation is pending for it, or a policy allows no more user operations.
         QuietHoursConflict: Every moment within its limits is in a tenant's quiet hours, and it is not forced.
@@ -58,6 +58,7 @@ def plan_maintenance(draft: Draft, request: MaintenanceRequest) -> list[Maintena
         raise InvalidRequest(msg, cause=request.cause)
     affected = _find_affected_vms(draft, request)
     event_type = _check_type(request, cause)
+    _refuse_eviction(draft, event_type, affected)
     _refuse_now_for_warned(draft, request, cause, event_type, affected)
     _check_latest_start(draft, request, cause)
     if cause.name == HARDWARE_FAILURE:
@@ -134,6 +135,24 @@ def _check_type(request: MaintenanceRequest, cause: Cause) -> EventType:
     return event_type
 
 
+def _refuse_eviction(draft: Draft, event_type: EventType, vms: list[VirtualMachine]) -> None:
+    """Refuse to evict VMs that are not Spot VMs (R90)."""
+    if event_type is not EventType.PREEMPT:
+        return
+    others = [vm for vm in vms if not vm.is_spot and (vm.priority or not draft.rules.assumes_spot)]
+    if others:
+        names = _list_names(others)
+        msg = (
+            f"only a Spot VM can be evicted, and {names} {'are' if len(others) > 1 else 'is'} not declared with "
+            "'priority: Spot' in the inventory"
+        )
+        raise InvalidRequest(msg, vms=[vm.name for vm in others[:_DETAILS_MAX]])
+
+
+def _list_names(vms: list[VirtualMachine]) -> str:
+    return ", ".join(vm.name for vm in vms[:_NAMES_SHOWN]) + (" and more" if vms[_NAMES_SHOWN:] else "")
+
+
 def _refuse_now_for_warned(
     draft: Draft, request: MaintenanceRequest, cause: Cause, event_type: EventType, vms: list[VirtualMachine]
 ) -> None:
@@ -142,13 +161,14 @@ def _refuse_now_for_warned(
         return
     warned = [vm for vm in vms if is_warned(draft, cause.name, vm)]
     if warned:
-        names = ", ".join(vm.name for vm in warned[:_NAMES_SHOWN]) + (" and more" if warned[_NAMES_SHOWN:] else "")
         least = get_minimum_notice(cause, event_type, warned)
         msg = (
-            f"cannot start now: {names} must be warned, and a {event_type} needs at least {format_duration(least)}; "
+            f"cannot start now: {_list_names(warned)} must be warned, and a {event_type} needs at least {format_duration(least)}; "
             "leave out 'now', or force it and give a reason"
         )
-        raise BelowMinimumNotice(msg, minimum_s=int(least.total_seconds()), vms=[vm.name for vm in warned[:1000]])
+        raise BelowMinimumNotice(
+            msg, minimum_s=int(least.total_seconds()), vms=[vm.name for vm in warned[:_DETAILS_MAX]]
+        )
 
 
 def _refuse_now_in_quiet_hours(draft: Draft, request: MaintenanceRequest, maintenance: Maintenance) -> None:
@@ -249,6 +269,7 @@ def _refuse_over_policy(draft: Draft, maintenance: Maintenance) -> None:
 
 
 _NAMES_SHOWN = 10
+_DETAILS_MAX = 1000
 
 
 def _check_latest_start(draft: Draft, request: MaintenanceRequest, cause: Cause) -> None:
