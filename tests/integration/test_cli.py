@@ -237,6 +237,42 @@ def test_an_operation_on_a_vm_is_announced(cli: Cli, verb: str, vm: str, event_t
         cli.run("maintenance", "cancel", made["id"])
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "vm restart db",
+        "vm redeploy db",
+        "vm reimage db --yes",
+        "vm evict spot --yes",
+        "vm delete pool_0 --yes",
+        "maintenance schedule --vm db --type Freeze",
+        "host predict-failure host-2 --in 9d",
+        "host fail host-2 --yes",
+    ],
+)
+def test_a_reason_is_recorded_without_force_as_well(tmp_path: Path, command: str) -> None:
+    (tmp_path / "inventory.yaml").write_text(INVENTORY)
+    with served(tmp_path, "--clock", "virtual", "--inventory", str(tmp_path / "inventory.yaml")) as running:
+        fresh = Cli(running.environment, tmp_path)
+        made = fresh.json(*command.split(), "--reason", "the fan is loud")
+        for each in made:
+            first = fresh.json("audit-log", "--maintenance", each["id"])[0]
+            assert first["kind"] in {"queued", "scheduled", "started"}
+            assert first["reason"] == "the fan is loud"
+        if command.startswith("host fail"):
+            fresh.json("host", "recover", "host-2", "--reason", "a new fan")
+            assert fresh.json("audit-log", "--kind", "host-recovered")[0]["reason"] == "host host-2: a new fan"
+
+
+@pytest.mark.parametrize(("verb", "more"), [("cancel", []), ("start", []), ("defer", ["--by", "1h"])])
+def test_the_reason_of_a_change_is_recorded(cli: Cli, verb: str, more: list[str]) -> None:
+    [made] = cli.json("maintenance", "schedule", "--vm", "db", "--type", "Freeze", "--latest-start", "2d")
+    cli.json("maintenance", verb, made["id"], *more, "--reason", "the fan is loud")
+    assert cli.json("audit-log", "--maintenance", made["id"])[-1]["reason"].endswith("the fan is loud")
+    if verb != "cancel":
+        cli.run("maintenance", *(("cancel",) if verb == "defer" else ("complete",)), made["id"])
+
+
 def test_only_a_spot_vm_is_evicted(cli: Cli) -> None:
     """R90."""
     words = "only a Spot VM can be evicted, and db is not declared with 'priority: Spot' in the inventory"

@@ -11,7 +11,7 @@ from forewarn.cli.completers import host_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.list_options import PLAIN_LIMIT, Csv, Limit, PlainLimit, SelectorOption, format_labels, print_page
-from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, ReasonOption, build_force_body
+from forewarn.cli.maintenance_options import ForceOption, ReasonOption, build_force_body
 from forewarn.cli.maintenance_text import print_created
 from forewarn.cli.output import Column, Output, format_moment, format_names, show_moment
 from forewarn.cli.times import as_span_s
@@ -177,7 +177,7 @@ def predict_failure(
         ),
     ] = None,
     force: ForceOption = False,
-    reason: ForceReasonOption = None,
+    reason: ReasonOption = None,
 ) -> None:
     """Report that a host will probably fail. Each VM of the host is moved after the time that --in sets.
 

@@ -14,7 +14,6 @@ from forewarn.core.model import EventSource, EventType
 
 __all__ = [
     "ForceOption",
-    "ForceReasonOption",
     "ReasonOption",
     "ScheduleOptions",
     "build_force_body",
@@ -39,7 +38,6 @@ def build_notice_option(default: str) -> object:
 ForceOption = Annotated[
     bool, _override_option("--force", help="Override the minimum notice and quiet hours; requires --reason.")
 ]
-ForceReasonOption = Annotated[str | None, _override_option(metavar="TEXT", help="Reason, recorded in the audit log.")]
 ReasonOption = Annotated[
     str | None, typer.Option("--reason", metavar="TEXT", help="Reason, recorded in the audit log.")
 ]
@@ -131,7 +129,7 @@ class ScheduleOptions(OptionGroup):
         ),
     ] = None
     force: ForceOption = False
-    reason: ForceReasonOption = None
+    reason: ReasonOption = None
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the times, and which VMs would be warned, but schedule nothing.")
     ] = False
@@ -141,10 +139,8 @@ def build_force_body(*, force: bool, reason: str | None) -> dict[str, Any]:
     """Return `--force` and `--reason` as the API takes them.
 
     Raises:
-        typer.BadParameter: One is given without the other.
+        typer.BadParameter: `--force` is given without `--reason`.
     """
     if force and reason is None:
         raise typer.BadParameter("requires --reason, which is recorded in the audit log", param_hint="--force")
-    if reason is not None and not force:
-        raise typer.BadParameter("requires --force", param_hint="--reason")
-    return {"force": True, "reason": reason} if force else {}
+    return ({"force": True} if force else {}) | ({} if reason is None else {"reason": reason})

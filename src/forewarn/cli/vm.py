@@ -11,7 +11,7 @@ from forewarn.cli.completers import host_names, vm_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.list_options import Csv, HistoryFilter, Limit, SelectorOption, format_labels, print_page
-from forewarn.cli.maintenance_options import ForceOption, ForceReasonOption, build_force_body, build_notice_option
+from forewarn.cli.maintenance_options import ForceOption, ReasonOption, build_force_body, build_notice_option
 from forewarn.cli.maintenance_text import print_created
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import as_span_s
@@ -159,7 +159,7 @@ def _add_final_operation(verb: str, vm: str, summary: str, default_notice: str, 
         output: Output,
         notice: str | None = None,
         force: ForceOption = False,
-        reason: ForceReasonOption = None,
+        reason: ReasonOption = None,
         yes: Yes = False,
     ) -> None:
         body = {"notice_s": as_span_s(notice, "--notice")} | build_force_body(force=force, reason=reason)
@@ -197,7 +197,7 @@ def _add_operation(verb: str, vm: str, summary: str, default_notice: str) -> Non
         output: Output,
         notice: str | None = None,
         force: ForceOption = False,
-        reason: ForceReasonOption = None,
+        reason: ReasonOption = None,
     ) -> None:
         body = {"notice_s": as_span_s(notice, "--notice")} | build_force_body(force=force, reason=reason)
         made = connection.send_change("POST", f"/v1/vms/{quote_segment(name)}/{verb}", body)

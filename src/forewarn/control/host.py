@@ -133,6 +133,7 @@ async def predict_failure(
         hosts=(name,),
         notice=to_timedelta(wanted.notice_s),
         force_reason=wanted.force_reason,
+        reason=wanted.reason,
     )
     return await read_maintenances_out(
         context, await context.engine.maintenances.schedule(request, actor=actor, key=key)

@@ -109,6 +109,7 @@ class MaintenanceIn(_ForceableIn):
             hosts=tuple(dict.fromkeys(self.hosts)),
             vms=tuple(self.vms),
             force_reason=self.force_reason,
+            reason=self.reason,
             latest_start=self.latest_start,
             is_now=self.now,
         )
@@ -128,6 +129,7 @@ class OperationIn(_ForceableIn):
             source=self.source,
             notice=to_timedelta(self.notice_s),
             force_reason=self.force_reason,
+            reason=self.reason,
         )
 
 

@@ -150,7 +150,6 @@ def test_help_is_printed_for_the_asking(arguments: list[str], capsys: pytest.Cap
         (["maintenance", "schedule", "--vm", "db", "--host", "h", "--type", "Freeze"], "not several of them"),
         (["maintenance", "schedule", "--vm", "db", "--type", "Sleep"], "'Sleep' is not one of 'freeze'"),
         (["maintenance", "schedule", "--vm", "db", "--type", "Freeze", "--force"], "requires --reason"),
-        (["maintenance", "schedule", "--vm", "db", "--type", "Freeze", "--reason", "x"], "requires --force"),
         (["vm", "restart", "db", "--notice", "soon"], "expected for example 90s, 15m, 24h or 7d"),
         (["serve", "--set", "notice_mxa=7d"], "did you mean notice_max?"),
         (["serve", "--set", "notice_max"], "must be NAME=VALUE"),

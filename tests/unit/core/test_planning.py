@@ -348,14 +348,34 @@ def test_neither_failures_nor_user_operations_are_taken_one_after_the_other(caus
     assert split_into_groups(tenants, CAUSES[cause], source, by_host=True) == [tenants]
 
 
-@pytest.mark.parametrize("names", [{"vms": ("a", "spot")}, {"hosts": ("host-1",)}])
-def test_only_spot_vms_are_evicted(names: dict[str, tuple[str, ...]]) -> None:
+@pytest.mark.parametrize(
+    "request_",
+    [
+        MaintenanceRequest(cause="spot-eviction", vms=("a", "spot")),
+        MaintenanceRequest(cause="spot-eviction", hosts=("host-1",)),
+    ],
+)
+def test_only_spot_vms_are_evicted(request_: MaintenanceRequest) -> None:
     """R90."""
     world = World(vm("a", priority="Regular"), vm("b"), vm("spot", priority="Spot"), rules=DecisionRules())
     with pytest.raises(InvalidRequest, match="only a Spot VM can be evicted, and a"):
-        world.plan(MaintenanceRequest(cause="spot-eviction", **names))
+        world.plan(request_)
     (made,) = world.plan(MaintenanceRequest(cause="spot-eviction", vms=("spot",)))
     assert made.vms == ("spot",)
+
+
+@pytest.mark.parametrize("force_reason", [None, "burning"])
+def test_a_reason_is_recorded_whether_it_forces_or_not(force_reason: str | None) -> None:
+    scopes = (availability_set("web"),)
+    world = World(vm("web-0", scope="web"), vm("web-1", scope="web", fault_domain=1), scopes=scopes)
+    wanted = MaintenanceRequest(
+        cause="host-maintenance", hosts=("host-1",), reason="fan is loud", force_reason=force_reason
+    )
+    first, second = world.plan(wanted)
+    for made, kind in ((first, "scheduled"), (second, "queued")):
+        entry = next(entry for entry in world.entries if entry.maintenance_id == made.id)
+        assert (entry.kind.value, entry.reason) == (kind, force_reason or "fan is loud")
+        assert made.force_reason == force_reason
 
 
 def test_a_test_may_evict_a_vm_whose_priority_it_does_not_declare() -> None:

@@ -69,8 +69,16 @@ def makes_event(cause: str, vm: VirtualMachine, scope: Scope | None) -> bool:
     return True
 
 
-def announce_maintenance(draft: Draft, maintenance: Maintenance, *, is_new: bool) -> Maintenance:
+def announce_maintenance(
+    draft: Draft, maintenance: Maintenance, *, is_new: bool, reason: str | None = None
+) -> Maintenance:
     """Make the events of a new or queued maintenance and start its notice.
+
+    Args:
+        draft: The decision.
+        maintenance: The maintenance.
+        is_new: True if it was not queued before.
+        reason: Reason of the caller, for the audit log; None for the reason for which it was forced, if it was.
 
     Returns:
         The maintenance: scheduled, or started if its cause is immediate (R73).
@@ -79,6 +87,7 @@ def announce_maintenance(draft: Draft, maintenance: Maintenance, *, is_new: bool
         QuietHoursConflict: No moment within the limits of its notice is outside of all quiet hours; nothing was made.
     """
     is_immediate = CAUSES[maintenance.cause].is_immediate
+    reason = reason or maintenance.force_reason
     events = _make_events(draft, maintenance)
     # Found before anything is stored in the draft: it may raise, and then nothing may have been made.
     start = None if is_immediate else _choose_not_before(draft, maintenance, has_events=bool(events))
@@ -86,15 +95,14 @@ def announce_maintenance(draft: Draft, maintenance: Maintenance, *, is_new: bool
         draft.put(event)
     maintenance = replace(maintenance, announced_at=draft.now)
     if start is None:
-        announced = draft.apply_trigger(maintenance, Trigger.STRIKE, is_new=is_new, reason=maintenance.force_reason)
+        announced = draft.apply_trigger(maintenance, Trigger.STRIKE, is_new=is_new, reason=reason)
     else:
         announced = replace(
             maintenance, not_before=start.at, due_at=start.at, moved_from=start.moved_from, moved_by=start.moved_by
         )
         moved = None if start.moved_from is None else describe_move(start.moved_from, start.moved_by)
-        announced = draft.apply_trigger(
-            announced, Trigger.ANNOUNCE, is_new=is_new, reason=maintenance.force_reason or moved
-        )
+        why = "; ".join(each for each in (reason, moved) if each) or None
+        announced = draft.apply_trigger(announced, Trigger.ANNOUNCE, is_new=is_new, reason=why)
     # After the transition, so that the audit log shows the announcement before the approvals.
     _record_policy_approvals(draft, events)
     return announced

@@ -22,6 +22,7 @@ class MaintenanceRequest:
         hosts: Hosts whose running VMs are affected.
         vms: Affected VMs.
         force_reason: Reason for undercutting the minimum notice and disregarding quiet hours; None to respect both.
+        reason: Reason for the audit log, if nothing is forced; None if none was given.
         latest_start: Time up to which affected tenants may postpone it; None if they may not.
         is_now: Start at once instead of after the notice, if no VM can be warned (R70a). Refused if one can be, unless
             forced; not together with `notice` or `not_before`.
@@ -38,8 +39,14 @@ class MaintenanceRequest:
     hosts: tuple[str, ...] = ()
     vms: tuple[str, ...] = ()
     force_reason: str | None = None
+    reason: str | None = None
     latest_start: datetime | None = None
     is_now: bool = False
+
+    @property
+    def recorded_reason(self) -> str | None:
+        """Reason that the audit log records; None if none was given."""
+        return self.force_reason or self.reason
 
     @property
     def has_time(self) -> bool:

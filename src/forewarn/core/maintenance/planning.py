@@ -84,7 +84,7 @@ def plan_maintenance(draft: Draft, request: MaintenanceRequest) -> list[Maintena
         # Settling may then start it in the same decision, if it need not wait.
         draft.add_to_focus(maintenance)
         _refuse_now_in_quiet_hours(draft, request, maintenance)
-        made.append(_announce_or_queue(draft, maintenance))
+        made.append(_announce_or_queue(draft, maintenance, request.recorded_reason))
         # NotBefore is known only now. On an error the caller discards the draft, so nothing remains of it.
         _refuse_early_latest_start(draft, made[-1])
     return made
@@ -163,8 +163,8 @@ def _refuse_now_for_warned(
     if warned:
         least = get_minimum_notice(cause, event_type, warned)
         msg = (
-            f"cannot start now: {_list_names(warned)} must be warned, and a {event_type} needs at least {format_duration(least)}; "
-            "leave out 'now', or force it and give a reason"
+            f"cannot start now: {_list_names(warned)} must be warned, and a {event_type} needs at least "
+            f"{format_duration(least)}; leave out 'now', or force it and give a reason"
         )
         raise BelowMinimumNotice(
             msg, minimum_s=int(least.total_seconds()), vms=[vm.name for vm in warned[:_DETAILS_MAX]]
@@ -214,13 +214,13 @@ def _make_maintenance(  # noqa: PLR0913 - the parts of one new value
     )
 
 
-def _announce_or_queue(draft: Draft, maintenance: Maintenance) -> Maintenance:
+def _announce_or_queue(draft: Draft, maintenance: Maintenance, reason: str | None) -> Maintenance:
     limits = get_unavailable_max(maintenance, draft.scopes)
     if must_queue(maintenance, draft.iter_neighbours(maintenance), limits):
         # An unsatisfiable window is reported now, rather than when its turn comes.
         require_allowed_start(draft, maintenance, draft.now + maintenance.notice)
-        return draft.apply_trigger(maintenance, Trigger.ENQUEUE, is_new=True)
-    return announce_maintenance(draft, maintenance, is_new=True)
+        return draft.apply_trigger(maintenance, Trigger.ENQUEUE, is_new=True, reason=reason)
+    return announce_maintenance(draft, maintenance, is_new=True, reason=reason)
 
 
 def _refuse_duplicate(draft: Draft, maintenance: Maintenance) -> None:
