@@ -100,6 +100,8 @@ def error_codes() -> str:
     text += _table("code", "status", "class", "meaning")
     for name in errors.__all__:
         kind = getattr(errors, name)
+        if not issubclass(kind, errors.ForewarnError):
+            continue
         text += _row(f"`{kind.code}`", kind.status, f"`{name}`", (kind.__doc__ or "").splitlines()[0])
     return text + (
         "\nIf a request does not fit the schema, the control API answers `422 invalid_request`, not 400. If the path is unknown, "

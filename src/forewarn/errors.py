@@ -44,6 +44,7 @@ line, in lower case, name the object and what was expected, and never contain a 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "EndpointUnreachable",
     "Forbidden",
     "ForewarnError",
+    "Hint",
     "HookFailed",
     "IdempotencyMismatch",
     "IllegalTransition",
@@ -85,20 +87,48 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What to do about an error. Each surface shows its own part, because a browser cannot run a command.
+
+    Attributes:
+        command: End of the message in the API and on the command line, such as ``see 'forewarn host list'``.
+        page: The same in the words of the dashboard; empty if it has nothing that helps.
+        path: Path of the dashboard's page that `page` links to; empty for no link.
+    """
+
+    command: str
+    page: str = ""
+    path: str = ""
+
+
 class ForewarnError(Exception):
     """Base class of all errors that Forewarn raises on purpose.
 
     Args:
         message: One line for a person.
+        hint: What to do about it, if that differs between the surfaces; None if the message says all.
         details: Facts for a program, JSON-serializable, for example the name that was not found.
+
+    Attributes:
+        summary: The message without the hint.
+        message: The message with the hint for the API and the command line.
     """
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "error"
 
-    def __init__(self, message: str, **details: Any) -> None:  # noqa: ANN401 - details are whatever JSON can hold
-        super().__init__(message)
-        self.message = message
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: Hint | None = None,
+        **details: Any,  # noqa: ANN401 - details are whatever JSON can hold
+    ) -> None:
+        self.summary = message
+        self.hint = hint
+        self.message = message if hint is None else f"{message}: {hint.command}"
+        super().__init__(self.message)
         self.details = details
 
 

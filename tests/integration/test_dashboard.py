@@ -469,6 +469,38 @@ def test_a_form_with_bad_input_says_what_is_wrong_and_loses_nothing(
     assert "<script>alert" not in answer.text
 
 
+@pytest.mark.parametrize(
+    ("fields", "summary", "link"),
+    [
+        ({"vms": "vm-none"}, "vm 'vm-none' does not exist", '<a href="/vms">See all VMs</a>'),
+        ({"hosts": "host-none"}, "host 'host-none' does not exist", '<a href="/hosts">See all hosts</a>'),
+    ],
+)
+def test_an_error_in_the_browser_links_to_a_page_and_names_no_command(
+    service: Running, browser: Browser, fields: dict[str, str], summary: str, link: str
+) -> None:
+    answer = browser.send_form("/schedule", step="send", type="Reboot", **fields)
+    assert f"{summary}. {link}" in html.unescape(answer.text)
+    assert "forewarn " not in text_of(answer)
+    names = {key: [value] for key, value in fields.items()}
+    with service.operator() as api:
+        error = api.post("/v1/maintenance", json=names | {"type": "Reboot"}).json()["error"]
+    assert error["message"].startswith(f"{summary}: see 'forewarn ")
+
+
+@pytest.mark.parametrize("path", ["/maintenance/none/start", "/maintenance/none/approve/none", "/hosts/none/recover"])
+def test_a_button_that_fails_names_no_command(browser: Browser, path: str) -> None:
+    answer = browser.send_form(path, reason="now")
+    assert answer.status_code == 404
+    assert not re.search(r"forewarn (host|vm|maintenance|rollout)", text_of(answer))
+
+
+def test_a_token_that_is_refused_is_not_advised_about_options(stranger: Browser) -> None:
+    page = text_of(stranger.send_form("/login", token="wrong", next="/"))
+    assert "unknown token. Enter a token of this service" in page
+    assert "--token-file" not in page
+
+
 # The audit log
 
 

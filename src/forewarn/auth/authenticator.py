@@ -15,7 +15,7 @@ from pathlib import Path
 
 from forewarn.auth.oidc import Issuer
 from forewarn.core.access import FILE_OPERATOR, Principal, Token
-from forewarn.errors import ConfigError, Unauthorized
+from forewarn.errors import ConfigError, Hint, Unauthorized
 from forewarn.util.secrets import TOKEN_FILE, hash_token, load_or_create_token
 
 __all__ = ["Authenticator", "load_operator_token"]
@@ -58,19 +58,22 @@ class Authenticator:
             return self.issuer.principal_from_claims(await self.issuer.verify_token(token, now))
         found = await find_token(shown)
         if found is None:
-            raise Unauthorized("unknown token: pass --token-file of this service")
+            raise Unauthorized(
+                "unknown token", hint=Hint("pass --token-file of this service", "Enter a token of this service")
+            )
         if not found.is_valid(now):
             word = "has expired" if found.revoked_at is None else "was revoked"
             maker = "forewarn token create" if found.host is None else "forewarn host create-token"
-            raise Unauthorized(f"this token {word}: an operator can create a new one with '{maker}'")
+            hint = Hint(f"an operator can create a new one with '{maker}'", "Ask an operator for a new one")
+            raise Unauthorized(f"this token {word}", hint=hint)
         return found.to_principal()
 
 
 def _read_bearer_token(header: str | None) -> str:
     scheme, _, token = (header or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        msg = "a bearer token is needed: pass --token-file, or run the command as the user who runs the service"
-        raise Unauthorized(msg)
+        hint = Hint("pass --token-file, or run the command as the user who runs the service", "Log in", "/login")
+        raise Unauthorized("a bearer token is needed", hint=hint)
     return token.strip()
 
 

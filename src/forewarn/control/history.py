@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Query
 
 from forewarn.control.context import AfterNumber, Caller, ContextOf, PageLimit, parse_after
 from forewarn.core.access import Ownership, Principal
+from forewarn.core.hints import SEE_VMS
 from forewarn.core.model import AuditEntry, Maintenance
 from forewarn.core.selection import Selection
 from forewarn.core.vm_history import VmHistoryItem, build_history_item
@@ -65,7 +66,7 @@ async def show_history(  # noqa: PLR0913 - a query parameter each
 
     found = await context.engine.read(read)
     if found is None:
-        raise NotFound(f"vm {name!r} does not exist and has no history: see 'forewarn vm list'", vm=name)
+        raise NotFound(f"vm {name!r} does not exist and has no history", hint=SEE_VMS, vm=name)
     episodes, following = found
     await context.refresh_endpoint_state()
     shown = [exchange for exchange in context.journal.list_exchanges(vm=name) if exchange.method == "GET"]

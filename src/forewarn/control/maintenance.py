@@ -26,7 +26,7 @@ from forewarn.core.access import FILE_OPERATOR, Principal
 from forewarn.core.label import parse_selector
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Maintenance, MaintenanceState
-from forewarn.errors import InvalidRequest, LimitExceeded
+from forewarn.errors import Hint, InvalidRequest, LimitExceeded
 from forewarn.store.contract import Reader
 from forewarn.wire.control_request import DeferralIn, ExtendIn, ForcedStartIn, ImpactIn, MaintenanceIn, ReasonIn
 from forewarn.wire.control_response import MaintenanceOut, PageOut, PlannedMaintenanceOut
@@ -78,7 +78,8 @@ async def _build_request(context: Context, body: MaintenanceIn) -> MaintenanceRe
     # One more than is allowed, to know if there are more.
     hosts = await context.engine.read(lambda reader: tuple(reader.get_host_page(None, most + 1, selector=selector)))
     if not hosts:
-        raise InvalidRequest(f"no host has the labels {body.selector!r}: see 'forewarn host list --selector'")
+        hint = Hint("see 'forewarn host list --selector'", "See all hosts", "/hosts")
+        raise InvalidRequest(f"no host has the labels {body.selector!r}", hint=hint)
     if len(hosts) > most:
         raise LimitExceeded(f"the selector selects more than {most} hosts (request_vms_max)")
     return replace(request, hosts=hosts)

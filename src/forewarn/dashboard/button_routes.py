@@ -92,9 +92,9 @@ class ButtonRoutes:
                 return _redirect_to(f"/maintenance/{quote(made[0])}" if len(made) == 1 else "/")
             rehearsed = await self._context.engine.maintenances.preview(wanted.to_request(), actor=visit.caller.actor)
         except ForewarnError as error:
-            page, status = make_schedule_preview(form, None, error.message), error.status
+            page, status = make_schedule_preview(form, None, error), error.status
         else:
-            page, status = make_schedule_preview(form, rehearsed, ""), HTTPStatus.OK
+            page, status = make_schedule_preview(form, rehearsed, None), HTTPStatus.OK
         values = {**self._make_common_values(visit.request, page.title, visit.caller), **page.values}
         return HTMLResponse(render_template(page.template, values), status)
 

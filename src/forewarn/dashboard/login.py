@@ -21,7 +21,7 @@ from forewarn.dashboard.issuer_login import IssuerLogin
 from forewarn.dashboard.render import render_template
 from forewarn.dashboard.request_guard import Answer
 from forewarn.dashboard.session import Sessions, check_origin
-from forewarn.errors import Forbidden, Unauthorized
+from forewarn.errors import Forbidden, ForewarnError, Unauthorized
 
 __all__ = ["LoginRoutes"]
 
@@ -77,12 +77,12 @@ class LoginRoutes:
             caller = _check_person(await identify_caller(self._context, request, header))
         except (Unauthorized, Forbidden) as error:
             self._context.refusal_log.record_refusal(request, error)
-            return self._render_form(request, target, error.message)
+            return self._render_form(request, target, error)
         return self._begin_session(request, caller, target)
 
-    def _render_form(self, request: Request, target: str, error_message: str = "") -> Response:
-        values = {"next": target, "wrong": error_message, "has_issuer": self._issuer is not None}
-        status = HTTPStatus.UNAUTHORIZED if error_message else HTTPStatus.OK
+    def _render_form(self, request: Request, target: str, error: ForewarnError | None = None) -> Response:
+        values = {"next": target, "error": error, "has_issuer": self._issuer is not None}
+        status = HTTPStatus.UNAUTHORIZED if error is not None else HTTPStatus.OK
         return HTMLResponse(render_template("login.html", self._make_common_values(request, "Log in") | values), status)
 
     # By a link

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from forewarn.clock import Clock
 from forewarn.core.fault import FAULTS, FaultKind, FaultPoint, InjectedFault
-from forewarn.errors import InvalidRequest, LimitExceeded, NotFound
+from forewarn.errors import Hint, InvalidRequest, LimitExceeded, NotFound
 
 __all__ = ["FaultRegistry"]
 
@@ -111,7 +111,7 @@ class FaultRegistry:
             self.in_force.clear()
             return count
         if self.in_force.pop(fault_id, None) is None:
-            raise NotFound(f"fault {fault_id} is not in force; see 'forewarn fault list'", id=fault_id)
+            raise NotFound(f"fault {fault_id} is not in force", hint=Hint("see 'forewarn fault list'"), id=fault_id)
         return 1
 
     def take_matching_fault(self, vm: str, method: str, *places: FaultPoint) -> InjectedFault | None:

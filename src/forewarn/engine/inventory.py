@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
+from forewarn.core.hints import SEE_VMS
 from forewarn.core.inventory import (
     HostDeclaration,
     Inventory,
@@ -304,7 +305,7 @@ class InventoryCommands(Commands):
         def decide(draft: Draft) -> VirtualMachine:
             vm = draft.vms.get(vm_name)
             if vm is None:
-                raise NotFound(f"vm {vm_name!r} does not exist: see 'forewarn vm list'", vm=vm_name)
+                raise NotFound(f"vm {vm_name!r} does not exist", hint=SEE_VMS, vm=vm_name)
             if vm.scope is None:
                 return vm
             updated = replace(vm, terminate_notification=draft.scopes[vm.scope].terminate_notification)

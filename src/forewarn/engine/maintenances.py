@@ -11,6 +11,7 @@ from math import ceil
 from forewarn.core.access import Ownership
 from forewarn.core.causes import CAUSES
 from forewarn.core.fault import FaultPoint
+from forewarn.core.hints import SEE_MAINTENANCES
 from forewarn.core.maintenance import ending, planning, postponement, settlement
 from forewarn.core.maintenance.announcement import is_warned
 from forewarn.core.maintenance.decision import Draft, WorkingSet
@@ -256,8 +257,8 @@ class MaintenanceCommands(Commands):
         def decide(draft: Draft) -> list[str]:
             maintenance = draft.maintenances.get(maintenance_id)
             if maintenance is None:
-                msg = f"maintenance {maintenance_id!r} does not exist: see 'forewarn maintenance list'"
-                raise NotFound(msg, id=maintenance_id)
+                msg = f"maintenance {maintenance_id!r} does not exist"
+                raise NotFound(msg, hint=SEE_MAINTENANCES, id=maintenance_id)
             change(draft, maintenance)
             return [maintenance_id]
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 
 from forewarn.core.fast_replace import replace
+from forewarn.core.hints import SEE_ROLLOUTS
 from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance import planning, settlement
 from forewarn.core.maintenance.decision import ChangeSet, Draft, WorkingSet
@@ -340,7 +341,7 @@ def _read_part(
 def _load_rollout(reader: Reader, rollout_id: str) -> Rollout:
     found = reader.get_rollout(rollout_id)
     if found is None:
-        raise NotFound(f"rollout {rollout_id!r} does not exist: see 'forewarn rollout list'", id=rollout_id)
+        raise NotFound(f"rollout {rollout_id!r} does not exist", hint=SEE_ROLLOUTS, id=rollout_id)
     return decode_rollout(found.content)
 
 

@@ -22,7 +22,7 @@ from forewarn.core.subscription import (
 )
 from forewarn.engine.ownership import check_owned
 from forewarn.engine.transaction import Commands, Committer, TransactionResult, save_draft, trace_command
-from forewarn.errors import Conflict, InvalidRequest, LimitExceeded, NotFound
+from forewarn.errors import Conflict, Hint, InvalidRequest, LimitExceeded, NotFound
 from forewarn.store.contract import Reader, Transaction
 from forewarn.util.secrets import new_signing_secret
 
@@ -283,7 +283,8 @@ def find_subscription(reader: Reader, id_or_name: str) -> Subscription:
     for each in reader.list_subscriptions():
         if id_or_name in {each.id, each.name}:
             return each
-    raise NotFound(f"subscription {id_or_name!r} does not exist: see 'forewarn subscription list'", id=id_or_name)
+    msg = f"subscription {id_or_name!r} does not exist"
+    raise NotFound(msg, hint=Hint("see 'forewarn subscription list'"), id=id_or_name)
 
 
 def _find_dead_deliveries(tx: Transaction, found: Subscription, chosen: set[tuple[int, str]] | None) -> list[Delivery]:

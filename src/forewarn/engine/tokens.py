@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from forewarn.core.access import Revocation, Role, Token
+from forewarn.core.hints import SEE_HOSTS
 from forewarn.core.maintenance.decision import ChangeSet, Draft
 from forewarn.core.model import AuditEntry, EntryKind
 from forewarn.engine.ownership import check_owned
 from forewarn.engine.token_lookup import TokenLookup
 from forewarn.engine.transaction import Commands, Committer, TransactionResult, trace_command
-from forewarn.errors import LimitExceeded, NotFound
+from forewarn.errors import Hint, LimitExceeded, NotFound
 from forewarn.store.contract import Transaction
 from forewarn.util.secrets import hash_token, new_token
 
@@ -68,8 +69,8 @@ class TokenCommands(Commands):
         def change(tx: Transaction, draft: Draft) -> Token:
             # Counted in the transaction, so that concurrent requests cannot exceed the limit together.
             if sum(each.is_valid(draft.now) for each in tx.list_tokens()) >= self._tokens_max:
-                msg = f"there are {self._tokens_max} tokens already (tokens_max): see 'forewarn token revoke'"
-                raise LimitExceeded(msg)
+                msg = f"there are {self._tokens_max} tokens already (tokens_max)"
+                raise LimitExceeded(msg, hint=Hint("see 'forewarn token revoke'"))
             check_owned(tx, request.scopes, request.vms)
             token = Token(
                 id=draft.new_id("token"),
@@ -99,7 +100,9 @@ class TokenCommands(Commands):
         def change(tx: Transaction, draft: Draft) -> Token:
             token = tx.get_token(token_id)
             if token is None:
-                raise NotFound(f"token {token_id!r} does not exist: see 'forewarn token list'", id=token_id)
+                raise NotFound(
+                    f"token {token_id!r} does not exist", hint=Hint("see 'forewarn token list'"), id=token_id
+                )
             return _mark_revoked(tx, draft, token, f"token {token_id} of {token.to_principal().actor}")
 
         return await self._committer.record(change, actor=actor)
@@ -113,14 +116,14 @@ class TokenCommands(Commands):
             LimitExceeded: The host has too many tokens.
         """
         if host not in self._committer.identity.hosts:
-            raise NotFound(f"host {host!r} does not exist: see 'forewarn host list'", host=host)
+            raise NotFound(f"host {host!r} does not exist", hint=SEE_HOSTS, host=host)
         word = new_token()
 
         def change(tx: Transaction, draft: Draft) -> Token:
             # A few are allowed, so that a new token can be installed before the former one is revoked.
             if sum(each.is_valid(draft.now) for each in tx.list_tokens(host)) >= _HOST_TOKENS_MAX:
-                msg = f"host {host!r} has {_HOST_TOKENS_MAX} tokens: revoke one with 'forewarn host revoke-token'"
-                raise LimitExceeded(msg, host=host)
+                msg = f"host {host!r} has {_HOST_TOKENS_MAX} tokens"
+                raise LimitExceeded(msg, hint=Hint("revoke one with 'forewarn host revoke-token'"), host=host)
             token = Token(
                 id=draft.new_id("token"),
                 name=host,
@@ -147,8 +150,8 @@ class TokenCommands(Commands):
         def change(tx: Transaction, draft: Draft) -> Token:
             token = next((each for each in tx.list_tokens(host) if each.id == token_id), None)
             if token is None:
-                msg = f"host {host!r} has no token {token_id!r}: see 'forewarn host tokens'"
-                raise NotFound(msg, host=host, id=token_id)
+                msg = f"host {host!r} has no token {token_id!r}"
+                raise NotFound(msg, hint=Hint("see 'forewarn host tokens'"), host=host, id=token_id)
             return _mark_revoked(tx, draft, token, f"token {token_id} of host {host}")
 
         return await self._committer.record(change, actor=actor)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from typing import Protocol
 
+from forewarn.core.hints import SEE_HOSTS
 from forewarn.core.inventory import Inventory
 from forewarn.core.maintenance.decision import AudienceDocument
 from forewarn.core.model import Host, Scope, VirtualMachine, audience_key, split_audience_keys
@@ -144,7 +145,7 @@ class HostWatches:
             LimitExceeded: There are too many watches already.
         """
         if host not in self._identity.hosts:
-            raise NotFound(f"host {host!r} does not exist: see 'forewarn host list'", host=host)
+            raise NotFound(f"host {host!r} does not exist", hint=SEE_HOSTS, host=host)
         # Each watch holds a connection and a queue for as long as the host likes.
         if len(self._watches) >= self._watches_max:
             raise LimitExceeded(f"{len(self._watches)} endpoints watch already (watches_max)")

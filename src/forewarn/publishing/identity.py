@@ -13,6 +13,7 @@ from functools import lru_cache
 from operator import attrgetter
 from weakref import WeakValueDictionary
 
+from forewarn.core.hints import SEE_VMS
 from forewarn.core.inventory import Inventory
 from forewarn.core.model import Scope, VirtualMachine, audience_key
 from forewarn.errors import NotFound
@@ -278,7 +279,7 @@ class Identity:
         """
         found = self.find_declared(name)
         if found is None:
-            raise NotFound(f"vm {name!r} does not exist: see 'forewarn vm list'", vm=name)
+            raise NotFound(f"vm {name!r} does not exist", hint=SEE_VMS, vm=name)
         return audience_key(*found)
 
     def find_declared(self, name: str) -> tuple[VirtualMachine, Scope | None] | None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from forewarn.dashboard.render import STATIC, _encode_json, format_duration, format_time, render_template, static_path
+from forewarn.errors import Hint, NotFound
 from tests.support.documents import ROOT
 
 AT = datetime(2026, 11, 21, 10, 5, 7, 999_999, tzinfo=UTC)
@@ -44,11 +45,11 @@ def test_data_cannot_end_its_element() -> None:
 
 
 def test_what_is_said_is_never_markup() -> None:
-    class _Error:
-        message = "<b>bold</b>"
-
-    values = {"title": "x", "error": _Error(), "status": 404, "is_virtual": False, "clock_jump": None}
-    assert b"&lt;b&gt;bold&lt;/b&gt;" in render_template("error.html", values, is_whole=False)
+    error = NotFound("<b>bold</b>", hint=Hint("", "<i>all</i>", '/"><i>'))
+    values = {"title": "x", "error": error, "status": 404, "is_virtual": False, "clock_jump": None}
+    page = render_template("error.html", values, is_whole=False)
+    assert b"&lt;b&gt;bold&lt;/b&gt;" in page
+    assert b"<i>" not in page
 
 
 def test_the_address_of_a_file_changes_with_its_content() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forewarn.core.fast_replace import replace
+from forewarn.core.hints import SEE_HOSTS
 from forewarn.core.maintenance.decision import Draft
 from forewarn.core.model import EntryKind, Host
 from forewarn.errors import Conflict, NotFound
@@ -27,7 +28,7 @@ def mark_host_recovered(draft: Draft, name: str, reason: str | None) -> Host:
     """
     host = draft.hosts.get(name)
     if host is None:
-        raise NotFound(f"host {name!r} does not exist: see 'forewarn host list'", host=name)
+        raise NotFound(f"host {name!r} does not exist", hint=SEE_HOSTS, host=name)
     if host.failed_at is None:
         raise Conflict(f"host {name!r} has not failed", host=name)
     recovered = replace(host, failed_at=None, failure_reason=None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from forewarn.core.causes import CAUSES, HARDWARE_FAILURE, Cause
 from forewarn.core.fast_replace import replace
+from forewarn.core.hints import SEE_HOSTS, SEE_VMS
 from forewarn.core.maintenance import host_failure
 from forewarn.core.maintenance.announcement import announce_maintenance, is_warned
 from forewarn.core.maintenance.conflicts import find_duplicate, must_queue
@@ -95,10 +96,10 @@ def _find_affected_vms(draft: Draft, request: MaintenanceRequest) -> list[Virtua
         raise InvalidRequest("name either hosts or VMs, not both")
     for host in request.hosts:
         if host not in draft.hosts:
-            raise NotFound(f"host {host!r} does not exist: see 'forewarn host list'", host=host)
+            raise NotFound(f"host {host!r} does not exist", hint=SEE_HOSTS, host=host)
     for name in request.vms:
         if name not in draft.vms:
-            raise NotFound(f"vm {name!r} does not exist: see 'forewarn vm list'", vm=name)
+            raise NotFound(f"vm {name!r} does not exist", hint=SEE_VMS, vm=name)
         if draft.vms[name].power_state is not PowerState.RUNNING:
             raise Conflict(f"vm {name!r} is {draft.vms[name].power_state}: only a running VM can be affected", vm=name)
     if request.vms:

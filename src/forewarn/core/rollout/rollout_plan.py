@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from forewarn.core.causes import CAUSES, MINIMUM_NOTICE, Cause
+from forewarn.core.hints import SEE_HOSTS, suggest_recovery
 from forewarn.core.inventory import Inventory
 from forewarn.core.label import parse_selector
 from forewarn.core.maintenance.decision import DecisionRules
@@ -16,7 +17,15 @@ from forewarn.core.model import EventSource, EventType, ScopeKind
 from forewarn.core.policy import Policy
 from forewarn.core.rollout.rollout import HOSTS_MAX, LENGTH_MAX, HostOrder, RolloutSpec
 from forewarn.core.rollout.rollout_domains import FAULT_DOMAIN, InventorySurvey, Occupancy
-from forewarn.errors import BelowMinimumNotice, Conflict, InvalidRequest, LimitExceeded, NotFound, QuietHoursConflict
+from forewarn.errors import (
+    BelowMinimumNotice,
+    Conflict,
+    Hint,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    QuietHoursConflict,
+)
 from forewarn.util.duration import format_duration
 
 __all__ = ["QuietHoursDelay", "RolloutBatch", "RolloutPlan", "check_spec", "pause_after", "plan_rollout"]
@@ -274,7 +283,9 @@ def _select_hosts(spec: RolloutSpec, inventory: Inventory) -> list[str]:
     if not names and spec.selector is not None:
         raise InvalidRequest(f"no working host has the labels {spec.selector!r}", at=["selector"])
     if not names:
-        raise InvalidRequest("the inventory has no working host: see 'forewarn inventory apply'", at=["hosts"])
+        raise InvalidRequest(
+            "the inventory has no working host", hint=Hint("see 'forewarn inventory apply'"), at=["hosts"]
+        )
     if len(names) > HOSTS_MAX:
         msg = f"the inventory has {len(names)} hosts, more than the maximum of {HOSTS_MAX} for a rollout: list some"
         raise LimitExceeded(msg, at=["hosts"], limit=HOSTS_MAX)
@@ -282,12 +293,11 @@ def _select_hosts(spec: RolloutSpec, inventory: Inventory) -> list[str]:
         _check_hosts(tuple(names), spec.canary)
     named = [name for name in (*names, *spec.canary) if name in failed]
     if named:
-        msg = f"host {named[0]!r} has failed: leave it out, or run 'forewarn host recover {named[0]}' once it works"
-        raise Conflict(msg, host=named[0])
+        raise Conflict(f"host {named[0]!r} has failed", hint=suggest_recovery(named[0]), host=named[0])
     missing = [name for name in (*names, *spec.canary) if name not in existing]
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise NotFound(f"host {missing[0]!r} does not exist{more}: see 'forewarn host list'", host=missing[0])
+        raise NotFound(f"host {missing[0]!r} does not exist{more}", hint=SEE_HOSTS, host=missing[0])
     return names
 
 

@@ -10,7 +10,7 @@ from forewarn.core.causes import CAUSES
 from forewarn.core.model import EventType
 from forewarn.dashboard.page import PageModel, PageView
 from forewarn.engine.maintenances import MaintenancePreview
-from forewarn.errors import InvalidRequest, LimitExceeded
+from forewarn.errors import ForewarnError, InvalidRequest, LimitExceeded
 from forewarn.store.contract import Reader
 from forewarn.util.duration import parse_duration
 from forewarn.util.secrets import new_token
@@ -41,20 +41,20 @@ OPT_IN = frozenset(name for name, cause in CAUSES.items() if cause.profile is no
 def make_schedule_page(_reader: Reader, view: PageView) -> PageModel:
     """Make the form, prefilled from the query."""
     form = {name: view.query_params.get(name, "") for name in FIELDS}
-    return PageModel(template="schedule.html", title="Schedule", values=_make_values(form, None, ""), is_live=False)
+    return PageModel(template="schedule.html", title="Schedule", values=_make_values(form, None, None), is_live=False)
 
 
 def make_schedule_preview(
-    form: Mapping[str, str], rehearsed: Sequence[MaintenancePreview] | None, error_message: str
+    form: Mapping[str, str], rehearsed: Sequence[MaintenancePreview] | None, error: ForewarnError | None
 ) -> PageModel:
-    """Make the form again, with a preview or an error message."""
+    """Make the form again, with a preview or an error."""
     return PageModel(
-        template="schedule.html", title="Schedule", values=_make_values(form, rehearsed, error_message), is_live=False
+        template="schedule.html", title="Schedule", values=_make_values(form, rehearsed, error), is_live=False
     )
 
 
 def _make_values(
-    form: Mapping[str, str], rehearsed: Sequence[MaintenancePreview] | None, error_message: str
+    form: Mapping[str, str], rehearsed: Sequence[MaintenancePreview] | None, error: ForewarnError | None
 ) -> dict[str, object]:
     filled = {name: form.get(name, "") for name in FIELDS}
     filled["key"] = filled["key"] or new_token()
@@ -62,7 +62,7 @@ def _make_values(
         "form": filled,
         "types": list(EventType),
         "rehearsed": rehearsed,
-        "wrong": error_message,
+        "error": error,
         "causes": list(CAUSES),
         "opt_in": OPT_IN,
     }
