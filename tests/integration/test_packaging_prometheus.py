@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import httpx
 import pytest
 import yaml
 
+from forewarn.core.access import Role
+from tests.support.access import token_of
 from tests.support.documents import ROOT
 from tests.support.ports import reserve_address
 from tests.support.processes import wait_for
@@ -157,10 +160,17 @@ def prometheus(tmp_path: Path, service: Running) -> Iterator[httpx.Client]:
     content["rule_files"] = [str(ALERTS)]
     target = service.service.control_url.removeprefix("http://")
     content["scrape_configs"] = [{"job_name": "forewarn", "static_configs": [{"targets": [target]}]}]
-    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(content))
+    with asking(tmp_path, content) as client:
+        yield client
+
+
+@contextmanager
+def asking(folder: Path, configuration: dict[str, Any]) -> Iterator[httpx.Client]:
+    """A Prometheus with that configuration, asked through this client."""
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
     address = reserve_address()
-    words = [f"--config.file={tmp_path}/prometheus.yaml", f"--storage.tsdb.path={tmp_path}/tsdb"]
-    with (tmp_path / "prometheus.log").open("w") as log:
+    words = [f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/tsdb"]
+    with (folder / "prometheus.log").open("w") as log:
         process = subprocess.Popen(["prometheus", *words, f"--web.listen-address={address}"], stdout=log, stderr=log)
         try:
             with httpx.Client(base_url=f"http://{address}", trust_env=False, timeout=GUARD_S) as client:
@@ -212,3 +222,47 @@ def test_a_prometheus_that_asks_a_real_service_can_draw_the_dashboard(
 
 def raised(prometheus: httpx.Client) -> set[tuple[str, str]]:
     return {(each["metric"]["alertname"], each["metric"]["alertstate"]) for each in ask(prometheus, "ALERTS")}
+
+
+# With a token
+
+
+def test_a_read_only_token_is_all_that_metrics_need(tmp_path: Path) -> None:
+    with running(tmp_path, control_listen="0.0.0.0:0", insecure=True) as service:
+        url = service.service.control_url
+
+        def look(token: str | None) -> int:
+            headers = {} if token is None else {"authorization": f"Bearer {token}"}
+            return httpx.get(f"{url}/metrics", headers=headers, trust_env=False, timeout=GUARD_S).status_code
+
+        assert look(None) == httpx.codes.UNAUTHORIZED
+        assert look(token_of(service, Role.READ_ONLY)) == httpx.codes.OK
+        assert look(token_of(service, Role.TENANT)) == httpx.codes.FORBIDDEN
+
+
+def test_the_pages_and_examples_ask_for_no_operator_s_token() -> None:
+    """Whatever reads only gets a token that can only read."""
+    page = (ROOT / "docs/how-to/watch-with-prometheus.md").read_text()
+    (command,) = re.findall(r"forewarn token create .*", page)
+    assert "--role read-only" in command
+    assert command in CONFIG.read_text()
+    for text in (page, CONFIG.read_text()):
+        assert "operator.token" not in text
+        assert "`operator`" not in text
+
+
+@pytest.mark.slow
+@needs_prometheus
+def test_a_prometheus_with_the_token_of_the_example_sees_the_service(tmp_path: Path) -> None:
+    wanted = re.sub(r"^( +)# (authorization:)", r"\1\2", CONFIG.read_text(), flags=re.MULTILINE)
+    content = yaml.safe_load(wanted)
+    content["global"] = {"scrape_interval": "500ms", "scrape_timeout": "400ms"}
+    content["rule_files"] = [str(ALERTS)]
+    (job,) = (each for each in content["scrape_configs"] if each["job_name"] == "forewarn")
+    content["scrape_configs"] = [job]
+    with running(tmp_path, control_listen="0.0.0.0:0", insecure=True) as service:
+        (tmp_path / job["authorization"]["credentials_file"]).write_text(token_of(service, Role.READ_ONLY) + "\n")
+        job["static_configs"] = [{"targets": [service.service.control_url.removeprefix("http://")]}]
+        with asking(tmp_path, content) as client:
+            assert wait_for(lambda: ask(client, 'up{job="forewarn"} == 1'))
+            assert wait_for(lambda: ask(client, "forewarn_leader"))
