@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from forewarn.core.access import Ownership
 from forewarn.core.fast_replace import replace
 from forewarn.core.inventory import Inventory
 from forewarn.core.label import Labels, merge_labels, parse_selector
@@ -68,6 +69,26 @@ def test_hosts_are_selected_by_their_labels(filled: SqlStore) -> None:
         expected = [host.name for host in build_inventory().hosts if selector.matches(dict(host.labels))]
         with filled.read() as reader:
             assert list(reader.get_host_page(None, 9, "", selector)) == expected, text
+
+
+def test_scopes_are_selected_by_their_labels_and_counted(filled: SqlStore) -> None:
+    scopes = build_inventory().scopes
+    owned = Ownership(scopes=frozenset({"scope-1", "scope-3", "unknown"}))
+    for text in SELECTORS:
+        selector = parse_selector(text)
+        expected = [scope for scope in scopes if selector.matches(dict(scope.labels))]
+        with filled.read() as reader:
+            assert reader.get_scope_page(None, 9, selector=selector) == expected, text
+            assert reader.get_scope_page(None, 9, owned, selector=selector) == [
+                scope for scope in expected if scope.name in owned.scopes
+            ]
+    with filled.read() as reader:
+        assert [scope.name for scope in reader.get_scope_page("scope-0", 2)] == ["scope-1", "scope-2"]
+        assert [scope.name for scope in reader.get_scope_page(None, 9, prefix="scope-3")] == ["scope-3"]
+        assert reader.get_scope_page(None, 9, prefix="Scope") == []
+        assert reader.get_scope_page(None, 9, Ownership()) == []
+        assert reader.count_vms_by_scope(["scope-0", "scope-2", "unknown"]) == {"scope-0": 16, "scope-2": 16}
+        assert reader.count_vms_by_scope([]) == {}
 
 
 def test_a_changed_label_is_written(filled: SqlStore) -> None:

@@ -51,6 +51,8 @@ EXPECTED = {
     "POST /v1/vms/{name}/reimage": "ot",
     "POST /v1/vms/{name}/evict": "o",
     "POST /v1/vms/{name}/update-model": "o",
+    "GET /v1/scopes": "otr",
+    "GET /v1/scopes/{name}": "otr",
     "GET /v1/rollouts": "or",
     "POST /v1/rollouts": "o",
     "POST /v1/rollouts/plan": "or",

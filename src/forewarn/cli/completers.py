@@ -30,6 +30,7 @@ __all__ = [
     "maintenance_ids",
     "rollout_ids",
     "scenario_names",
+    "scope_names",
     "vm_names",
 ]
 
@@ -72,6 +73,7 @@ def _describe_maintenance(item: dict[str, Any]) -> str:
 
 vm_names = _make_completer("/v1/vms", "name", lambda vm: f"on {vm['host']}" if vm["host"] else "")
 host_names = _make_completer("/v1/hosts", "name", lambda host: format_names(host["vms"], _NAMES_MAX))
+scope_names = _make_completer("/v1/scopes", "name", lambda scope: str(scope["kind"]))
 maintenance_ids = _make_completer("/v1/maintenance", "id", _describe_maintenance)
 event_ids = _make_completer(
     "/v1/events", "id", lambda event: f"{event['status']}: {format_names(event['resources'], _NAMES_MAX)}"

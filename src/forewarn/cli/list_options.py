@@ -44,6 +44,7 @@ CSV_COLUMNS = {
     "vms": "name host scope scope_kind fault_domain update_domain addresses power_state priority size enabled "
     "incarnation labels",
     "hosts": "name vms failed_at failure_reason labels",
+    "scopes": "name kind vm_count enabled_vm_count last_polled_at fault_domain_count labels",
 }
 """Columns of the CSV output by list: members of the API's answers, in order. The schemas are slow to import."""
 

@@ -33,6 +33,7 @@ NOUNS = {
     "database": "database",
     "inventory": "inventory",
     "vm": "vm",
+    "scope": "scope",
     "host": "host",
     "token": "token",
     "limit": "limit",

@@ -65,6 +65,9 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     "POST /v1/vms/{name}/reimage": _TENANT,
     "POST /v1/vms/{name}/evict": _OPERATOR,
     "POST /v1/vms/{name}/update-model": _OPERATOR,
+    # Scopes
+    "GET /v1/scopes": _TENANT_READS,
+    "GET /v1/scopes/{name}": _TENANT_READS,
     # Rollouts
     "GET /v1/rollouts": _READS,
     "POST /v1/rollouts": _OPERATOR,

@@ -35,6 +35,7 @@ __all__ = [
     "ScopeKind",
     "VirtualMachine",
     "audience_key",
+    "may_separate_vms",
     "split_audience_keys",
 ]
 
@@ -224,9 +225,17 @@ def audience_key(vm: VirtualMachine, scope: Scope | None) -> str:
         return f"vm:{vm.name}"
     # Azure's GPU sizes are those of family N.
     is_gpu = vm.size_series.startswith("N")
-    if scope.kind is ScopeKind.SCALE_SET and scope.fault_domain_count == 1 and is_gpu:
-        return f"vm:{vm.name}"
-    return f"scope:{scope.name}"
+    return f"vm:{vm.name}" if is_gpu and may_separate_vms(scope) else f"scope:{scope.name}"
+
+
+def may_separate_vms(scope: Scope) -> bool:
+    """Return True if VMs of the scope may each be an audience alone, as `audience_key` decides for each.
+
+    Spec: R58
+    """
+    if scope.kind is ScopeKind.STANDALONE:
+        return True
+    return scope.kind is ScopeKind.SCALE_SET and scope.fault_domain_count == 1
 
 
 def split_audience_keys(keys: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -10,13 +10,22 @@ import sqlalchemy as sa
 from forewarn.core.label import LabelRequirement, LabelSelector
 from forewarn.store import tables as t
 
-__all__ = ["match_host_labels", "match_vm_labels"]
+__all__ = ["match_host_labels", "match_scope_labels", "match_vm_labels"]
 
 
 def match_host_labels(selector: LabelSelector) -> Iterator[sa.ColumnElement[bool]]:
     """Yield a condition on hosts for each requirement."""
+    return _match_own_labels(t.host, selector)
+
+
+def match_scope_labels(selector: LabelSelector) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield a condition on scopes for each requirement."""
+    return _match_own_labels(t.scope, selector)
+
+
+def _match_own_labels(table: sa.Table, selector: LabelSelector) -> Iterator[sa.ColumnElement[bool]]:
     for each in selector.requirements:
-        yield _negate(_has(_get_label(t.host, each.key), each.values), each)
+        yield _negate(_has(_get_label(table, each.key), each.values), each)
 
 
 def match_vm_labels(selector: LabelSelector, *, ignores_hosts: bool) -> Iterator[sa.ColumnElement[bool]]:

@@ -108,6 +108,23 @@ class MemoryReader(Reader):
         names = islice((name for name in names if selector.matches(dict(rows[name].labels))), limit)
         return {host: [name for (name,) in self._tables.vms_by_host.get_group(host)] for host in names}
 
+    def get_scope_page(
+        self,
+        after: str | None,
+        limit: int,
+        owned: Ownership | None = None,
+        prefix: str = "",
+        selector: LabelSelector = ANY_LABELS,
+    ) -> list[Scope]:
+        rows = self._tables.scopes.rows
+        names = _iter_names(self._tables.scopes_by_name.get_group(ALL), after, prefix)
+        own = (rows[name] for name in names if owned is None or name in owned.scopes)
+        return list(islice((scope for scope in own if selector.matches(dict(scope.labels))), limit))
+
+    def count_vms_by_scope(self, scopes: Iterable[str]) -> dict[str, int]:
+        wanted = set(scopes)
+        return dict(Counter(vm.scope for vm in self._tables.vms.rows.values() if vm.scope in wanted and vm.scope))
+
     def iter_by_name(self, kind: type[T]) -> Iterator[list[T]]:
         rows: Mapping[str, T] = self._tables.by_kind[kind].rows
         names = iter(sorted(rows))

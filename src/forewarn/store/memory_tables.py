@@ -214,6 +214,7 @@ class Tables:
         self.hosts = self._add_table("host", Host)
         self.hosts_by_name = self.hosts.add_index(lambda h: (ALL, (h.name,)), is_fixed=True)
         self.scopes = self._add_table("scope", Scope)
+        self.scopes_by_name = self.scopes.add_index(lambda s: (ALL, (s.name,)), is_fixed=True)
         self.vms = self._add_table("vm", VirtualMachine)
         self.vms_by_name = self.vms.add_index(lambda v: (ALL, (v.name,)), is_fixed=True)
         self.vms_by_host = self.vms.add_index(lambda v: (v.host, (v.name,)))

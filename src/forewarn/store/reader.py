@@ -219,6 +219,24 @@ class Reader(ABC):
         Only hosts whose names begin with `prefix`, and whose labels `selector` selects.
         """
 
+    @abstractmethod
+    def get_scope_page(
+        self,
+        after: str | None,
+        limit: int,
+        owned: Ownership | None = None,
+        prefix: str = "",
+        selector: LabelSelector = ANY_LABELS,
+    ) -> list[Scope]:
+        """Return at most `limit` scopes whose names come after that one, by name.
+
+        Only scopes whose names begin with `prefix`, and whose labels `selector` selects.
+        """
+
+    @abstractmethod
+    def count_vms_by_scope(self, scopes: Iterable[str]) -> dict[str, int]:
+        """Return the number of VMs of each of these scopes; one without VMs is left out."""
+
     def find_hosts(self, names: Iterable[str]) -> dict[str, Host]:
         """Return the named hosts, by name."""
         return self._find_rows(Host, names)

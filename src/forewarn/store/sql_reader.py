@@ -32,7 +32,7 @@ from forewarn.core.vm_filter import ALL_VMS, VmFilter
 from forewarn.store import statements
 from forewarn.store import tables as t
 from forewarn.store.audit_chain import find_nth_newest_event_at, read_link_page
-from forewarn.store.label_conditions import match_host_labels, match_vm_labels
+from forewarn.store.label_conditions import match_host_labels, match_scope_labels, match_vm_labels
 from forewarn.store.ownership import match_owned_entries, match_owned_events, match_owned_maintenances, match_owned_vms
 from forewarn.store.reader import KEY_FIELDS, IdempotencyRecord, Page, Reader, StoredRollout
 from forewarn.store.rows import from_rows, split_into_pieces, stream_rows
@@ -136,6 +136,22 @@ class SqlReader(Reader):
         for row in self._iter_rows(statements.VMS_OF_HOSTS, vms):
             vms[row.host].append(row.name)
         return {host: sorted(names) for host, names in vms.items()}
+
+    def get_scope_page(
+        self,
+        after: str | None,
+        limit: int,
+        owned: Ownership | None = None,
+        prefix: str = "",
+        selector: LabelSelector = ANY_LABELS,
+    ) -> list[Scope]:
+        query = sa.select(t.scope).where(*match_scope_labels(selector))
+        if owned is not None:
+            query = query.where(t.scope.c.name.in_(sorted(owned.scopes)))
+        return self._fetch_all(Scope, self._add_paging(query, t.scope.c.name, after, limit, prefix))
+
+    def count_vms_by_scope(self, scopes: Iterable[str]) -> dict[str, int]:
+        return {row.scope: row.number for row in self._iter_rows(statements.VM_COUNTS_OF_SCOPES, scopes)}
 
     def _add_paging(
         self, query: sa.Select[Any], column: sa.Column[Any], after: str | None, limit: int, prefix: str

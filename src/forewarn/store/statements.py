@@ -32,6 +32,7 @@ __all__ = [
     "UNAPPROVED_COUNTS",
     "VMS_OF_HOSTS",
     "VMS_WITH_POLICY",
+    "VM_COUNTS_OF_SCOPES",
     "delete_by_key",
     "match_keys",
     "select_by_key",
@@ -115,6 +116,11 @@ VMS_WITH_POLICY = sa.select(t.vm).where(sa.or_(_VM.policy.is_not(None), _VM.scop
 
 VMS_OF_HOSTS = sa.select(_VM.host, _VM.name).where(match_keys(_VM.host))
 """Names of the VMs of these hosts."""
+
+VM_COUNTS_OF_SCOPES = (
+    sa.select(_VM.scope, sa.func.count().label("number")).where(match_keys(_VM.scope)).group_by(_VM.scope)
+)
+"""Number of VMs of each of these scopes."""
 
 ADDRESSED_VMS = sa.select(t.address.c.vm).where(match_keys(t.address.c.address))
 """Names of the VMs that have one of these addresses."""

@@ -23,6 +23,7 @@ VERBS = {
     "database": "copy show",
     "inventory": "apply diff from-libvirt follow-libvirt show",
     "vm": "list show history restart redeploy reimage evict delete update-model",
+    "scope": "list show",
     "host": "list show fail recover create-token tokens revoke-token predict-failure",
     "token": "create list revoke whoami",
     "maintenance": "schedule list show cancel start complete impact defer extend",

@@ -371,6 +371,10 @@ def told(reader: Reader) -> Mapping[str, object]:
         ],
         "some host pages": lambda: [list(reader.get_host_page(None, 2, HOSTS[0][:n]).items()) for n in (1, 5, 6)],
         "host pages": lambda: [list(reader.get_host_page(after, 2).items()) for after in (None, "Host-3", "host-1")],
+        "scope pages": lambda: [
+            reader.get_scope_page(after, 2, prefix=SCOPES[0][:n]) for n in (0, 1) for after in (None, "a")
+        ],
+        "vms of scopes": lambda: reader.count_vms_by_scope([*SCOPES, "unknown"]),
         "scopes": lambda: reader.find_scopes(iter([*SCOPES, "unknown"])),
         "documents": lambda: read_documents(reader),
         "audiences": lambda: reader.find_audiences(iter([*KEYS, "unknown"])),
