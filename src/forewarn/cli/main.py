@@ -34,6 +34,7 @@ NOUNS = {
     "inventory": "inventory",
     "vm": "vm",
     "scope": "scope",
+    "policy": "policy",
     "host": "host",
     "token": "token",
     "limit": "limit",

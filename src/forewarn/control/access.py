@@ -59,6 +59,7 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     "GET /v1/vms": _TENANT_READS,
     "GET /v1/vms/{name}": _TENANT_READS,
     "GET /v1/vms/{name}/history": _TENANT_READS,
+    "GET /v1/vms/{name}/policy": _TENANT_READS,
     "DELETE /v1/vms/{name}": _TENANT,
     "POST /v1/vms/{name}/restart": _TENANT,
     "POST /v1/vms/{name}/redeploy": _TENANT,
@@ -68,6 +69,7 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     # Scopes
     "GET /v1/scopes": _TENANT_READS,
     "GET /v1/scopes/{name}": _TENANT_READS,
+    "GET /v1/scopes/{name}/policy": _TENANT_READS,
     # Rollouts
     "GET /v1/rollouts": _READS,
     "POST /v1/rollouts": _OPERATOR,

@@ -3,16 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 
 from forewarn.core.policy import QuietHours
 
-__all__ = ["find_free_start", "overlaps_quiet_hours"]
+__all__ = ["QuietPeriod", "find_free_start", "list_next_quiet_periods", "overlaps_quiet_hours"]
 
 _DAY = timedelta(days=1)
 _INSTANT = timedelta(microseconds=1)
 _LASTS_MAX = timedelta(days=8)
 """Maximum duration to check: quiet hours repeat every week, so any longer duration meets them anyway."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class QuietPeriod:
+    """One occurrence of quiet hours.
+
+    Attributes:
+        begin: Time in UTC.
+        end: Time in UTC.
+        quiet_hours: Quiet hours that recur.
+    """
+
+    begin: datetime
+    end: datetime
+    quiet_hours: QuietHours = field(compare=False)
+
+
+def list_next_quiet_periods(quiet: Iterable[QuietHours], now: datetime, limit: int) -> list[QuietPeriod]:
+    """Return the first `limit` occurrences that are not over, each only once, by begin."""
+    found: set[QuietPeriod] = set()
+    for each in set(quiet):
+        # Quiet hours recur every week, so `limit` weeks hold that many; the current ones began up to two days ago.
+        day = now.astimezone(each.zone.rules).replace(tzinfo=None, hour=0, minute=0, second=0, microsecond=0) - 2 * _DAY
+        periods = (
+            QuietPeriod(begin=begin, end=end, quiet_hours=each)
+            for days in range(7 * limit + 3)
+            if (day + days * _DAY).weekday() in each.days
+            for begin, end in [each.get_interval(day + days * _DAY)]
+            if end > now
+        )
+        found.update(islice(periods, limit))
+    return sorted(found)[:limit]
 
 
 def find_free_start(

@@ -1,4 +1,4 @@
-"""The JSON of scopes, and of policies in words."""
+"""The JSON of scopes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,11 @@ from datetime import datetime
 from pydantic import Field
 
 from forewarn.core.model import Scope, ScopeKind
-from forewarn.core.policy import Policy
-from forewarn.core.policy_text import describe_policy
 from forewarn.wire.json_types import Moment, ResponseModel
 from forewarn.wire.policy import PolicyIn, to_policy_in
+from forewarn.wire.policy_in_force import PolicyRuleOut, to_rules_out
 
-__all__ = ["PolicyRuleOut", "ScopeOut", "to_rules_out"]
-
-
-class PolicyRuleOut(ResponseModel):
-    """One rule of a policy, in words."""
-
-    name: str = Field(description="Name of the rule, such as `quiet hours`.")
-    text: str = Field(description="What the rule allows or asks for.")
-    is_declared: bool = Field(description="False if this is the default, which applies without a policy.")
-
-
-def to_rules_out(policy: Policy) -> list[PolicyRuleOut]:
-    """Return all rules of a policy in words, in a fixed order."""
-    return [PolicyRuleOut.copy_from(rule) for rule in describe_policy(policy)]
+__all__ = ["ScopeOut"]
 
 
 class ScopeOut(ResponseModel):

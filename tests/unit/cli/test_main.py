@@ -24,6 +24,7 @@ VERBS = {
     "inventory": "apply diff from-libvirt follow-libvirt show",
     "vm": "list show history restart redeploy reimage evict delete update-model",
     "scope": "list show",
+    "policy": "show",
     "host": "list show fail recover create-token tokens revoke-token predict-failure",
     "token": "create list revoke whoami",
     "maintenance": "schedule list show cancel start complete impact defer extend",

@@ -12,6 +12,7 @@ postpone.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from forewarn.core.causes import CAUSES
@@ -28,10 +29,11 @@ from forewarn.core.maintenance.tenancy import (
     require_allowed_start,
 )
 from forewarn.core.model import EntryKind, Maintenance, MaintenanceState
+from forewarn.core.policy import ExtensionAllowance
 from forewarn.errors import Conflict, InvalidRequest
 from forewarn.util.duration import format_duration
 
-__all__ = ["defer_maintenance", "extend_maintenance"]
+__all__ = ["RemainingExtension", "defer_maintenance", "extend_maintenance", "get_remaining_extension"]
 
 _ADVICE = "NotBefore is unchanged"
 
@@ -168,11 +170,33 @@ def _get_remaining_extension(draft: Draft, maintenance: Maintenance, key: str) -
     extension = get_tenant_policies(draft, maintenance)[key].extension
     if extension is None:
         raise Conflict(f"the policy of {name} grants no extension", id=maintenance.id)
-    # Counted for the maintenance, because tenants could otherwise take turns in delaying it.
-    if maintenance.extensions >= extension.times:
+    left = get_remaining_extension(extension, maintenance)
+    if left.times == 0:
         msg = f"maintenance {maintenance.id} was extended {maintenance.extensions} times, the maximum for {name}"
         raise Conflict(msg, id=maintenance.id)
-    return max(extension.max - maintenance.extended, timedelta(0))
+    return left.time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemainingExtension:
+    """What a policy still grants for one maintenance.
+
+    Attributes:
+        times: Number of further extensions.
+        time: Maximum total of further time; without meaning if there are no further extensions.
+    """
+
+    times: int
+    time: timedelta
+
+
+def get_remaining_extension(allowance: ExtensionAllowance, maintenance: Maintenance) -> RemainingExtension:
+    """Return what is left of an allowance for a maintenance."""
+    # Counted for the maintenance, because tenants could otherwise take turns in delaying it.
+    return RemainingExtension(
+        times=max(allowance.times - maintenance.extensions, 0),
+        time=max(allowance.max - maintenance.extended, timedelta(0)),
+    )
 
 
 def _move_not_before(
