@@ -52,6 +52,7 @@ EXPECTED = {
     "POST /v1/vms/{name}/reimage": "ot",
     "POST /v1/vms/{name}/evict": "o",
     "POST /v1/vms/{name}/update-model": "o",
+    "GET /v1/status": "or",
     "GET /v1/scopes": "otr",
     "GET /v1/scopes/{name}": "otr",
     "GET /v1/scopes/{name}/policy": "otr",

@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import pytest
 
+from forewarn.control.board import BoardCache
 from forewarn.control.broadcast import SharedEntry
 from forewarn.control.context import Context
 from forewarn.core.access import FILE_OPERATOR, Principal, Role
 from forewarn.core.model import AuditEntry, EntryKind
 from forewarn.dashboard import live
-from forewarn.dashboard.board import BoardCache
 from forewarn.dashboard.live import LivePage, LivePages, next_page
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -8,12 +8,12 @@ import pytest
 
 from forewarn.actuators import Simulate
 from forewarn.config.settings import Settings
+from forewarn.control.board import read_board
 from forewarn.core.maintenance.alert_schedule import AlertThresholds
 from forewarn.core.maintenance.approval import Approver
 from forewarn.core.maintenance.decision import DecisionRules
 from forewarn.core.maintenance.forecast import MaintenanceProblem
 from forewarn.core.model import AuditEntry, EntryKind, Maintenance
-from forewarn.dashboard.board import read_board
 from tests.support.simulated import Simulated, inventory, simulated
 from tests.support.world import NOW, minutes
 from tests.unit.core.builders import availability_set, vm

@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 import pytest
 
 from forewarn.actuators import Simulate
+from forewarn.control import board as boards
+from forewarn.control.board import Board, read_board, update_board
 from forewarn.core.maintenance.actuator_result import Progress
 from forewarn.core.maintenance.alert_schedule import AlertThresholds
 from forewarn.core.maintenance.forecast import MaintenanceProblem
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Maintenance
-from forewarn.dashboard import board as boards
-from forewarn.dashboard.board import Board, read_board, update_board
 from forewarn.errors import ActuatorError, Conflict, InvalidRequest
 from forewarn.store.contract import Reader
 from tests.support.simulated import Simulated, inventory, simulated

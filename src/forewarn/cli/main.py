@@ -33,6 +33,7 @@ NOUNS = {
     "database": "database",
     "inventory": "inventory",
     "vm": "vm",
+    "status": "status",
     "scope": "scope",
     "policy": "policy",
     "host": "host",

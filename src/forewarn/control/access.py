@@ -104,6 +104,7 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     "GET /v1/subscriptions/{name}/deliveries": _READS,
     "POST /v1/subscriptions/{name}/deliveries/redeliver": _OPERATOR,
     # The service
+    "GET /v1/status": _READS,
     "GET /v1/inventory": _READS,
     "PUT /v1/inventory": _OPERATOR,
     "POST /v1/inventory/diff": _READS,

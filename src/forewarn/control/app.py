@@ -30,6 +30,7 @@ from forewarn.control import (
     request,
     rollout,
     scope,
+    status,
     subscription,
     token,
     verification,
@@ -69,6 +70,7 @@ _ROUTERS = (
     token,
     limit,
     login,
+    status,
     health,
 )
 _ERRORS: dict[int | str, dict[str, Any]] = {

@@ -10,12 +10,13 @@ from forewarn.control.context import Actor, Context, ContextOf, IdempotencyHeade
 from forewarn.wire.control_request import ClockAdvanceIn, ClockConfirmationIn
 from forewarn.wire.control_response import ClockOut
 
-__all__ = ["router"]
+__all__ = ["make_clock_out", "router"]
 
 router = APIRouter(prefix="/v1/clock", tags=["clock"])
 
 
-def _make_clock_out(context: Context) -> ClockOut:
+def make_clock_out(context: Context) -> ClockOut:
+    """Return the time of the service."""
     jump = context.engine.clock.guard.jump
     return ClockOut(
         clock="virtual" if context.clock.is_virtual else "real",
@@ -27,7 +28,7 @@ def _make_clock_out(context: Context) -> ClockOut:
 @router.get("")
 async def show(context: ContextOf) -> ClockOut:
     """Show the service's time."""
-    return _make_clock_out(context)
+    return make_clock_out(context)
 
 
 @router.post("/confirm")
@@ -35,7 +36,7 @@ async def confirm(context: ContextOf, actor: Actor, body: ClockConfirmationIn | 
     """After a jump of the clock, confirm that the time is correct; everything that is due by this time starts."""
     await context.engine.clock.confirm(actor=actor, reason=None if body is None else body.reason)
     context.scheduler.wake()
-    return _make_clock_out(context)
+    return make_clock_out(context)
 
 
 @router.post("/advance")
@@ -46,4 +47,4 @@ async def advance(context: ContextOf, actor: Actor, key: IdempotencyHeader, body
     if not await context.engine.clock.was_advanced(key):
         await context.scheduler.advance_clock(by)
         await context.engine.clock.record_advance(by, actor=actor, key=key)
-    return _make_clock_out(context)
+    return make_clock_out(context)

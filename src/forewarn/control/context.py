@@ -18,6 +18,7 @@ from forewarn.clock import Clock, uptime_s
 from forewarn.config.settings import Settings
 from forewarn.control.access import ROUTES, source_address
 from forewarn.control.admission import Admission
+from forewarn.control.board import BoardCache
 from forewarn.control.broadcast import EntryBroadcast
 from forewarn.control.host_streams import HostStreams
 from forewarn.control.inventory_parser import InventoryParser
@@ -103,6 +104,8 @@ class Context:
         inventory_parser: Reads inventories.
         inventory_snapshots: Whole inventories that are being sent.
         listing_lock: Lock held while the request journal is listed.
+        boards: Current list of active and recently ended maintenances, shared by all viewers.
+        began_s: Uptime at which the service was made.
     """
 
     settings: Settings
@@ -126,6 +129,8 @@ class Context:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     entry_broadcast: EntryBroadcast = field(init=False)
     host_streams: HostStreams = field(init=False)
+    boards: BoardCache = field(init=False)
+    began_s: float = field(default_factory=uptime_s)
     inventory_parser: InventoryParser = field(default_factory=InventoryParser)
     inventory_snapshots: InventorySnapshots = field(default_factory=InventorySnapshots)
     verification_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -135,6 +140,7 @@ class Context:
         """Create the parts that are derived from others."""
         self.entry_broadcast = EntryBroadcast(self.engine)
         self.host_streams = HostStreams(self.hub, partial(find_invalid_callers, self.engine, self.clock))
+        self.boards = BoardCache(self)
 
     def end_streams(self) -> None:
         """End every stream because the service stops."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextvars import copy_context
+from itertools import chain
 from typing import Protocol
 
 import structlog
 
+from forewarn.clock import uptime_s
 from forewarn.control.admission import WatchCharge
 from forewarn.control.stream_connection import StreamConnection, StreamSource
 from forewarn.core.access import Principal
@@ -56,13 +58,14 @@ class HostStream:
     Attributes:
         caller: As above.
         group: Group of the stream, from 0.
+        began_s: Uptime at which the stream began.
 
     Raises:
         NotFound: There is no such host.
         LimitExceeded: There are too many watches already.
     """
 
-    __slots__ = ("_charge", "_connection", "_streams", "_watch", "caller", "group")
+    __slots__ = ("_charge", "_connection", "_streams", "_watch", "began_s", "caller", "group")
 
     def __init__(self, streams: HostStreams, host: str, caller: Principal, charge: WatchCharge | None) -> None:
         self._streams = streams
@@ -71,6 +74,12 @@ class HostStream:
         self._watch: HostWatch = streams.hub.begin_watch(host, self)
         self.caller = caller
         self.group = 0
+        self.began_s = uptime_s()
+
+    @property
+    def host(self) -> str:
+        """Name of the host."""
+        return self._watch.host
 
     def begin(self, connection: StreamableConnection) -> None:
         """Begin to write lines; the head of the response is written. Ends the stream if the client is gone."""
@@ -150,6 +159,10 @@ class HostStreams:
     def __len__(self) -> int:
         """Return the number of streams."""
         return sum(len(group) for group in self._groups)
+
+    def __iter__(self) -> Iterator[HostStream]:
+        """Yield the streams, in no order."""
+        return chain.from_iterable(self._groups)
 
     def add_stream(self, stream: HostStream) -> None:
         """Add a stream that has begun."""

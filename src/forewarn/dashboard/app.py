@@ -11,10 +11,10 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from forewarn.control.access import ROUTES, caller_of
+from forewarn.control.board import filter_board
 from forewarn.control.context import Context
 from forewarn.core.access import Principal
 from forewarn.dashboard import actions
-from forewarn.dashboard.board import BoardCache, filter_board
 from forewarn.dashboard.button_routes import ButtonRoutes
 from forewarn.dashboard.live import LivePages
 from forewarn.dashboard.login import LoginRoutes
@@ -75,7 +75,7 @@ def add_dashboard(app: FastAPI, context: Context) -> None:
 class _Dashboard:
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._boards = BoardCache(context)
+        self._boards = context.boards
         self._directory = InventoryNameIndex(context.engine.identity)
         self._live = LivePages(context, self._boards)
         self._sessions = Sessions(

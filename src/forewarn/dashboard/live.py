@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import structlog
 
 from forewarn.clock import uptime_s
+from forewarn.control.board import BoardCache
 from forewarn.control.context import Context
 from forewarn.core.access import Principal
 from forewarn.core.selection import EVERYTHING
-from forewarn.dashboard.board import BoardCache
 from forewarn.errors import ForewarnError
 
 __all__ = ["LivePage", "LivePages", "next_page"]

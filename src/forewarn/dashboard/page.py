@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from forewarn.control.board import Board
 from forewarn.control.context import Context
 from forewarn.core.access import Principal
-from forewarn.dashboard.board import Board
 from forewarn.dashboard.name_index import InventoryNameIndex
 from forewarn.store.contract import Reader
 

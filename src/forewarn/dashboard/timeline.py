@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
+from forewarn.control.board import BoardItem
 from forewarn.core.model import MaintenanceState
 from forewarn.dashboard import wording
-from forewarn.dashboard.board import BoardItem
 from forewarn.dashboard.render import format_time, format_timestamp
 
 __all__ = ["BY", "ROWS_MAX", "make_timeline"]

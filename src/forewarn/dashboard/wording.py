@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import NamedTuple
 from urllib.parse import quote
 
+from forewarn.control.attention import TROUBLES
+from forewarn.control.board import BoardItem
 from forewarn.core.maintenance.forecast import MaintenanceProblem, MissingVote, NextStep
 from forewarn.core.model import Event, EventStatus, Maintenance, MaintenanceState
-from forewarn.dashboard.board import BoardItem
 
 __all__ = [
     "STATES",
@@ -36,19 +37,6 @@ STATES: Mapping[MaintenanceState, str] = {
     MaintenanceState.FAILED: "✕",
 }
 """Symbol for each state, so that states differ without colours."""
-
-TROUBLES: Mapping[MaintenanceProblem, tuple[str, str]] = {
-    MaintenanceProblem.FAILED: ("Failed", "The actuator gave up."),
-    MaintenanceProblem.FAILING: ("Failing", "The actuator has failed and will be retried."),
-    MaintenanceProblem.LATE: ("Late", "Its start is due, but it has not started."),
-    MaintenanceProblem.OVERRUN: ("Overrun", "It is taking longer than expected."),
-    MaintenanceProblem.UNSEEN: (
-        "Not seen",
-        "A tenant has not polled since the announcement: no handler there knows of it.",
-    ),
-    MaintenanceProblem.UNAPPROVED: ("Not approved", "A tenant has not approved, and most of the notice has passed."),
-}
-"""Label and sentence for each problem."""
 
 _NAMES_MAX = 3
 

@@ -45,9 +45,11 @@ class Leadership:
         has_replicas: True if other replicas may share the database.
         until_s: Uptime at which the lease ends unless it is renewed.
         skew: Lead of this process's clock over the database's.
+        leader: Name of the leader, as of the last renewal; None without replicas, or if none is known.
     """
 
     has_replicas = False
+    leader: str | None = None
     until_s = math.inf
     skew = timedelta(0)
 
@@ -189,6 +191,7 @@ class LeasedLeadership(Leadership):
         lease = await self._write(take)
         # The time that the database took is no skew; it lies between the two readings of our clock.
         self._note_reading(lease.now, began_s)
+        self.leader = lease.holder or None
         if lease.holder == self.holder and abs(self.skew) <= _SKEW_MAX:
             self._note_lease(lease.term, began_s)
             reach_failpoint(FailPoint.LEASE_TAKEN)
@@ -234,7 +237,7 @@ class LeasedLeadership(Leadership):
         if self._term is None:
             return
         # First stop acting as the leader: the write below may fail, or succeed without an answer.
-        self._term = None
+        self._term = self.leader = None
 
         def give() -> None:
             with self._store.write() as tx:

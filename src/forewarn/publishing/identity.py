@@ -292,6 +292,11 @@ class Identity:
         """Number of declared VMs."""
         return len(self._vms)
 
+    @property
+    def scope_count(self) -> int:
+        """Number of declared scopes."""
+        return len(self._scopes)
+
     def resolve_caller(self, peer: str, local: str) -> Caller | None:
         """Return the caller at address `peer`, connected to our address `local`; None if it is unknown.
 

@@ -58,6 +58,13 @@ class SharedStore(Protocol):
     def renew_lease(self, name: str, holder: str, term: int, span: timedelta) -> Lease | None:
         """Extend a lease that is held and not over, without waiting for writers; None if it is not held."""
 
+    def count_replicas(self) -> int:
+        """Return the number of replicas that listen for changes now, as far as the database shows them.
+
+        Raises:
+            StoreUnavailable: The database cannot be reached.
+        """
+
     def wait_for_change(self, timeout_s: float) -> int | None:
         """Wait until a replica, this one included, announces a commit, or the time is over.
 

@@ -21,6 +21,9 @@ __all__ = ["PostgresSharedStore", "PostgresTransaction", "read_clock"]
 
 _CHANNEL = "forewarn"
 _LONG_PAUSE_MS = 60_000
+_LISTENERS = sa.text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = :query")
+"""Number of connections whose last statement is the given one: each replica has one that only listens."""
+
 _OVER = datetime.fromtimestamp(0, UTC)
 
 
@@ -115,6 +118,10 @@ class PostgresSharedStore:
             query = sa.update(t.lease).where(c.name == name, c.holder == holder, c.term == term, c.expires_at > now)
             count = connection.execute(query.values(expires_at=now + span)).rowcount
         return Lease(holder=holder, term=term, expires_at=now + span, now=now) if count else None
+
+    def count_replicas(self) -> int:
+        with self._wrap_errors(), self._engine.connect() as connection:
+            return int(connection.execute(_LISTENERS, {"query": f"LISTEN {_CHANNEL}"}).scalar_one())
 
     def wait_for_change(self, timeout_s: float) -> int | None:
         with self._wrap_errors():

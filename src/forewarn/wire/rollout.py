@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
+import msgspec
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
 from forewarn.core.causes import DEFAULT_CAUSE
@@ -38,6 +39,7 @@ __all__ = [
     "RolloutOut",
     "RolloutPlanOut",
     "decode_rollout",
+    "decode_rollout_state",
     "encode_rollout",
     "parse_rollout",
 ]
@@ -419,6 +421,22 @@ def decode_rollout(text: str) -> Rollout:
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors(include_url=False)[0]["loc"])
         raise StoreCorrupt(f"cannot read a stored rollout: invalid {place or 'text'}") from error
+
+
+class _StoredState(msgspec.Struct):
+    state: RolloutState
+
+
+def decode_rollout_state(text: str) -> RolloutState:
+    """Decode only the state of a stored rollout, which may have thousands of hosts.
+
+    Raises:
+        StoreCorrupt: It is something else.
+    """
+    try:
+        return msgspec.json.decode(text, type=_StoredState).state
+    except msgspec.MsgspecError as error:
+        raise StoreCorrupt("cannot read a stored rollout: invalid state") from error
 
 
 def _to_seconds(span: timedelta | None) -> float | None:

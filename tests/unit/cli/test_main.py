@@ -23,6 +23,7 @@ VERBS = {
     "database": "copy show",
     "inventory": "apply diff from-libvirt follow-libvirt show",
     "vm": "list show history restart redeploy reimage evict delete update-model",
+    "status": "",
     "scope": "list show",
     "policy": "show",
     "host": "list show fail recover create-token tokens revoke-token predict-failure",

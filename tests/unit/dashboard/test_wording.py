@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from forewarn.control.board import BoardItem
 from forewarn.core.maintenance.alert_schedule import AlertThresholds
 from forewarn.core.maintenance.decision import DecisionRules
 from forewarn.core.maintenance.forecast import MaintenanceProblem, forecast_maintenance
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import Maintenance, MaintenanceState
 from forewarn.dashboard import wording
-from forewarn.dashboard.board import BoardItem
 from tests.support.world import World, minutes
 from tests.unit.core.builders import availability_set, vm
 

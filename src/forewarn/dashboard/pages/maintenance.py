@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from forewarn.control.board import make_last_poll_lookup, read_item
 from forewarn.core.access import Principal, is_requested_by_tenant
 from forewarn.core.causes import CAUSES
 from forewarn.core.maintenance.lifecycle import Trigger, get_event_status, is_allowed
@@ -14,7 +15,6 @@ from forewarn.core.policy import Policy
 from forewarn.core.selection import Selection
 from forewarn.dashboard import wording
 from forewarn.dashboard.actions import list_allowed_buttons
-from forewarn.dashboard.board import make_last_poll_lookup, read_item
 from forewarn.dashboard.page import PageModel, PageView
 from forewarn.dashboard.pages.schedule import OPT_IN
 from forewarn.errors import NotFound

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from forewarn.control.attention import read_attention
+from forewarn.control.board import BoardItem
 from forewarn.core.model import MaintenanceState
-from forewarn.dashboard.board import BoardItem
 from forewarn.dashboard.page import PageModel, PageView
 from forewarn.dashboard.timeline import BY, make_timeline
 from forewarn.store.contract import Reader
@@ -12,7 +13,6 @@ __all__ = ["make_overview_page", "matches_text"]
 
 _TROUBLED_MAX = 12
 _ROWS = 50
-_FAILED_MAX = 1000
 
 
 def make_overview_page(reader: Reader, view: PageView) -> PageModel:
@@ -26,15 +26,14 @@ def make_overview_page(reader: Reader, view: PageView) -> PageModel:
     ended = [item for item in board.ended if matches_text(item, wanted)]
     begin = int(params["from"]) if params.get("from", "").isdecimal() else 0
     rows = found[begin : begin + _ROWS]
-    troubled = board.items_needing_attention
-    failed = reader.list_failed_hosts(_FAILED_MAX) if view.has_hosts else []
+    attention = read_attention(reader, board, has_hosts=view.has_hosts)
     shown = rows + [item for item in ended if not state][:_TROUBLED_MAX]
     values = {
         "board": board,
-        "troubled": troubled[:_TROUBLED_MAX],
-        "troubled_count": len(troubled) + len(failed),
-        "failed_hosts": failed[:_TROUBLED_MAX],
-        "failed_more": max(len(failed) - _TROUBLED_MAX, 0),
+        "troubled": attention.items[:_TROUBLED_MAX],
+        "troubled_count": attention.count,
+        "failed_hosts": attention.failed_hosts[:_TROUBLED_MAX],
+        "failed_more": max(len(attention.failed_hosts) - _TROUBLED_MAX, 0),
         "counts": {each: sum(item.maintenance.state is each for item in board.items) for each in _ACTIVE},
         "rows": rows,
         "found_count": len(found),

@@ -210,6 +210,10 @@ class ReplicaStore:
                 return None
             return transaction.acquire_lease(name, holder, span)
 
+    def count_replicas(self) -> int:
+        """Return 1: no simulated service is asked for its status."""
+        return 1
+
     def wait_for_change(self, timeout_s: float) -> int | None:
         """Wait for a hint; what it returns is awaited by `VirtualLoop.run_in_executor`."""
         if self._link.is_cut:

@@ -1,4 +1,4 @@
-"""The board: an immutable snapshot of all active and recently ended maintenances, shared by all dashboards.
+"""The board: an immutable snapshot of all active and recently ended maintenances, shared by all viewers.
 
 1,000 dashboards must not cause 1,000 queries. So one `Board` is read in one view of the store, and is replaced when
 something has changed, but not more often than every `_FRESH_S`. It is also replaced after `_STANDS_S` without a change,
@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from forewarn.clock import uptime_s
-from forewarn.control.context import Context
 from forewarn.core.access import Ownership, Principal
 from forewarn.core.maintenance import forecast as outlooks
 from forewarn.core.maintenance.alert_schedule import AlertThresholds
@@ -25,6 +25,9 @@ from forewarn.core.maintenance.tenancy import get_unavailable_max
 from forewarn.core.model import EntryKind, Event, Maintenance, MaintenanceState, Scope
 from forewarn.core.selection import ACTIVE
 from forewarn.store.contract import Reader
+
+if TYPE_CHECKING:
+    from forewarn.control.context import Context
 
 __all__ = [
     "Board",
