@@ -18,7 +18,7 @@ __all__ = ["TROUBLES", "Attention", "read_attention"]
 _FAILED_MAX = 1000
 
 TROUBLES: Mapping[MaintenanceProblem, tuple[str, str]] = {
-    MaintenanceProblem.FAILED: ("Failed", "The actuator gave up. See History for the cause."),
+    MaintenanceProblem.FAILED: ("Failed", "The actuator gave up."),
     MaintenanceProblem.FAILING: ("Failing", "The actuator has failed and will be retried."),
     MaintenanceProblem.LATE: ("Late", "Its start is due, but it has not started."),
     MaintenanceProblem.OVERRUN: ("Overrun", "It is taking longer than expected."),
