@@ -43,7 +43,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
             "run-in-a-container",
             "unmodified-handlers",
         ),
-        "Run it": ("install", "inventory", "operate", "use-the-dashboard"),
+        "Run it": ("install", "inventory", "operate", "use-the-command-line", "use-the-dashboard"),
     },
     "reference": {
         "Words": ("glossary",),

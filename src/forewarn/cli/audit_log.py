@@ -11,7 +11,9 @@ from forewarn.cli import audit_log_verification
 from forewarn.cli.command import default_command, make_group
 from forewarn.cli.completers import maintenance_ids
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.list_options import Csv, HistoryFilter, check_output_format, print_csv, print_items
+from forewarn.cli.list_format import parse_list_format
+from forewarn.cli.list_options import Csv, HistoryFilter
+from forewarn.cli.list_output import print_csv, print_items
 from forewarn.cli.output import Output, format_moment
 from forewarn.cli.times import check_known, split_names
 from forewarn.core.model import EntryKind
@@ -66,8 +68,7 @@ def audit_log(
     if ctx.invoked_subcommand is not None:
         _refuse_options_before_subcommand(ctx)
         return
-    if as_csv:
-        check_output_format(output)
+    parse_list_format(None, is_json=output.is_json, is_csv=as_csv)
     if as_csv and follow:
         raise typer.BadParameter("cannot be combined with --follow", param_hint="--csv")
     wanted = split_names(kinds)

@@ -132,16 +132,16 @@ def _add_common_options(function: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(function, eval_str=True)
     wants_connection = _find_parameter(signature, ControlConnection)
     wants_output = _find_parameter(signature, Output)
-    group = next((p for p in signature.parameters.values() if _is_option_group(p.annotation)), None)
-    grouped = {} if group is None else inspect.signature(group.annotation, eval_str=True).parameters
+    groups = [p for p in signature.parameters.values() if _is_option_group(p.annotation)]
+    grouped = {group.name: inspect.signature(group.annotation, eval_str=True).parameters for group in groups}
 
     @functools.wraps(function)
     def run(**given: Any) -> None:  # noqa: ANN401 - whatever Typer parsed
         given.pop("debug")
         if wants_output is not None:
             given[wants_output] = Output(is_json=given.pop("as_json"))
-        if group is not None:
-            given[group.name] = group.annotation(**{name: given.pop(name) for name in grouped})
+        for group in groups:
+            given[group.name] = group.annotation(**{name: given.pop(name) for name in grouped[group.name]})
         try:
             if wants_connection is None:
                 function(**given)
@@ -154,9 +154,9 @@ def _add_common_options(function: Callable[..., None]) -> Callable[..., None]:
 
     # Help lists options in this order: the command's own first, those that every command has last.
     kept = [
-        p for p in signature.parameters.values() if p.annotation not in {ControlConnection, Output} and p is not group
+        p for p in signature.parameters.values() if p.annotation not in {ControlConnection, Output} and p not in groups
     ]
-    kept += grouped.values()
+    kept += [p for parameters in grouped.values() for p in parameters.values()]
     if wants_output is not None:
         kept.append(_make_option_parameter("as_json", _Json, default=False))
     kept.append(_make_option_parameter("debug", _Debug, default=False))

@@ -10,7 +10,8 @@ from forewarn.cli.clock import show_relative
 from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import event_ids
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.list_options import Csv, HistoryFilter, Limit, print_page
+from forewarn.cli.list_options import CsvListOptions, HistoryFilter
+from forewarn.cli.list_output import print_page
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import split_names
 from forewarn.core.model import EventStatus
@@ -29,12 +30,14 @@ app = make_group("event", "Show the events that VMs see; approve them on behalf 
     "list",
     "forewarn event list",
     "forewarn event list --all --json",
+    "forewarn event list --host host-1 -o name | xargs forewarn event approve",
     "forewarn event list --since 30d --scope web --status completed --csv > web.csv",
 )
 def list_events(
     connection: ControlConnection,
     output: Output,
     choice: HistoryFilter,
+    options: CsvListOptions,
     statuses: Annotated[
         list[EventStatus] | None,
         typer.Option(
@@ -47,8 +50,6 @@ def list_events(
     every: Annotated[
         bool, typer.Option("--all", help="Include ended events. --status, --since and --until also include them.")
     ] = False,
-    limit: Limit = None,
-    as_csv: Csv = False,
 ) -> None:
     """List events, those of the newest maintenance first."""
     params = choice.to_query_params(connection) | {"all": "true" if every else None, "status": statuses}
@@ -57,11 +58,11 @@ def list_events(
         output,
         "/v1/events",
         make_event_columns(connection),
-        limit=limit,
+        options=options,
+        list_name="events",
         params=params,
         empty="no events",
         noun="events",
-        csv_list="events" if as_csv else None,
     )
 
 
@@ -109,6 +110,10 @@ def make_event_columns(connection: ControlConnection) -> list[Column]:
         Column("state", _get_state, is_state=True),
         # NotBefore of an event that has started or ended says nothing about when that was.
         Column("not before", lambda e: show(e) if e["status"] == EventStatus.SCHEDULED else None, is_whole=False),
+        Column("maintenance", "maintenance_id", is_wide=True),
+        Column("scope", is_wide=True),
+        Column("ud", "update_domain", is_wide=True),
+        Column("approved by", is_whole=False, is_wide=True),
         Column("resources", is_whole=False),
     ]
 

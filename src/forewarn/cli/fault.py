@@ -10,7 +10,8 @@ from forewarn.cli.clock import show_relative
 from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import fault_names, vm_names
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.list_options import PLAIN_LIMIT, PlainLimit, print_page
+from forewarn.cli.list_options import ListOptions
+from forewarn.cli.list_output import print_page
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import as_span_s, split_names
 from forewarn.core.fault import FAULTS
@@ -36,7 +37,7 @@ def kinds(output: Output) -> None:
 
 
 @command(app, "list", "forewarn fault list")
-def list_faults(connection: ControlConnection, output: Output, limit: PlainLimit = PLAIN_LIMIT) -> None:
+def list_faults(connection: ControlConnection, output: Output, options: ListOptions) -> None:
     """List active faults, the oldest first."""
     show_end = show_relative(connection, "until")
     print_page(
@@ -51,7 +52,8 @@ def list_faults(connection: ControlConnection, output: Output, limit: PlainLimit
             Column("hits", "struck"),
             Column("ends", lambda fault: show_end(fault) or "when cleared"),
         ],
-        limit=limit,
+        options=options,
+        list_name="faults",
         params={},
         empty="no active faults: see 'forewarn fault inject --help'",
         noun="faults",

@@ -10,7 +10,8 @@ from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import host_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import PLAIN_LIMIT, Csv, Limit, PlainLimit, SelectorOption, format_labels, print_page
+from forewarn.cli.list_options import CsvListOptions, ListOptions, SelectorOption
+from forewarn.cli.list_output import format_labels, print_page, show_labels
 from forewarn.cli.maintenance_options import ForceOption, ReasonOption, build_force_body
 from forewarn.cli.maintenance_text import print_created
 from forewarn.cli.output import Column, Output, format_moment, format_names, show_moment
@@ -31,17 +32,18 @@ app = make_group("host", "Show hosts; report actual and predicted failures.", "D
     "forewarn host list",
     "forewarn host list --prefix rack-7- --json",
     "forewarn host list --selector rack=r1",
+    "forewarn host list -o columns=name,vms,labels.rack",
+    "forewarn host list --sort -failed_at --limit 10",
     "forewarn host list --csv > hosts.csv",
 )
 def list_hosts(
     connection: ControlConnection,
     output: Output,
+    options: CsvListOptions,
     prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only hosts whose names begin with this text.")
     ] = None,
     selector: SelectorOption = None,
-    limit: Limit = None,
-    as_csv: Csv = False,
 ) -> None:
     """List hosts by name, with their VMs."""
     params = {"prefix": prefix, "selector": selector}
@@ -54,12 +56,14 @@ def list_hosts(
             Column("failed", show_moment("failed_at")),
             Column("vms", lambda host: len(host["vms"])),
             Column("names", "vms", is_whole=False),
+            Column("reason", "failure_reason", is_whole=False, is_wide=True),
+            Column("labels", show_labels, is_whole=False, is_wide=True),
         ],
-        limit=limit,
+        options=options,
+        list_name="hosts",
         params=params,
         empty="no such hosts" if prefix or selector else "no hosts are declared: see 'forewarn inventory apply --help'",
         noun="hosts",
-        csv_list="hosts" if as_csv else None,
     )
 
 
@@ -119,14 +123,15 @@ def create_token(name: _Name, connection: ControlConnection, output: Output) -> 
 
 
 @command(app, "tokens", "forewarn host tokens host-1")
-def tokens(name: _Name, connection: ControlConnection, output: Output, limit: PlainLimit = PLAIN_LIMIT) -> None:
+def tokens(name: _Name, connection: ControlConnection, output: Output, options: ListOptions) -> None:
     """List the tokens of a host, the oldest first."""
     print_page(
         connection,
         output,
         f"/v1/hosts/{quote_segment(name)}/tokens",
         [Column("id"), Column("created", show_moment("created_at")), Column("revoked", show_moment("revoked_at"))],
-        limit=limit,
+        options=options,
+        list_name="host-tokens",
         params={},
         empty=f"no tokens for {name}: see 'forewarn host create-token --help'",
         noun="tokens",

@@ -7,7 +7,8 @@ from typing import Any
 
 from forewarn.cli.command import command, make_group
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.list_options import PLAIN_LIMIT, PlainLimit, print_page
+from forewarn.cli.list_options import ListOptions
+from forewarn.cli.list_output import print_page
 from forewarn.cli.output import Column, Output, show_moment
 
 __all__ = ["app"]
@@ -18,7 +19,7 @@ app = make_group(
 
 
 @command(app, "list", "forewarn limit list", "forewarn limit list --json")
-def list_limits(connection: ControlConnection, output: Output, limit: PlainLimit = PLAIN_LIMIT) -> None:
+def list_limits(connection: ControlConnection, output: Output, options: ListOptions) -> None:
     """List callers with their usage and the limits they have reached; the latest to reach a limit come first.
 
     Callers with a token are listed from their first call on. VMs and unknown addresses are listed only after they
@@ -37,7 +38,8 @@ def list_limits(connection: ControlConnection, output: Output, limit: PlainLimit
             Column("limits reached", lambda each: [f"{use} {count}" for use, count in sorted(each["limited"].items())]),
             Column("last", show_moment("limited_at")),
         ],
-        limit=limit,
+        options=options,
+        list_name="limits",
         params={},
         empty="no calls yet",
         noun="callers",

@@ -12,7 +12,8 @@ from forewarn.cli.clock import get_service_time
 from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import maintenance_ids
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import Csv, HistoryFilter, Limit, print_page
+from forewarn.cli.list_options import CsvListOptions, HistoryFilter
+from forewarn.cli.list_output import print_page
 from forewarn.cli.maintenance_options import ReasonOption, ScheduleOptions, build_force_body
 from forewarn.cli.maintenance_text import (
     describe_planned,
@@ -24,7 +25,7 @@ from forewarn.cli.maintenance_text import (
     format_timeline,
     print_created,
 )
-from forewarn.cli.output import Column, Output, format_moment, format_seconds
+from forewarn.cli.output import Column, Output, format_moment, format_seconds, show_moment
 from forewarn.cli.times import as_duration_s, as_moment_or_span, as_span_s, split_names
 from forewarn.core.model import ACTIVE_STATES, MaintenanceState
 
@@ -69,7 +70,7 @@ def schedule(connection: ControlConnection, output: Output, wanted: ScheduleOpti
     app,
     "list",
     "forewarn maintenance list",
-    "forewarn maintenance list --active",
+    "forewarn maintenance list --active --sort not_before",
     "forewarn maintenance list --state failed --limit 500 --json",
     "forewarn maintenance list --since 30d --host host-1 --csv > host-1.csv",
 )
@@ -77,6 +78,7 @@ def list_maintenances(
     connection: ControlConnection,
     output: Output,
     choice: HistoryFilter,
+    options: CsvListOptions,
     states: Annotated[
         list[MaintenanceState] | None,
         typer.Option(
@@ -87,8 +89,6 @@ def list_maintenances(
         ),
     ] = None,
     active: Annotated[bool, typer.Option("--active", help="Only queued, scheduled and started maintenance.")] = False,
-    limit: Limit = None,
-    as_csv: Csv = False,
 ) -> None:
     """List maintenances, newest first; --since and --until refer to the time of creation."""
     wanted = [*(states or []), *(sorted(ACTIVE_STATES) if active else [])]
@@ -104,12 +104,17 @@ def list_maintenances(
             Column("type"),
             Column("start", lambda m: describe_start(m, get_now())),
             Column("approved", _count_approvals),
+            Column("cause", is_wide=True),
+            Column("source", is_wide=True),
+            Column("created", show_moment("created_at"), is_wide=True),
+            Column("hosts", is_whole=False, is_wide=True),
             Column("vms", is_whole=False),
+            Column("description", is_whole=False, is_wide=True),
         ],
-        limit=limit,
+        options=options,
+        list_name="maintenances",
         params=params,
         empty="no maintenance",
-        csv_list="maintenances" if as_csv else None,
     )
 
 

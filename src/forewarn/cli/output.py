@@ -51,12 +51,14 @@ class Column:
         cell: Member of an item to show, or a function from an item to the value; None for the title's member.
         is_whole: True if never folded: ids and words that people copy.
         is_state: True if coloured by the state it holds.
+        is_wide: True if shown only with `--output wide`.
     """
 
     title: str
     cell: str | Callable[[Any], object] | None = None
     is_whole: bool = True
     is_state: bool = False
+    is_wide: bool = False
 
     def read_cell(self, item: Any) -> object:  # noqa: ANN401 - an item of any list
         """Return the value of an item in this column."""

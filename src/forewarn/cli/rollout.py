@@ -12,7 +12,8 @@ from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import rollout_ids
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import PLAIN_LIMIT, PlainLimit, print_page
+from forewarn.cli.list_options import ListOptions
+from forewarn.cli.list_output import print_page
 from forewarn.cli.maintenance_options import ReasonOption
 from forewarn.cli.maintenance_text import describe_quiet_hours_move
 from forewarn.cli.output import (
@@ -70,7 +71,7 @@ def start(
 
 
 @command(app, "list", "forewarn rollout list")
-def list_rollouts(connection: ControlConnection, output: Output, limit: PlainLimit = PLAIN_LIMIT) -> None:
+def list_rollouts(connection: ControlConnection, output: Output, options: ListOptions) -> None:
     """List rollouts, the newest first."""
     print_page(
         connection,
@@ -82,8 +83,14 @@ def list_rollouts(connection: ControlConnection, output: Output, limit: PlainLim
             Column("state", is_state=True),
             Column("hosts", _format_progress),
             Column("since", show_moment("created_at")),
+            Column("ended", show_moment("ended_at"), is_wide=True),
+            Column("batch", _format_batch, is_wide=True),
+            Column("in flight", is_whole=False, is_wide=True),
+            Column("waits for", is_whole=False, is_wide=True),
+            Column("reason", is_whole=False, is_wide=True),
         ],
-        limit=limit,
+        options=options,
+        list_name="rollouts",
         params={},
         empty="no rollouts: see 'forewarn rollout start --help'",
         noun="rollouts",
@@ -208,6 +215,10 @@ def _format_progress(rollout: dict[str, Any]) -> str:
     return f"{over} of {sum(counts.values())}{failed}"
 
 
+def _format_batch(rollout: dict[str, Any]) -> str | None:
+    return None if rollout["batch"] is None else f"{rollout['batch']} of {rollout['batches']}"
+
+
 def _print_rollout(connection: ControlConnection, output: Output, rollout_id: str) -> None:
     shown = connection.get(f"/v1/rollouts/{quote_segment(rollout_id)}")
     hosts = list(connection.iterate_items(f"/v1/rollouts/{quote_segment(rollout_id)}/hosts"))
@@ -219,7 +230,7 @@ def _print_rollout(connection: ControlConnection, output: Output, rollout_id: st
             ("state", shown["state"]),
             ("reason", shown["reason"]),
             ("hosts", _format_progress(shown)),
-            ("batch", None if shown["batch"] is None else f"{shown['batch']} of {shown['batches']}"),
+            ("batch", _format_batch(shown)),
             ("waits for", shown["waits_for"]),
             ("until", format_moment(shown["waits_until"])),
             ("started", format_moment(shown["started_at"])),

@@ -9,7 +9,8 @@ import typer
 from forewarn.cli.command import command, make_group
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import PLAIN_LIMIT, PlainLimit, print_page
+from forewarn.cli.list_options import ListOptions
+from forewarn.cli.list_output import print_page
 from forewarn.cli.output import Column, Output, format_moment, show_moment
 from forewarn.cli.times import check_known, split_names
 from forewarn.core.subscription import DeliveryState, NotificationKind
@@ -62,7 +63,7 @@ def create(
 
 
 @command(app, "list", "forewarn subscription list")
-def list_subscriptions(connection: ControlConnection, output: Output, limit: PlainLimit = PLAIN_LIMIT) -> None:
+def list_subscriptions(connection: ControlConnection, output: Output, options: ListOptions) -> None:
     """List subscriptions, the oldest first."""
     print_page(
         connection,
@@ -74,8 +75,14 @@ def list_subscriptions(connection: ControlConnection, output: Output, limit: Pla
             Column("waiting"),
             Column("dead"),
             Column("url", is_whole=False),
+            Column("scopes", is_whole=False, is_wide=True),
+            Column("vms", is_whole=False, is_wide=True),
+            Column("kinds", is_whole=False, is_wide=True),
+            Column("failing since", show_moment("failing_since"), is_wide=True),
+            Column("id", is_wide=True),
         ],
-        limit=limit,
+        options=options,
+        list_name="subscriptions",
         params={},
         empty="no subscriptions: see 'forewarn subscription create --help'",
         noun="subscriptions",
@@ -192,10 +199,10 @@ def deliveries(
     name: _Name,
     connection: ControlConnection,
     output: Output,
+    options: ListOptions,
     waiting: Annotated[
         bool, typer.Option("--waiting", help="Instead of dead letters, list notifications that wait for a retry.")
     ] = False,
-    limit: PlainLimit = PLAIN_LIMIT,
 ) -> None:
     """List notifications that Forewarn has given up on (dead letters), oldest first."""
     state = DeliveryState.WAITING if waiting else DeliveryState.DEAD
@@ -210,8 +217,10 @@ def deliveries(
             Column("tries", "attempts"),
             Column("next try", show_moment("next_at")),
             Column("last error", is_whole=False),
+            Column("subject", is_wide=True),
         ],
-        limit=limit,
+        options=options,
+        list_name="deliveries",
         params={"state": state.value},
         empty=f"no {state.value} deliveries",
         noun="deliveries",

@@ -9,7 +9,8 @@ import typer
 from forewarn.cli.command import command, make_group
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import PLAIN_LIMIT, PlainLimit, print_page
+from forewarn.cli.list_options import ListOptions
+from forewarn.cli.list_output import print_page
 from forewarn.cli.output import Column, Output, format_moment, show_moment
 from forewarn.cli.times import as_span_s
 from forewarn.core.access import Role
@@ -69,8 +70,8 @@ def create(
 def list_tokens(
     connection: ControlConnection,
     output: Output,
+    options: ListOptions,
     with_all: Annotated[bool, typer.Option("--all", help="Include expired and revoked tokens.")] = False,
-    limit: PlainLimit = PLAIN_LIMIT,
 ) -> None:
     """List the tokens of people and programs; 'forewarn host tokens' lists the tokens of hosts."""
     print_page(
@@ -84,9 +85,11 @@ def list_tokens(
             Column("expires", show_moment("expires_at")),
             Column("revoked", show_moment("revoked_at")),
             Column("created by"),
+            Column("created", show_moment("created_at"), is_wide=True),
             Column("owns", _list_owned, is_whole=False),
         ],
-        limit=limit,
+        options=options,
+        list_name="tokens",
         params={"valid": None if with_all else "true"},
         empty="no tokens: see 'forewarn token create --help'",
         noun="tokens",

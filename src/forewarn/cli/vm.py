@@ -10,7 +10,8 @@ from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import host_names, vm_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import Csv, HistoryFilter, Limit, SelectorOption, format_labels, print_page
+from forewarn.cli.list_options import CsvListOptions, HistoryFilter, SelectorOption
+from forewarn.cli.list_output import format_labels, print_page, show_labels
 from forewarn.cli.maintenance_options import ForceOption, ReasonOption, build_force_body, build_notice_option
 from forewarn.cli.maintenance_text import print_created
 from forewarn.cli.output import Column, Output
@@ -32,11 +33,13 @@ app = make_group("vm", "Show VMs; restart, redeploy, evict or delete a VM.", "De
     "forewarn vm list --host host-1 --json",
     "forewarn vm list --scope web --prefix web-1 --limit 500",
     "forewarn vm list --selector rack=r1,team=db",
+    "forewarn vm list -o columns=name,host,size --sort host",
     "forewarn vm list --csv > vms.csv",
 )
 def list_vms(
     connection: ControlConnection,
     output: Output,
+    options: CsvListOptions,
     host: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only VMs on this host.", autocompletion=host_names)
     ] = None,
@@ -45,8 +48,6 @@ def list_vms(
         str | None, typer.Option(metavar="TEXT", help="Only VMs whose names begin with this text.")
     ] = None,
     selector: SelectorOption = None,
-    limit: Limit = None,
-    as_csv: Csv = False,
 ) -> None:
     """List VMs by name, and whether scheduled events are enabled for them."""
     params = {"host": host, "scope": scope, "prefix": prefix, "selector": selector}
@@ -63,13 +64,18 @@ def list_vms(
             Column("ud", "update_domain"),
             Column("power", "power_state"),
             Column("enabled", lambda vm: "yes" if vm["enabled"] else "no"),
+            Column("kind", "scope_kind", is_wide=True),
+            Column("priority", is_wide=True),
+            Column("size", is_wide=True),
+            Column("incarnation", is_wide=True),
             Column("addresses", is_whole=False),
+            Column("labels", show_labels, is_whole=False, is_wide=True),
         ],
-        limit=limit,
+        options=options,
+        list_name="vms",
         params=params,
         empty="no such VMs" if is_filtered else "no VMs are declared: see 'forewarn inventory apply --help'",
         noun="VMs",
-        csv_list="vms" if as_csv else None,
     )
 
 

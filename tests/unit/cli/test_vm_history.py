@@ -9,7 +9,8 @@ import pytest
 import typer
 
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.list_options import CSV_COLUMNS, HistoryFilter, escape_cell, print_csv, print_items
+from forewarn.cli.list_options import HistoryFilter
+from forewarn.cli.list_output import CSV_COLUMNS, escape_cell, print_csv, print_items
 from forewarn.cli.output import Output
 from forewarn.cli.vm_history import format_episode
 from forewarn.wire.control_response import AuditEntryOut, EventOut, HostOut, MaintenanceOut, VmOut

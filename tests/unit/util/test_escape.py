@@ -10,7 +10,7 @@ import structlog
 import yaml
 
 from forewarn.agent.logs import _JsonFormatter, _PlainFormatter
-from forewarn.cli.list_options import CSV_COLUMNS, print_csv, print_items
+from forewarn.cli.list_output import CSV_COLUMNS, print_csv, print_items
 from forewarn.cli.main import format_error
 from forewarn.cli.output import Column, Output, as_json, as_yaml
 from forewarn.errors import Conflict
