@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import ssl
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import quote, urlsplit
@@ -75,6 +77,7 @@ class ControlConnection:
         self._sleep = sleep
         self._client: httpx.Client | None = None
         self._missing_token_reason: str | None = None
+        self._watch: httpx.Response | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -261,9 +264,19 @@ class ControlConnection:
             if not response.is_success:
                 response.read()
                 self._raise_refusal(response)
+            self._watch = response
             yield None
             for text in parse_events(response.iter_lines()):
                 yield json.loads(text)
+
+    def end_watch(self) -> None:
+        """Break the connection of a watch that another thread reads; without a watch, do nothing."""
+        stream = None if self._watch is None else self._watch.extensions.get("network_stream")
+        opened = None if stream is None else stream.get_extra_info("socket")
+        if opened is not None:
+            # Closing a socket does not wake a thread that reads from it; this does.
+            with suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)
 
     # Opening
 

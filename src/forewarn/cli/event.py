@@ -57,7 +57,7 @@ def list_events(
         connection,
         output,
         "/v1/events",
-        make_event_columns(connection),
+        lambda: make_event_columns(connection),
         options=options,
         list_name="events",
         params=params,

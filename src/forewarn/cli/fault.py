@@ -10,7 +10,7 @@ from forewarn.cli.clock import show_relative
 from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import fault_names, vm_names
 from forewarn.cli.connection import ControlConnection
-from forewarn.cli.list_options import ListOptions
+from forewarn.cli.list_options import WatchListOptions
 from forewarn.cli.list_output import print_page
 from forewarn.cli.output import Column, Output
 from forewarn.cli.times import as_span_s, split_names
@@ -37,21 +37,13 @@ def kinds(output: Output) -> None:
 
 
 @command(app, "list", "forewarn fault list")
-def list_faults(connection: ControlConnection, output: Output, options: ListOptions) -> None:
+def list_faults(connection: ControlConnection, output: Output, options: WatchListOptions) -> None:
     """List active faults, the oldest first."""
-    show_end = show_relative(connection, "until")
     print_page(
         connection,
         output,
         "/v1/faults",
-        [
-            Column("id"),
-            Column("fault", "kind"),
-            Column("for", lambda fault: fault["vms"] or "all VMs"),
-            Column("requests", _describe_requests),
-            Column("hits", "struck"),
-            Column("ends", lambda fault: show_end(fault) or "when cleared"),
-        ],
+        lambda: _make_columns(connection),
         options=options,
         list_name="faults",
         params={},
@@ -123,6 +115,18 @@ def clear(
     cleared = connection.send_change("DELETE", path)
     if not output.print_if_json(cleared):
         output.print_line(f"{cleared['count']} faults cleared" if cleared["count"] != 1 else "1 fault cleared")
+
+
+def _make_columns(connection: ControlConnection) -> list[Column]:
+    show_end = show_relative(connection, "until")
+    return [
+        Column("id"),
+        Column("fault", "kind"),
+        Column("for", lambda fault: fault["vms"] or "all VMs"),
+        Column("requests", _describe_requests),
+        Column("hits", "struck"),
+        Column("ends", lambda fault: show_end(fault) or "when cleared"),
+    ]
 
 
 def _describe_requests(fault: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import host_names
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import CsvListOptions, ListOptions, SelectorOption
+from forewarn.cli.list_options import CsvListOptions, SelectorOption, WatchListOptions
 from forewarn.cli.list_output import format_labels, print_page, show_labels
 from forewarn.cli.maintenance_options import ForceOption, ReasonOption, build_force_body
 from forewarn.cli.maintenance_text import print_created
@@ -123,7 +123,7 @@ def create_token(name: _Name, connection: ControlConnection, output: Output) -> 
 
 
 @command(app, "tokens", "forewarn host tokens host-1")
-def tokens(name: _Name, connection: ControlConnection, output: Output, options: ListOptions) -> None:
+def tokens(name: _Name, connection: ControlConnection, output: Output, options: WatchListOptions) -> None:
     """List the tokens of a host, the oldest first."""
     print_page(
         connection,

@@ -15,7 +15,7 @@ from forewarn.cli.output import parse_moment
 from forewarn.cli.times import as_moment_or_span
 from forewarn.core.model import EventSource, EventType
 
-__all__ = ["PLAIN_LIMIT", "Csv", "CsvListOptions", "HistoryFilter", "ListOptions", "SelectorOption"]
+__all__ = ["PLAIN_LIMIT", "Csv", "CsvListOptions", "HistoryFilter", "ListOptions", "SelectorOption", "WatchListOptions"]
 
 PLAIN_LIMIT = 100
 """Number of rows of a list unless `--limit` is given."""
@@ -82,8 +82,24 @@ class ListOptions(OptionGroup):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CsvListOptions(ListOptions):
-    """Options of a list that also has `--csv`, the short form of `--output csv`."""
+class WatchListOptions(ListOptions):
+    """Options of a list that can be watched."""
+
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            "-w",
+            help="Print the list, then a line for each item that is added, changed or removed, until Ctrl-C; with "
+            "--json, one JSON object per line.",
+        ),
+    ] = False
+    timeout: Annotated[str | None, typer.Option(metavar="SPAN", help="With --watch: end after this time.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvListOptions(WatchListOptions):
+    """Options of a list that can be watched and has `--csv`, the short form of `--output csv`."""
 
     as_csv: Csv = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,8 +19,9 @@ from forewarn.cli.list_format import (
     read_member,
     sort_items,
 )
-from forewarn.cli.list_options import PLAIN_LIMIT, SORTED_MAX, CsvListOptions, ListOptions
+from forewarn.cli.list_options import PLAIN_LIMIT, SORTED_MAX, CsvListOptions, ListOptions, WatchListOptions
 from forewarn.cli.output import Column, Output, as_json, as_yaml
+from forewarn.cli.times import as_span_s
 from forewarn.util.escape import escape_lines
 
 __all__ = [
@@ -56,6 +57,9 @@ CSV_COLUMNS = {
 }
 """Columns of the CSV output by list: members of the API's answers, in order. The schemas are slow to import."""
 
+Columns = Sequence[Column] | Callable[[], Sequence[Column]]
+"""Columns of a table, or a callback that makes them."""
+
 _STEP = 1000
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -64,7 +68,7 @@ def print_page(
     connection: ControlConnection,
     output: Output,
     path: str,
-    columns: Sequence[Column],
+    columns: Columns,
     *,
     options: ListOptions,
     list_name: str,
@@ -78,7 +82,8 @@ def print_page(
         connection: Connection to the service.
         output: Output of the command.
         path: Path of the list in the control API.
-        columns: Columns of the table, and of the wide one; other commands take what the first one shows.
+        columns: Columns of the table, and of the wide one; other commands take what the first one shows. A callback
+            that makes them, if they show times relative to now.
         options: Options of the command.
         list_name: Name of the list in `CSV_COLUMNS`.
         params: Query parameters.
@@ -91,12 +96,27 @@ def print_page(
     """
     is_csv = isinstance(options, CsvListOptions) and options.as_csv
     wanted = parse_list_format(options.output_format, is_json=output.is_json, is_csv=is_csv)
+    if isinstance(options, WatchListOptions) and options.watch:
+
+        def read() -> tuple[list[dict[str, Any]], bool]:
+            found, is_more = _read_items(connection, path, wanted, options, params, noun)
+            return list(found), is_more
+
+        # Imports asyncio, for which no other list should wait.
+        from forewarn.cli.list_watch import watch_list
+
+        span_s = as_span_s(options.timeout, "--timeout")
+        watch_list(connection, output, read, lambda found: choose_columns(columns, wanted, found), wanted, span_s)
+        return
+    if isinstance(options, WatchListOptions) and options.timeout is not None:
+        raise typer.BadParameter("requires --watch", param_hint="--timeout")
     items, is_more = _read_items(connection, path, wanted, options, params, noun)
     if wanted.kind is FormatKind.CSV:
         print_csv(items, list_name, output)
     elif wanted.kind is FormatKind.NAME:
+        first = _make_columns(columns)[0]
         for item in iterate_with_progress(items, output):
-            output.print_line(str(columns[0].read_cell(item)))
+            output.print_line(first.format_cell(item))
     else:
         _print_rows(list(items), columns, wanted, output, empty)
     if is_more:
@@ -128,7 +148,7 @@ def _read_items(
 
 
 def _print_rows(
-    items: Sequence[dict[str, Any]], columns: Sequence[Column], wanted: ListFormat, output: Output, empty: str
+    items: Sequence[dict[str, Any]], columns: Columns, wanted: ListFormat, output: Output, empty: str
 ) -> None:
     if wanted.kind is FormatKind.JSON:
         output.print_json(items)
@@ -138,7 +158,7 @@ def _print_rows(
         output.print_table(items, choose_columns(columns, wanted, items), empty=empty)
 
 
-def choose_columns(columns: Sequence[Column], wanted: ListFormat, items: Sequence[dict[str, Any]]) -> list[Column]:
+def choose_columns(columns: Columns, wanted: ListFormat, items: Sequence[dict[str, Any]]) -> list[Column]:
     """Return the columns of a table.
 
     Raises:
@@ -147,7 +167,11 @@ def choose_columns(columns: Sequence[Column], wanted: ListFormat, items: Sequenc
     if wanted.kind is FormatKind.COLUMNS:
         check_members(items, wanted.members, "--output")
         return [Column(member, partial(_show_member, member)) for member in wanted.members]
-    return [column for column in columns if wanted.kind is FormatKind.WIDE or not column.is_wide]
+    return [column for column in _make_columns(columns) if wanted.kind is FormatKind.WIDE or not column.is_wide]
+
+
+def _make_columns(columns: Columns) -> Sequence[Column]:
+    return columns() if callable(columns) else columns
 
 
 def _show_member(member: str, item: Mapping[str, Any]) -> object:

@@ -71,6 +71,7 @@ def schedule(connection: ControlConnection, output: Output, wanted: ScheduleOpti
     "list",
     "forewarn maintenance list",
     "forewarn maintenance list --active --sort not_before",
+    "forewarn maintenance list --host host-1 --watch",
     "forewarn maintenance list --state failed --limit 500 --json",
     "forewarn maintenance list --since 30d --host host-1 --csv > host-1.csv",
 )
@@ -92,25 +93,12 @@ def list_maintenances(
 ) -> None:
     """List maintenances, newest first; --since and --until refer to the time of creation."""
     wanted = [*(states or []), *(sorted(ACTIVE_STATES) if active else [])]
-    get_now = functools.cache(lambda: get_service_time(connection))
     params = choice.to_query_params(connection) | {"state": [str(state) for state in wanted]}
     print_page(
         connection,
         output,
         "/v1/maintenance",
-        [
-            Column("id"),
-            Column("state", is_state=True),
-            Column("type"),
-            Column("start", lambda m: describe_start(m, get_now())),
-            Column("approved", _count_approvals),
-            Column("cause", is_wide=True),
-            Column("source", is_wide=True),
-            Column("created", show_moment("created_at"), is_wide=True),
-            Column("hosts", is_whole=False, is_wide=True),
-            Column("vms", is_whole=False),
-            Column("description", is_whole=False, is_wide=True),
-        ],
+        lambda: _make_columns(connection),
         options=options,
         list_name="maintenances",
         params=params,
@@ -311,6 +299,23 @@ def build_schedule_body(wanted: ScheduleOptions, connection: ControlConnection) 
         "duration_s": as_duration_s(wanted.duration, "--duration"),
         "latest_start": _parse_time(connection, wanted.latest_start, "--latest-start"),
     } | build_force_body(force=wanted.force, reason=wanted.reason)
+
+
+def _make_columns(connection: ControlConnection) -> list[Column]:
+    get_now = functools.cache(lambda: get_service_time(connection))
+    return [
+        Column("id"),
+        Column("state", is_state=True),
+        Column("type"),
+        Column("start", lambda m: describe_start(m, get_now())),
+        Column("approved", _count_approvals),
+        Column("cause", is_wide=True),
+        Column("source", is_wide=True),
+        Column("created", show_moment("created_at"), is_wide=True),
+        Column("hosts", is_whole=False, is_wide=True),
+        Column("vms", is_whole=False),
+        Column("description", is_whole=False, is_wide=True),
+    ]
 
 
 def _count_approvals(m: dict[str, Any]) -> str:

@@ -67,6 +67,10 @@ class Column:
         name = self.cell or self.title.replace(" ", "_")
         return item[name] if isinstance(item, dict) else getattr(item, name)
 
+    def format_cell(self, item: Any) -> str:  # noqa: ANN401 - as above
+        """Return the value of an item in this column as text without control characters; empty for None."""
+        return escape_controls(_format_value(self.read_cell(item)))
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -138,7 +142,7 @@ class Output:
         for item in items:
             cells = []
             for column in columns:
-                text = escape_controls(_format_value(column.read_cell(item)) or "-")
+                text = column.format_cell(item) or "-"
                 style = _STATE_STYLES.get(text.lower(), "") if column.is_state else ""
                 cells.append(Text(text, style=style))
             table.add_row(*cells)

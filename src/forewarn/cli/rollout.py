@@ -12,7 +12,7 @@ from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import rollout_ids
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import ListOptions
+from forewarn.cli.list_options import WatchListOptions
 from forewarn.cli.list_output import print_page
 from forewarn.cli.maintenance_options import ReasonOption
 from forewarn.cli.maintenance_text import describe_quiet_hours_move
@@ -71,7 +71,7 @@ def start(
 
 
 @command(app, "list", "forewarn rollout list")
-def list_rollouts(connection: ControlConnection, output: Output, options: ListOptions) -> None:
+def list_rollouts(connection: ControlConnection, output: Output, options: WatchListOptions) -> None:
     """List rollouts, the newest first."""
     print_page(
         connection,

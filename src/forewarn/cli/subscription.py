@@ -9,7 +9,7 @@ import typer
 from forewarn.cli.command import command, make_group
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import ListOptions
+from forewarn.cli.list_options import ListOptions, WatchListOptions
 from forewarn.cli.list_output import print_page
 from forewarn.cli.output import Column, Output, format_moment, show_moment
 from forewarn.cli.times import check_known, split_names
@@ -63,7 +63,7 @@ def create(
 
 
 @command(app, "list", "forewarn subscription list")
-def list_subscriptions(connection: ControlConnection, output: Output, options: ListOptions) -> None:
+def list_subscriptions(connection: ControlConnection, output: Output, options: WatchListOptions) -> None:
     """List subscriptions, the oldest first."""
     print_page(
         connection,

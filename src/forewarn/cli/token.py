@@ -9,7 +9,7 @@ import typer
 from forewarn.cli.command import command, make_group
 from forewarn.cli.confirmation import Yes, confirm
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import ListOptions
+from forewarn.cli.list_options import WatchListOptions
 from forewarn.cli.list_output import print_page
 from forewarn.cli.output import Column, Output, format_moment, show_moment
 from forewarn.cli.times import as_span_s
@@ -70,7 +70,7 @@ def create(
 def list_tokens(
     connection: ControlConnection,
     output: Output,
-    options: ListOptions,
+    options: WatchListOptions,
     with_all: Annotated[bool, typer.Option("--all", help="Include expired and revoked tokens.")] = False,
 ) -> None:
     """List the tokens of people and programs; 'forewarn host tokens' lists the tokens of hosts."""
