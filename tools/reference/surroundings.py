@@ -12,6 +12,7 @@ from forewarn.actuators import exec as actuator
 from forewarn.agent import steps
 from forewarn.agent.configuration import default_config_file, default_state_file
 from forewarn.cli.inventory import DIFFERS
+from forewarn.cli.maintenance_wait import MISSED, TIMED_OUT
 from forewarn.client.discovery import VARIABLE
 from forewarn.config.settings import Settings
 from forewarn.core.model import EntryKind
@@ -50,6 +51,8 @@ EXIT_STATUSES = (
     ),
     (3, "the service cannot be reached"),
     (DIFFERS, "from `inventory diff` only: the inventory file would change something"),
+    (TIMED_OUT, "from `maintenance wait` only: the stage was not reached in time"),
+    (MISSED, "from `maintenance wait` only: the stage can no longer be reached"),
     (130, "the command was ended by Ctrl-C"),
     (141, "the program that read the output, such as `head`, has ended"),
 )

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from forewarn.cli import maintenance_wait
 from forewarn.cli.clock import get_service_time
 from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import maintenance_ids
@@ -256,6 +257,9 @@ def extend(
         "extend",
         {"by_s": as_span_s(by, "--by"), "scope": scope, "reason": reason},
     )
+
+
+app.add_typer(maintenance_wait.app)
 
 
 def build_schedule_body(wanted: ScheduleOptions, connection: ControlConnection) -> dict[str, Any]:
