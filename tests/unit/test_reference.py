@@ -11,6 +11,7 @@ from pathlib import Path
 import forewarn
 from forewarn.cli.command import BROKEN_PIPE
 from forewarn.cli.inventory import DIFFERS
+from forewarn.cli.maintenance_wait import MISSED, TIMED_OUT
 from forewarn.cli.openapi import openapi_document
 from forewarn.config.settings import Settings
 from forewarn.core.model import EntryKind
@@ -108,7 +109,7 @@ def test_a_link_of_the_page_of_the_control_api_leads_to_a_heading() -> None:
 
 
 def test_every_exit_status_that_a_command_ends_with_stands_in_its_page() -> None:
-    assert [status for status, _ in surroundings.EXIT_STATUSES] == [0, 1, 2, 3, DIFFERS, 130, BROKEN_PIPE]
+    assert [status for status, _ in surroundings.EXIT_STATUSES] == [0, 1, 2, 3, DIFFERS, TIMED_OUT, MISSED, 130, BROKEN_PIPE]
     assert (
         "| 75 | From `exec_command`: the command did nothing, and may be run again. |" in surroundings.exit_statuses()
     )
