@@ -109,7 +109,17 @@ def test_a_link_of_the_page_of_the_control_api_leads_to_a_heading() -> None:
 
 
 def test_every_exit_status_that_a_command_ends_with_stands_in_its_page() -> None:
-    assert [status for status, _ in surroundings.EXIT_STATUSES] == [0, 1, 2, 3, DIFFERS, TIMED_OUT, MISSED, 130, BROKEN_PIPE]
+    assert [status for status, _ in surroundings.EXIT_STATUSES] == [
+        0,
+        1,
+        2,
+        3,
+        DIFFERS,
+        TIMED_OUT,
+        MISSED,
+        130,
+        BROKEN_PIPE,
+    ]
     assert (
         "| 75 | From `exec_command`: the command did nothing, and may be run again. |" in surroundings.exit_statuses()
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from forewarn.cli import maintenance_wait
+from forewarn.cli import maintenance_changes, maintenance_wait
 from forewarn.cli.clock import get_service_time
 from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import maintenance_ids
@@ -155,33 +155,6 @@ def show(maintenance_id: _Id, connection: ControlConnection, output: Output) -> 
     output.print_lines(format_timeline(list(connection.iterate_items("/v1/audit-log", maintenance=m["id"]))))
 
 
-@command(
-    app,
-    "cancel",
-    "forewarn maintenance cancel k3v9xq2mab",
-    'forewarn maintenance cancel k3v9xq2mab --reason "postponed"',
-)
-def cancel(
-    maintenance_id: _Id,
-    connection: ControlConnection,
-    output: Output,
-    reason: ReasonOption = None,
-) -> None:
-    """Cancel a maintenance that has not started."""
-    _send_change(connection, output, maintenance_id, "cancel", {"reason": reason})
-
-
-@command(app, "start", 'forewarn maintenance start k3v9xq2mab --reason "the owner agreed by telephone"')
-def start(
-    maintenance_id: _Id,
-    connection: ControlConnection,
-    output: Output,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, recorded in the audit log.")],
-) -> None:
-    """Start a scheduled maintenance now, without waiting for approvals or NotBefore."""
-    _send_change(connection, output, maintenance_id, "start", {"reason": reason})
-
-
 @command(app, "complete", "forewarn maintenance complete k3v9xq2mab")
 def complete(maintenance_id: _Id, connection: ControlConnection, output: Output) -> None:
     """Report that a started maintenance is over: its events disappear, and the VMs take up work again."""
@@ -259,6 +232,7 @@ def extend(
     )
 
 
+app.add_typer(maintenance_changes.app)
 app.add_typer(maintenance_wait.app)
 
 

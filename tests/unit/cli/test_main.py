@@ -28,7 +28,7 @@ VERBS = {
     "policy": "show",
     "host": "list show fail recover create-token tokens revoke-token predict-failure",
     "token": "create list revoke whoami",
-    "maintenance": "schedule list show cancel start complete impact defer extend",
+    "maintenance": "schedule list show approve cancel start retry wait complete impact defer extend",
     "rollout": "start list show pause resume abort",
     "event": "list approve",
     "audit-log": "",
