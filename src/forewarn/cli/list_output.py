@@ -45,6 +45,7 @@ CSV_COLUMNS = {
     "vms": "name host scope scope_kind fault_domain update_domain addresses power_state priority size enabled "
     "incarnation labels",
     "hosts": "name vms failed_at failure_reason labels",
+    "scopes": "name kind vm_count enabled_vm_count last_polled_at fault_domain_count labels",
     "host-tokens": "id host created_at revoked_at",
     "tokens": "id name role scopes vms host created_at created_by expires_at revoked_at",
     "subscriptions": "id name url scopes vms kinds state reason given_up cursor waiting dead failing_since "

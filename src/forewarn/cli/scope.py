@@ -9,7 +9,8 @@ import typer
 from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import scope_names
 from forewarn.cli.connection import ControlConnection, quote_segment
-from forewarn.cli.list_options import Csv, Limit, SelectorOption, format_labels, print_page
+from forewarn.cli.list_options import CsvListOptions, SelectorOption
+from forewarn.cli.list_output import format_labels, print_page, show_labels
 from forewarn.cli.output import Column, Output, format_moment, show_moment
 
 __all__ = ["app", "format_enabled"]
@@ -30,12 +31,11 @@ app = make_group("scope", "Show scopes (groups of VMs) and their policies.", "De
 def list_scopes(
     connection: ControlConnection,
     output: Output,
+    options: CsvListOptions,
     prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only scopes whose names begin with this text.")
     ] = None,
     selector: SelectorOption = None,
-    limit: Limit = None,
-    as_csv: Csv = False,
 ) -> None:
     """List scopes by name: their VMs, when one of these last polled, and the rules that their policies declare."""
     print_page(
@@ -49,15 +49,16 @@ def list_scopes(
             Column("enabled", format_enabled),
             Column("last polled", show_moment("last_polled_at")),
             Column("policy", _name_declared_rules, is_whole=False),
-            Column("labels", lambda scope: format_labels(scope["labels"]), is_whole=False),
+            Column("fault domains", "fault_domain_count", is_wide=True),
+            Column("labels", show_labels, is_whole=False),
         ],
-        limit=limit,
+        options=options,
+        list_name="scopes",
         params={"prefix": prefix, "selector": selector},
         empty="no such scopes"
         if prefix or selector
         else "no scopes are declared: see 'forewarn inventory apply --help'",
         noun="scopes",
-        csv_list="scopes" if as_csv else None,
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from forewarn.core.maintenance.approval import ApprovalResult, Approver
 from forewarn.endpoint import messages
@@ -120,7 +121,8 @@ class _ServiceFailure(ForewarnError):
     """Error reported by the service."""
 
     def __init__(self, failure: messages.CallFailure) -> None:
-        super().__init__(failure.message, **({"limit": failure.limit} if failure.limit else {}))
+        details: dict[str, Any] = {"limit": failure.limit} if failure.limit else {}
+        super().__init__(failure.message, **details)
         self.status = failure.status  # type: ignore[misc] # differs by instance
 
 
