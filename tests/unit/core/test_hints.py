@@ -15,8 +15,8 @@ SOURCE = Path(hints.__file__).parents[1]
 ROOMS = ("core", "engine", "publishing", "control", "auth", "endpoint", "dashboard", "scheduling")
 """What runs in the service, and raises errors that a browser may show."""
 
-ONLY_COMMAND = {"dashboard/login.py"}
-"""A link for logging in is made by a command, and by nothing else."""
+ONLY_COMMAND = {"control/status.py", "dashboard/login.py"}
+"""The status is for the API and its command; a link for logging in is made by a command, and by nothing else."""
 
 
 def test_a_hint_ends_the_message_of_the_api_and_is_not_in_the_summary() -> None:
