@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from forewarn.util.escape import escape_controls, escape_json, has_controls
 
 if TYPE_CHECKING:
-    from rich.console import Console, OverflowMethod
+    from rich.console import Console
 
 __all__ = [
     "Column",
@@ -31,6 +32,12 @@ __all__ = [
 ]
 
 _UNLIMITED = 100_000
+_GAP = 2
+"""Columns between two columns of a table."""
+
+_INDENT = 4
+"""Indentation of the second and further lines of a line that is wrapped."""
+
 _STATE_STYLES = {
     "queued": "dim",
     "scheduled": "yellow",
@@ -49,7 +56,7 @@ class Column:
 
     Attributes:
         cell: Member of an item to show, or a function from an item to the value; None for the title's member.
-        is_whole: True if never folded: ids and words that people copy.
+        is_whole: True if never wrapped: ids and words that people copy.
         is_state: True if coloured by the state it holds.
         is_wide: True if shown only with `--output wide`.
     """
@@ -103,8 +110,10 @@ class Output:
         sys.stdout.flush()
 
     def print_line(self, text: str = "") -> None:
-        """Print a line."""
-        sys.stdout.write(f"{escape_controls(text)}\n")
+        """Print a line; a terminal gets several if it is too narrow, each but the first indented."""
+        shown = escape_controls(text)
+        indent = len(shown) - len(shown.lstrip()) + _INDENT
+        sys.stdout.write(f"{_wrap(shown, _get_width(), indent)}\n")
         sys.stdout.flush()
 
     def print_lines(self, lines: Iterable[str]) -> None:
@@ -131,24 +140,34 @@ class Output:
             self.print_table(items, columns, empty=empty)
 
     def print_table(self, items: Iterable[Any], columns: Sequence[Column], *, empty: str = "") -> None:
-        """Print a row for each item; folded to the width of a terminal, one line each elsewhere."""
+        """Print a row for each item; wrapped to the width of a terminal, one line each elsewhere.
+
+        No word is broken. If the columns do not fit into the terminal with their longest words, each item is printed as
+        names and values instead.
+        """
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
-        for column in columns:
-            overflow: OverflowMethod = "ignore" if column.is_whole else "fold"
-            table.add_column(column.title.upper(), no_wrap=column.is_whole, overflow=overflow)
-        for item in items:
-            cells = []
-            for column in columns:
-                text = column.format_cell(item) or "-"
-                style = _STATE_STYLES.get(text.lower(), "") if column.is_state else ""
-                cells.append(Text(text, style=style))
-            table.add_row(*cells)
-        if not table.row_count:
+        rows = [[column.format_cell(item) or "-" for column in columns] for item in items]
+        if not rows:
             self.print_notice(empty)
             return
+        widths = _fit_columns(columns, rows, _get_width())
+        if widths is None:
+            for number, row in enumerate(rows):
+                if number:
+                    self.print_line()
+                self.print_fields(zip((column.title for column in columns), row, strict=True))
+            return
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_edge=False)
+        for column in columns:
+            table.add_column(column.title.upper(), no_wrap=True, overflow="ignore")
+        for row in rows:
+            styles = [
+                _STATE_STYLES.get(text.lower(), "") if c.is_state else "" for c, text in zip(columns, row, strict=True)
+            ]
+            cells = [_wrap(text, width) for text, width in zip(row, widths, strict=True)]
+            table.add_row(*(Text(text, style=style) for text, style in zip(cells, styles, strict=True)))
         self._print_renderable(table)
 
     def print_record(self, value: object, pairs: Iterable[tuple[str, object]]) -> None:
@@ -161,12 +180,14 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        grid = Table.grid(padding=(0, 2, 0, 0))
+        shown = [(name, text) for name, value in pairs if (text := _format_value(value))]
+        width = _get_width() - max((len(name) for name, _ in shown), default=0) - _GAP
+        grid = Table.grid(padding=(0, _GAP, 0, 0))
         grid.add_column(style="bold", no_wrap=True)
-        grid.add_column(overflow="fold")
-        for name, value in pairs:
-            if text := _format_value(value):
-                grid.add_row(Text(name), Text(escape_controls(text), style=_STATE_STYLES.get(text, "")))
+        grid.add_column(no_wrap=True, overflow="ignore")
+        for name, text in shown:
+            value_text = _wrap(escape_controls(text), width)
+            grid.add_row(Text(name), Text(value_text, style=_STATE_STYLES.get(text, "")))
         self._print_renderable(grid)
 
     def print_heading(self, text: str) -> None:
@@ -191,15 +212,64 @@ def _format_value(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
+def _get_width() -> int:
+    """Return the width of the output in columns."""
+    # Redirected output is not wrapped, so that each row stays one line for grep; COLUMNS overrides that.
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else _UNLIMITED
+
+
+def _measure(text: str) -> int:
+    """Return the number of columns that a terminal needs for the text."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _wrap(text: str, width: int, indent: int = 0) -> str:
+    """Break the text into lines between words; a word that is too long for a line gets a line that is too long.
+
+    Each line but the first is indented by `indent` columns.
+    """
+    if len(text) * 2 <= width or _measure(text) <= width:
+        return text
+    lines, line = [], ""
+    for word in re.findall(r"\s*\S+", text):
+        if line.strip() and _measure(line + word) > width:
+            lines.append(line)
+            line = " " * indent + word.lstrip()
+        else:
+            line += word
+    return "\n".join([*lines, line])
+
+
+def _fit_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
+    """Return the width of each column; None if the table is too wide even if every column that may wrap does."""
+    least, most = [], []
+    for number, column in enumerate(columns):
+        texts = [row[number] for row in rows]
+        title = _measure(column.title)
+        most.append(max(title, *map(_measure, texts)))
+        words = (word for text in texts for word in text.split())
+        least.append(most[-1] if column.is_whole else max(title, *map(_measure, words)))
+    left = width - sum(least) - _GAP * (len(columns) - 1)
+    if left < 0:
+        return None
+    wanted = [high - low for low, high in zip(least, most, strict=True)]
+    # What is left is shared in proportion to what each column lacks.
+    share = min(1.0, left / max(1, sum(wanted)))
+    return [low + int(lacking * share) for low, lacking in zip(least, wanted, strict=True)]
+
+
 def _make_console() -> Console:
     from rich.console import Console
 
     is_terminal = sys.stdout.isatty()
-    # Redirected output is not folded, so that each row stays one line for grep; COLUMNS overrides that.
-    has_width = is_terminal or "COLUMNS" in os.environ
     return Console(
         file=sys.stdout,
-        width=None if has_width else _UNLIMITED,
+        # Texts are wrapped already. What is still too wide must not be cut off.
+        width=_UNLIMITED,
         force_terminal=is_terminal,
         no_color=bool(os.environ.get("NO_COLOR")) or not is_terminal,
         highlight=False,

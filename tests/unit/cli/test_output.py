@@ -64,8 +64,41 @@ def test_a_table_keeps_ids_whole_in_a_narrow_terminal(
     row = {"id": EVENT_ID, "type": "Terminate", "status": "Scheduled", "not_before": "in 14m 52s", "names": names}
     Output().print_table([row], columns)
     lines = capsys.readouterr().out.splitlines()
-    assert EVENT_ID in lines[1]
+    assert lines[0] == f"id          {EVENT_ID}", "the row does not fit, so it is printed as names and values"
+    assert [line.split()[0] for line in lines[1:5]] == ["type", "status", "not", "names"]
     assert max(len(line) for line in lines) <= 80
+
+
+def test_no_word_of_a_table_is_broken(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    columns = [Column("id"), Column("left", is_whole=False), Column("right", is_whole=False)]
+    row = {"id": "k3", "left": "alpha beta gamma delta", "right": "one-very-long-name two three four five six"}
+    Output().print_table([row, row | {"left": "x"}], columns)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["ID", "LEFT", "RIGHT"]
+    assert max(len(line) for line in lines) <= 40
+    words = " ".join(lines).split()
+    assert {*row["left"].split(), *row["right"].split()} <= set(words)
+    assert len(lines) < 12, "the columns use the width that there is"
+
+
+def test_no_word_of_a_line_or_a_field_is_broken(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    Output().print_line(
+        "  maintenance k3v9xq2mab is  scheduled: Freeze of a-very-long-name-of-a-machine-that-fits-nowhere"
+    )
+    Output().print_fields([("vms", ["one-name", "two-names", "three-names"]), ("名", "機械 機械 機械 機械 機械 機械")])
+    assert capsys.readouterr().out.splitlines() == [
+        "  maintenance k3v9xq2mab is",
+        "      scheduled: Freeze of",
+        "      a-very-long-name-of-a-machine-that-fits-nowhere",
+        "vms  one-name, two-names,",
+        "     three-names",
+        "名   機械 機械 機械 機械 機械",
+        "     機械",
+    ]
 
 
 def test_a_table_that_is_piped_has_one_line_for_each_row_and_no_trailing_space(
