@@ -47,6 +47,9 @@ PAGES: Mapping[str, str] = {
     "scope": "/scopes/shop-web",
     "vm": "/vms/shop-web-0",
     "search": "/search?q=hv-0",
+    "administration": "/administration",
+    "tokens": "/administration/tokens?show=all",
+    "token-form": "/administration/tokens/create",
     "missing": "/vms/nobody",
     "login": "/login",
 }

@@ -39,6 +39,9 @@ def paths(service: Running, estate: Estate) -> list[str]:
         f"/vms/{estate.db.name}",
         f"/hosts/{estate.host}",
         "/audit-log",
+        "/administration",
+        "/administration/tokens",
+        "/administration/tokens/create",
     ]
 
 

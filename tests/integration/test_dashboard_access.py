@@ -56,7 +56,7 @@ def test_each_role_sees_the_pages_of_its_routes_and_no_other(service: Running, r
                     assert answer.status_code in {200, 403, 404}
             navigation = re.search(r"<nav.*?</nav>", shown, re.DOTALL)
             assert navigation is not None
-            if path in {"/schedule", "/rollouts", "/hosts", "/vms", "/audit-log"}:
+            if path in {"/schedule", "/rollouts", "/hosts", "/vms", "/audit-log", "/administration"}:
                 assert (f'href="{path}"' in navigation[0]) is is_allowed
     if role is Role.TENANT:
         assert wait_for(lambda: any("tenant:test-tenant GET /hosts" in each for each in refusals(service)))
@@ -84,6 +84,65 @@ def test_no_button_does_more_than_the_route_beside_it(service: Running, role: Ro
     finally:
         with service.operator() as api:
             api.post(f"/v1/maintenance/{made['id']}/cancel")
+
+
+@pytest.mark.parametrize("role", [Role.READ_ONLY, Role.TENANT])
+def test_only_an_operator_creates_and_revokes_tokens(service: Running, role: Role) -> None:
+    token_of(service, Role.READ_ONLY, name=f"seen-by-{role}")
+    with service.operator() as api:
+        wanted = f"seen-by-{role}"
+        found = next(each for each in api.get("/v1/tokens?limit=1000").json()["items"] if each["name"] == wanted)
+    with logged_in(service, token_of(service, role)) as browser:
+        at = f"/administration/tokens/{found['id']}/revoke"
+        page = browser.get("/administration/tokens")
+        assert (wanted in page.text) is (role is Role.READ_ONLY)
+        assert "<button" not in page.text.partition("<main")[2]
+        assert "/create" not in page.text
+        for confirm in ("", "yes"):
+            assert browser.send_form(at, confirm=confirm).status_code == 403
+        answer = browser.send_form("/administration/tokens/create", name="more", role="operator")
+        assert (answer.status_code, "not allowed for role" in text_of(answer)) == (403, True)
+    with service.operator() as api:
+        tokens = {each["name"]: each for each in api.get("/v1/tokens?limit=1000").json()["items"]}
+        assert tokens[wanted]["revoked_at"] is None
+        assert "more" not in tokens
+
+
+def test_a_form_that_is_sent_twice_creates_one_token(service: Running) -> None:
+    with logged_in(service, service.service.tokens.operator_token) as browser:
+        found = re.search(r'name="key" value="([^"]+)"', browser.get("/administration/tokens/create").text)
+        assert found is not None
+        fields = {"name": "once", "role": "read-only", "key": found[1]}
+        first = browser.send_form("/administration/tokens/create", **fields)
+        again = browser.send_form("/administration/tokens/create", **fields)
+    assert (first.status_code, 'id="secret"' in first.text) == (201, True)
+    assert (again.status_code, 'id="secret"' in again.text) == (409, False)
+    assert "was created by an earlier request" in text_of(again)
+    with service.operator() as api:
+        tokens = [each for each in api.get("/v1/tokens?limit=1000").json()["items"] if each["name"] == "once"]
+    assert len(tokens) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"name": "", "role": "operator"}, "name:"),
+        ({"name": "local", "role": "operator"}, "name local is reserved"),
+        ({"name": "x", "role": "host"}, "role:"),
+        ({"name": "x", "role": "tenant"}, "role tenant needs scopes or vms"),
+        ({"name": "x", "role": "tenant", "scopes": "none"}, "none"),
+        ({"name": "x", "role": "operator", "lifetime": "soon"}, "lifetime:"),
+        ({"name": "x", "role": "operator", "lifetime": "9000d"}, "maximum token lifetime is 366 days"),
+    ],
+)
+def test_a_form_that_asks_for_no_possible_token_says_why(
+    service: Running, fields: dict[str, str], expected: str
+) -> None:
+    with logged_in(service, service.service.tokens.operator_token) as browser:
+        answer = browser.send_form("/administration/tokens/create", **fields)
+    assert answer.status_code in {400, 404}
+    assert expected in text_of(answer)
+    assert f'value="{fields["name"]}"' in answer.text, "what was typed is still there"
 
 
 def test_the_endpoint_of_a_host_does_not_log_in(service: Running) -> None:

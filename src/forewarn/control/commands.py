@@ -1,7 +1,7 @@
-"""Commands on maintenances and events, shared by the API and the dashboard.
+"""Commands on maintenances, events and tokens, shared by the API and the dashboard.
 
-The engine decides. This module adds the checks for tenants that come before: to a tenant, objects it does not own do
-not exist, and no error reveals other tenants.
+The engine decides. This module adds the checks that come before: to a tenant, objects it does not own do not exist, and
+no error reveals other tenants.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from forewarn.control.context import Context, find_maintenance
-from forewarn.core.access import Ownership, Principal, is_requested_by_tenant
+from forewarn.core.access import Ownership, Principal, Token, is_requested_by_tenant
 from forewarn.core.maintenance.approval import Approver
 from forewarn.core.maintenance.tenancy import get_tenant_key, get_tenant_name
 from forewarn.core.model import Maintenance
 from forewarn.core.selection import Selection
 from forewarn.engine.idempotency import IdempotencyKey
-from forewarn.errors import Forbidden, InvalidRequest, QuietHoursConflict
+from forewarn.engine.tokens import TokenRequest
+from forewarn.errors import Forbidden, InvalidRequest, LimitExceeded, QuietHoursConflict
 from forewarn.store.contract import Reader
+from forewarn.wire.access import AccessTokenIn
 
-__all__ = ["approve_events", "cancel_maintenance", "defer_maintenance", "extend_maintenance"]
+__all__ = ["approve_events", "cancel_maintenance", "create_token", "defer_maintenance", "extend_maintenance"]
 
 
 async def approve_events(context: Context, caller: Principal, event_ids: Iterable[str]) -> dict[str, str]:
@@ -164,3 +166,28 @@ def _hide_quiet_hours(caller: Principal) -> Iterator[None]:
             raise
         msg = "cannot move the maintenance: all remaining times are in the quiet hours of an affected tenant"
         raise QuietHoursConflict(msg) from None
+
+
+async def create_token(
+    context: Context, body: AccessTokenIn, *, actor: str, key: IdempotencyKey | None = None
+) -> tuple[Token, str]:
+    """Create a token for a person or a program; return it with its secret, which is shown only once.
+
+    Raises:
+        LimitExceeded: It names too many scopes and VMs, or there are too many tokens.
+        InvalidRequest: The lifetime is too long, a scope is of the kind standalone, or a VM is in another scope.
+        NotFound: A scope or VM does not exist.
+        Conflict: The key has created a token already.
+    """
+    settings, count = context.settings, len(body.scopes) + len(body.vms)
+    if count > settings.token_names_max:
+        msg = f"{count} scopes and VMs are named: the limit is {settings.token_names_max} (token_names_max)"
+        raise LimitExceeded(msg)
+    lifetime = settings.token_lifetime if body.expires_in_s is None else timedelta(seconds=body.expires_in_s)
+    if lifetime > settings.token_lifetime_max:
+        msg = f"the maximum token lifetime is {settings.token_lifetime_max.days} days (token_lifetime_max)"
+        raise InvalidRequest(msg)
+    wanted = TokenRequest(
+        name=body.name, role=body.role, scopes=tuple(body.scopes), vms=tuple(body.vms), lifetime=lifetime
+    )
+    return await context.engine.tokens.create(wanted, actor=actor, key=key)

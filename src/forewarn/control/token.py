@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from forewarn.control.commands import create_token
 from forewarn.control.context import Actor, AfterNumber, Caller, ContextOf, PageLimit, cut_page
-from forewarn.engine.tokens import TokenRequest
-from forewarn.errors import InvalidRequest, LimitExceeded
 from forewarn.wire.access import AccessTokenIn, AccessTokenOut, PrincipalOut
 from forewarn.wire.control_response import PageOut
 
@@ -27,18 +25,7 @@ async def whoami(caller: Caller) -> PrincipalOut:
 @router.post("/tokens", status_code=201)
 async def create(context: ContextOf, actor: Actor, body: AccessTokenIn) -> AccessTokenOut:
     """Create a token; the token is shown only in this answer."""
-    settings, count = context.settings, len(body.scopes) + len(body.vms)
-    if count > settings.token_names_max:
-        msg = f"{count} scopes and VMs are named: the limit is {settings.token_names_max} (token_names_max)"
-        raise LimitExceeded(msg)
-    lasts = settings.token_lifetime if body.expires_in_s is None else timedelta(seconds=body.expires_in_s)
-    if lasts > settings.token_lifetime_max:
-        msg = f"the maximum token lifetime is {settings.token_lifetime_max.days} days (token_lifetime_max)"
-        raise InvalidRequest(msg)
-    wanted = TokenRequest(
-        name=body.name, role=body.role, scopes=tuple(body.scopes), vms=tuple(body.vms), lifetime=lasts
-    )
-    token, word = await context.engine.tokens.create(wanted, actor=actor)
+    token, word = await create_token(context, body, actor=actor)
     return AccessTokenOut.from_model(token, word)
 
 

@@ -6,14 +6,17 @@ import hashlib
 from collections.abc import Mapping
 from datetime import timedelta
 
+from pydantic import BaseModel
+
 from forewarn.control import commands
 from forewarn.control.access import ROUTES
 from forewarn.control.context import Context
-from forewarn.core.access import Principal
+from forewarn.core.access import Principal, Token
 from forewarn.core.rollout import rollout_commands
 from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from forewarn.util.duration import parse_duration
+from forewarn.wire.access import AccessTokenIn
 from forewarn.wire.control_request import MaintenanceIn
 
 __all__ = [
@@ -22,8 +25,10 @@ __all__ = [
     "approve_event",
     "check_button_allowed",
     "check_maintenance_action",
+    "create_token",
     "list_allowed_buttons",
     "recover_host",
+    "revoke_token",
     "schedule_maintenance",
 ]
 
@@ -41,6 +46,8 @@ _BUTTONS: Mapping[str, str] = {
     "recover": "POST /v1/hosts/{name}/recover",
     # One entry for pause, resume and abort, which the same roles may call.
     "rollout": "POST /v1/rollouts/{rollout_id}/pause",
+    "create-token": "POST /v1/tokens",
+    "revoke-token": "DELETE /v1/tokens/{token_id}",
 }
 """API route for each button: the roles that may call the route may press the button."""
 
@@ -163,13 +170,42 @@ async def schedule_maintenance(context: Context, wanted: MaintenanceIn, key: str
     """
     check_button_allowed(caller, "schedule")
     actor = caller.actor
-    once = None
-    if key:
-        content = f"{actor}\n{wanted.model_dump_json()}".encode()
-        # Prefixed to keep the keys of forms apart from the Idempotency-Keys that the same person sends to the API.
-        once = IdempotencyKey(key=f"{actor}/form/{key[:100]}", fingerprint=hashlib.sha256(content).hexdigest())
+    once = _make_form_key(actor, key, wanted)
     made = await context.engine.maintenances.schedule(wanted.to_request(), actor=actor, key=once)
     return [maintenance.id for maintenance in made]
+
+
+async def create_token(context: Context, wanted: AccessTokenIn, key: str, caller: Principal) -> tuple[Token, str]:
+    """Create the token of a form once for each key; return it with its secret.
+
+    Raises:
+        Forbidden: The caller may not press the button.
+        Conflict: The form was sent before.
+    """
+    check_button_allowed(caller, "create-token")
+    return await commands.create_token(
+        context, wanted, actor=caller.actor, key=_make_form_key(caller.actor, key, wanted)
+    )
+
+
+async def revoke_token(context: Context, token_id: str, caller: Principal) -> None:
+    """Revoke a token.
+
+    Raises:
+        NotFound: No token has this id.
+        Forbidden: The caller may not press the button.
+    """
+    check_button_allowed(caller, "revoke-token")
+    await context.engine.tokens.revoke(token_id, actor=caller.actor)
+
+
+def _make_form_key(actor: str, key: str, wanted: BaseModel) -> IdempotencyKey | None:
+    """Return the key under which a form takes effect once; None if the form has none."""
+    if not key:
+        return None
+    content = f"{actor}\n{wanted.model_dump_json()}".encode()
+    # Prefixed to keep the keys of forms apart from the Idempotency-Keys that the same person sends to the API.
+    return IdempotencyKey(key=f"{actor}/form/{key[:100]}", fingerprint=hashlib.sha256(content).hexdigest())
 
 
 def _read_reason(form: Mapping[str, str], verb: str = "") -> str | None:

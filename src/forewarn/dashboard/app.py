@@ -20,6 +20,7 @@ from forewarn.dashboard.live import LivePages
 from forewarn.dashboard.login import LoginRoutes
 from forewarn.dashboard.name_index import InventoryNameIndex
 from forewarn.dashboard.page import Make, PageModel, PageView
+from forewarn.dashboard.pages.administration import SECTIONS, make_administration_page
 from forewarn.dashboard.pages.audit_log import make_audit_log_page
 from forewarn.dashboard.pages.host import make_host_list, make_host_page
 from forewarn.dashboard.pages.maintenance import make_maintenance_page
@@ -28,10 +29,12 @@ from forewarn.dashboard.pages.rollout import make_rollout_list, make_rollout_pag
 from forewarn.dashboard.pages.schedule import make_schedule_page
 from forewarn.dashboard.pages.scope import make_scope_page
 from forewarn.dashboard.pages.search import make_search_page
+from forewarn.dashboard.pages.token import make_token_form_page, make_token_list
 from forewarn.dashboard.pages.vm import make_vm_list, make_vm_page
 from forewarn.dashboard.render import STATIC, render_template, static_path
 from forewarn.dashboard.request_guard import HEADERS, PageAnswer, PageRequest, RequestGuard, format_address
 from forewarn.dashboard.session import Sessions
+from forewarn.dashboard.token_routes import TokenRoutes
 from forewarn.engine.clock_guard import describe_jump
 from forewarn.errors import ForewarnError, InvalidRequest, NotFound
 from forewarn.store.contract import Reader
@@ -51,6 +54,10 @@ PAGES: Mapping[str, tuple[Make, str]] = {
     "/audit-log": (make_audit_log_page, "GET /v1/audit-log"),
     "/search": (make_search_page, "GET /v1/vms"),
     "/schedule": (make_schedule_page, "POST /v1/maintenance"),
+    # Tenants have no use for the index: every page that it leads to is about the whole service.
+    "/administration": (make_administration_page, "GET /v1/tokens"),
+    "/administration/tokens": (make_token_list, "GET /v1/tokens"),
+    "/administration/tokens/create": (make_token_form_page, "POST /v1/tokens"),
 }
 """Function and API route for each page's path: the roles that may call the route may see the page."""
 
@@ -61,6 +68,7 @@ _NAVIGATION = (
     ("Hosts", "/hosts"),
     ("VMs", "/vms"),
     ("Audit log", "/audit-log"),
+    ("Administration", "/administration"),
 )
 
 _FOR_EVER = "public, max-age=31536000, immutable"
@@ -86,6 +94,7 @@ class _Dashboard:
         )
         self._guard = RequestGuard(context, self._sessions, self._render_error)
         self._buttons = ButtonRoutes(context, self._make_common_values)
+        self._tokens = TokenRoutes(context, self._make_common_values)
 
     def make_routes(self) -> list[Route]:
         found = [
@@ -93,6 +102,7 @@ class _Dashboard:
             Route("/docs", self._guard.guard(self._serve_api_page), methods=["GET"]),
             Route("/static/{mark}/{name}", self._guard.guard(self._serve_static_file), methods=["GET"]),
             *self._buttons.make_routes(self._guard.require_same_origin),
+            *self._tokens.make_routes(self._guard.require_same_origin),
         ]
         for path, (make, beside) in PAGES.items():
             for at, answer in (
@@ -170,11 +180,15 @@ class _Dashboard:
 
     def _make_common_values(self, request: Request, title: str, caller: Principal | None) -> dict[str, object]:
         jump = self._context.engine.clock.guard.jump
-        pages = [] if caller is None else [(n, at) for n, at in _NAVIGATION if caller.role in ROUTES[PAGES[at][1]]]
+
+        def may_see(path: str) -> bool:
+            return caller is not None and caller.role in ROUTES[PAGES[path][1]]
+
         return {
             "title": title,
             "actor": None if caller is None else caller.actor,
-            "pages": pages,
+            "pages": [(name, at) for name, at in _NAVIGATION if may_see(at)],
+            "sections": [section for section in SECTIONS if may_see(section.path)],
             "may": set() if caller is None else actions.list_allowed_buttons(caller),
             "has_hosts": caller is not None and caller.ownership is None,
             "now": self._context.clock.now(),

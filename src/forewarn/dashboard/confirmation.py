@@ -6,8 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from forewarn.control.context import Context, find_maintenance
+from forewarn.core.access import Principal
+from forewarn.errors import NotFound
 
-__all__ = ["Confirmation", "confirm_maintenance_action", "confirm_rollout_action", "is_confirmed"]
+__all__ = [
+    "Confirmation",
+    "confirm_maintenance_action",
+    "confirm_rollout_action",
+    "confirm_token_revocation",
+    "is_confirmed",
+]
 
 _CONFIRM = "confirm"
 _NAMES_MAX = 10
@@ -84,6 +92,29 @@ async def confirm_rollout_action(
         "for a while, pause it."
     )
     return _make_confirmation("Abort the rollout?", text, "Abort", path, form, f"/rollouts/{rollout_id}")
+
+
+async def confirm_token_revocation(
+    context: Context, token_id: str, caller: Principal, path: str, form: Mapping[str, str]
+) -> Confirmation | None:
+    """Return the question to ask before a token is revoked; None if it was confirmed.
+
+    Raises:
+        NotFound: The token does not exist.
+    """
+    if is_confirmed(form):
+        return None
+    found = await context.engine.tokens.find(token_id)
+    # Tokens of hosts have their own command.
+    if found is None or found.host is not None:
+        raise NotFound(f"token {token_id!r} does not exist", id=token_id)
+    text = (
+        f"The token {found.id} of {found.to_principal().actor} stops working at once: its requests are refused, and "
+        "its streams and sessions end. It cannot be made valid again."
+    )
+    if found.id == caller.token_id:
+        text += " You are logged in with this token: you will be logged out."
+    return _make_confirmation("Revoke the token?", text, "Revoke", path, form, "/administration/tokens")
 
 
 def _make_confirmation(  # noqa: PLR0913 - the members of one value

@@ -10,10 +10,11 @@ from forewarn.core.access import Revocation, Role, Token
 from forewarn.core.hints import SEE_HOSTS
 from forewarn.core.maintenance.decision import ChangeSet, Draft
 from forewarn.core.model import AuditEntry, EntryKind
+from forewarn.engine.idempotency import IdempotencyKey, recall_outcome, save_outcome
 from forewarn.engine.ownership import check_owned
 from forewarn.engine.token_lookup import TokenLookup
 from forewarn.engine.transaction import Commands, Committer, TransactionResult, trace_command
-from forewarn.errors import Hint, LimitExceeded, NotFound
+from forewarn.errors import Conflict, Hint, LimitExceeded, NotFound
 from forewarn.store.contract import Transaction
 from forewarn.util.secrets import hash_token, new_token
 
@@ -56,10 +57,18 @@ class TokenCommands(Commands):
         self._lookup = TokenLookup(committer)
 
     @trace_command("create token")
-    async def create(self, request: TokenRequest, *, actor: str) -> tuple[Token, str]:
+    async def create(
+        self, request: TokenRequest, *, actor: str, key: IdempotencyKey | None = None
+    ) -> tuple[Token, str]:
         """Create a token; return it with its secret, which is shown only once.
 
+        Args:
+            request: Token to create.
+            actor: Actor named in the audit log.
+            key: Creates only one token, however often it is used; None for a new token each time.
+
         Raises:
+            Conflict: The key has created a token already, whose secret cannot be shown again.
             NotFound: A scope or VM does not exist.
             InvalidRequest: A scope is of the kind standalone, or a VM is in another scope.
             LimitExceeded: There are too many tokens.
@@ -67,6 +76,13 @@ class TokenCommands(Commands):
         word = new_token()
 
         def change(tx: Transaction, draft: Draft) -> Token:
+            known = recall_outcome(tx, key)
+            if known is not None:
+                id = known["token"]
+                msg = (
+                    f"token {id} was created by an earlier request: if its secret is lost, revoke it and create another"
+                )
+                raise Conflict(msg, id=id)
             # Counted in the transaction, so that concurrent requests cannot exceed the limit together.
             if sum(each.is_valid(draft.now) for each in tx.list_tokens()) >= self._tokens_max:
                 msg = f"there are {self._tokens_max} tokens already (tokens_max)"
@@ -85,6 +101,7 @@ class TokenCommands(Commands):
             )
             draft.record(EntryKind.TOKEN_CREATED, reason=f"token {token.id} for {token.to_principal().actor}")
             tx.save_token(token)
+            save_outcome(tx, key, {"token": token.id}, draft.now)
             return token
 
         return await self._committer.record(change, actor=actor), word

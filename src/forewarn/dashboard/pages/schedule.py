@@ -8,17 +8,16 @@ from pydantic import ValidationError
 
 from forewarn.core.causes import CAUSES
 from forewarn.core.model import EventType
+from forewarn.dashboard.forms import describe_invalid_field, parse_duration_field, split_names
 from forewarn.dashboard.page import PageModel, PageView
 from forewarn.engine.maintenances import MaintenancePreview
 from forewarn.errors import ForewarnError, InvalidRequest, LimitExceeded
 from forewarn.store.contract import Reader
-from forewarn.util.duration import parse_duration
 from forewarn.util.secrets import new_token
 from forewarn.wire.control_request import MaintenanceIn
 
 __all__ = ["make_schedule_page", "make_schedule_preview", "read_request"]
 
-_SPAN_LENGTH_MAX = 40
 FIELDS = (
     "hosts",
     "vms",
@@ -75,7 +74,7 @@ def read_request(form: Mapping[str, str], names_max: int) -> MaintenanceIn:
         InvalidRequest: A field cannot be read.
         LimitExceeded: The form names too many hosts and VMs.
     """
-    hosts, vms = _split_names(form.get("hosts", "")), _split_names(form.get("vms", ""))
+    hosts, vms = split_names(form.get("hosts", "")), split_names(form.get("vms", ""))
     if len(hosts) + len(vms) > names_max:
         msg = f"{len(hosts) + len(vms)} hosts and VMs are named: the limit is {names_max} (request_vms_max)"
         raise LimitExceeded(msg)
@@ -87,7 +86,7 @@ def read_request(form: Mapping[str, str], names_max: int) -> MaintenanceIn:
         if text:
             # Browsers send no time zone with `datetime-local`; the label of the field says UTC.
             content[name] = text if text[-1:] in "Zz" or "+" in text else f"{text}Z"
-    notice, duration = _parse_duration(form, "notice"), _parse_duration(form, "duration")
+    notice, duration = _parse_seconds(form, "notice"), _parse_seconds(form, "duration")
     if notice is not None:
         content["notice_s"] = notice
     if duration is not None:
@@ -95,27 +94,12 @@ def read_request(form: Mapping[str, str], names_max: int) -> MaintenanceIn:
     try:
         return MaintenanceIn.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        msg = ": ".join(part for part in (where, first["msg"].removeprefix("Value error, ")) if part)
-        raise InvalidRequest(msg) from error
+        raise InvalidRequest(describe_invalid_field(error)) from error
 
 
-def _split_names(text: str) -> list[str]:
-    """Split names separated by commas, blanks or line breaks; drop duplicates."""
-    return list(dict.fromkeys(text.replace(",", " ").split()))
-
-
-def _parse_duration(form: Mapping[str, str], name: str) -> float | None:
-    text = form.get(name, "").strip()
-    if not text:
-        return None
+def _parse_seconds(form: Mapping[str, str], name: str) -> float | None:
     # As in Azure's DurationInSeconds.
-    if text == "unknown":
+    if form.get(name, "").strip() == "unknown":
         return -1.0
-    if len(text) > _SPAN_LENGTH_MAX:
-        raise InvalidRequest(f"{name}: a duration is expected, for example 90s, 15m, 24h or 7d")
-    try:
-        return parse_duration(text).total_seconds()
-    except ValueError as error:
-        raise InvalidRequest(f"{name}: {error}") from error
+    found = parse_duration_field(form, name)
+    return None if found is None else found.total_seconds()
