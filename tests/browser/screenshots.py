@@ -50,6 +50,7 @@ PAGES: Mapping[str, str] = {
     "administration": "/administration",
     "tokens": "/administration/tokens?show=all",
     "token-form": "/administration/tokens/create",
+    "subscriptions": "/administration/subscriptions",
     "missing": "/vms/nobody",
     "login": "/login",
 }
@@ -59,6 +60,7 @@ LINKED: Mapping[str, tuple[str, str]] = {
     "rollout": ("/rollouts", "/rollouts/"),
     "maintenance": ("/?state=scheduled", "/maintenance/"),
     "started": ("/?state=started", "/maintenance/"),
+    "subscription": ("/administration/subscriptions", "/administration/subscriptions/web-team"),
 }
 """Pages of things that have ids: where they are listed, and how their paths begin; the first one is taken."""
 

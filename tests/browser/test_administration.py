@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from playwright.sync_api import Browser, Page, expect
 
 from forewarn.core.access import Role
+from forewarn.core.subscription import DeliveryState
+from forewarn.engine.subscriptions import find_subscription
+from forewarn.store.contract import Transaction
 from tests.support.access import token_of
 from tests.support.browsing import Witness, logged_in, visit
-from tests.support.estate import Estate
+from tests.support.estate import Estate, announce
+from tests.support.receiver import receiver
 from tests.support.service import Running
+
+SETTINGS = {"notify_retry": "1h"}
 
 
 def open_section(page: Page, name: str) -> None:
@@ -87,3 +94,78 @@ def test_an_operator_who_revokes_the_token_of_the_session_is_warned_and_logged_o
     page.get_by_role("button", name="Revoke", exact=True).click()
     expect(page).to_have_url(re.compile("/login"))
     context.close()
+
+
+# Subscriptions
+
+
+def give_up(service: Running, name: str) -> None:
+    """As if the time for all that waits were over."""
+    engine = service.service.engine
+
+    def change(tx: Transaction) -> None:
+        found = find_subscription(tx, name)
+        waiting = tx.list_deliveries(found.id, DeliveryState.WAITING)
+        tx.save_deliveries(replace(each, state=DeliveryState.DEAD, next_at=None) for each in waiting)
+
+    service.run(engine.committer.write(change))
+
+
+def test_a_subscription_is_tested_paused_resumed_and_deleted(service: Running, page: Page, estate: Estate) -> None:
+    with receiver() as hook, service.operator() as api:
+        made = api.post("/v1/subscriptions", json={"name": "chat", "url": hook.url, "scopes": [estate.web.name]})
+        assert made.status_code == 201, made.text
+        open_section(page, "Subscriptions")
+        row = page.get_by_role("row").filter(has_text="chat")
+        expect(row).to_contain_text("active")
+        expect(row).to_contain_text(f"all kinds; {estate.web.name}")
+        expect(row).to_contain_text("not known")
+        row.get_by_role("link", name="chat").click()
+        expect(page.locator("h1")).to_have_text("Subscription chat")
+        announce(service, estate)
+        recent = page.get_by_role("region", name="Recent attempts")
+        expect(recent.get_by_role("row").filter(has_text="scheduled")).to_contain_text("delivered 204")
+        expect(page.get_by_role("definition").filter(has_text="UTC").first).to_be_visible()
+
+        page.get_by_role("button", name="Send a test").click()
+        expect(page.get_by_role("status").filter(has_text="answered")).to_contain_text("answered 204")
+        page.get_by_role("link", name="Subscription chat").click()
+
+        page.get_by_label("Send nothing until it is resumed").fill("The chat moves")
+        page.get_by_role("button", name="Pause").click()
+        expect(page.locator("main")).to_contain_text("Nothing is sent until it is resumed: The chat moves")
+        page.get_by_label("Skip what has happened since").check()
+        page.get_by_role("button", name="Resume").click()
+        expect(page.locator("h1")).to_have_text("Skip notifications?")
+        page.get_by_role("link", name="Go back without changes").click()
+        page.get_by_role("button", name="Resume").click()
+        expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+        page.get_by_role("button", name="Delete").click()
+        expect(page.get_by_role("alert")).to_contain_text("The subscription chat and its 0 stored deliveries")
+        page.get_by_role("button", name="Delete").click()
+        expect(page.locator("h1")).to_have_text("Subscriptions")
+        expect(row).to_have_count(0)
+
+
+def test_what_was_given_up_is_shown_with_its_error_and_sent_again(service: Running, page: Page, estate: Estate) -> None:
+    with receiver(lambda _got: 500) as hook, service.operator() as api:
+        body = {"name": "broken", "url": hook.url, "vms": [estate.db.name], "kinds": ["scheduled"]}
+        assert api.post("/v1/subscriptions", json=body).status_code == 201
+        announce(service, estate)
+        visit(page, "/administration/subscriptions/broken")
+        waiting = page.get_by_role("region", name="To be retried")
+        expect(waiting.get_by_role("row").filter(has_text="scheduled")).to_contain_text("500")
+        give_up(service, "broken")
+        dead = page.get_by_role("region", name="Given up (dead)")
+        expect(dead.get_by_role("row").filter(has_text="scheduled")).to_contain_text("500")
+        expect(page.locator("main")).to_contain_text("Its receiver has failed since")
+        hook.script = lambda _got: 204
+        dead.get_by_role("button", name=re.compile("^Send [0-9]+-.* again$")).click()
+        expect(dead).to_contain_text("None.")
+        recent = page.get_by_role("region", name="Recent attempts")
+        expect(recent.get_by_role("row").filter(has_text="delivered")).to_have_count(1)
+        assert hook.kinds == ["event.scheduled"]
+
+        api.delete("/v1/subscriptions/broken")
+        expect(page.locator("main")).to_contain_text("does not exist")

@@ -52,6 +52,7 @@ def test_every_page_can_be_read(service: Running, page: Page, estate: Estate) ->
         (f"/search?q={estate.host}", "Freeze"),
         ("/administration", "Tokens"),
         ("/administration/tokens", "newest first"),
+        ("/administration/subscriptions", "subscription create"),
     ):
         open_until(page, path, text)
         expect(page.get_by_role("button", name="Switch between")).to_be_hidden()

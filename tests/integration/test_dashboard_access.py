@@ -108,6 +108,36 @@ def test_only_an_operator_creates_and_revokes_tokens(service: Running, role: Rol
         assert "more" not in tokens
 
 
+@pytest.mark.parametrize("role", [Role.READ_ONLY, Role.TENANT])
+def test_only_an_operator_acts_on_subscriptions_and_sees_where_they_lead(service: Running, role: Role) -> None:
+    name = f"hook-of-{role}"
+    with service.operator() as api:
+        made = api.post("/v1/subscriptions", json={"name": name, "url": "http://127.0.0.1:9/secret-path?key=1"})
+        assert made.status_code == 201, made.text
+    at = f"/administration/subscriptions/{name}"
+    is_reader = role is Role.READ_ONLY
+    with logged_in(service, token_of(service, role)) as browser:
+        for path in (at, "/administration/subscriptions"):
+            answer = browser.get(path)
+            assert (answer.status_code, name in answer.text) == ((200, True) if is_reader else (403, False))
+            assert "secret-path" not in answer.text
+            assert ("http://127.0.0.1:9/…" in answer.text) is is_reader
+            assert "<button" not in answer.text.partition("<main")[2]
+        for verb in ("pause", "resume", "delete", "redeliver", "test", "none"):
+            assert browser.send_form(f"{at}/{verb}", confirm="yes").status_code == 403, verb
+    with logged_in(service, service.service.tokens.operator_token) as browser:
+        assert "secret-path" in browser.get(at).text
+        assert browser.send_form(f"{at}/none").status_code == 404
+        assert browser.send_form(f"{at}/redeliver", id="nonsense").status_code == 400
+        assert browser.send_form(f"{at}/redeliver", id="1-none").status_code == 404
+        for path in ("/administration/subscriptions/none", "/administration/subscriptions/none/delete"):
+            assert browser.get(path).status_code in {404, 405}
+        assert browser.send_form("/administration/subscriptions/none/delete").status_code == 404
+        assert browser.send_form(f"{at}/delete", confirm="yes").status_code == 200
+    with service.operator() as api:
+        assert api.get(f"/v1/subscriptions/{name}").status_code == 404
+
+
 def test_a_form_that_is_sent_twice_creates_one_token(service: Running) -> None:
     with logged_in(service, service.service.tokens.operator_token) as browser:
         found = re.search(r'name="key" value="([^"]+)"', browser.get("/administration/tokens/create").text)

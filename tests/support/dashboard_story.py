@@ -16,6 +16,7 @@ from forewarn.core.maintenance.approval import Approver
 from forewarn.core.maintenance.maintenance_request import MaintenanceRequest
 from forewarn.core.model import EventType, Maintenance
 from forewarn.core.rollout.rollout import RolloutSpec
+from forewarn.core.subscription import Delivery, DeliveryState, NotificationKind
 from forewarn.errors import ActuationFailed, ActuatorError
 from forewarn.util.ids import SeededIds
 from tests.support.access import token_of
@@ -149,6 +150,36 @@ class Story:
         )
         self.service.run(self.service.service.engine.rollouts.create(spec, actor=_ACTOR))
 
+    def subscribe(self, *, is_failing: bool = False) -> None:
+        """Two receivers of notifications, one of which has lost some. Last, so that no ids of a story change."""
+        subscriptions, committer = self.service.service.engine.subscriptions, self.service.service.engine.committer
+        chat, web = (
+            self.service.run(subscriptions.create(name, url, scopes=scopes, kinds=kinds, actor=_ACTOR))
+            for name, url, scopes, kinds in (
+                ("chat", "http://127.0.0.1:9/hooks/T0123?key=abcdef", (), (NotificationKind.FAILED,)),
+                ("web-team", "http://127.0.0.1:9/forewarn", ("shop-web",), ()),
+            )
+        )
+        if not is_failing:
+            return
+        now, kind = committer.clock.now(), NotificationKind.SCHEDULED
+        lost = [
+            Delivery(
+                subscription_id=web.id,
+                sequence=number,
+                subject="0123456789AB",
+                kind=kind,
+                at=now - timedelta(minutes=60 - number),
+                attempts=9,
+                state=DeliveryState.DEAD if number < 4 else DeliveryState.WAITING,
+                next_at=None if number < 4 else now + timedelta(minutes=5),
+                last_error="the receiver answered 503 Service Unavailable",
+            )
+            for number in range(1, 6)
+        ]
+        self.service.run(committer.write(lambda tx: tx.save_deliveries(lost)))
+        self.service.run(subscriptions.pause(chat.id, actor=_ACTOR, reason="The chat is moved to another server"))
+
 
 def _empty(_story: Story) -> None:
     """Nothing has happened yet."""
@@ -179,6 +210,7 @@ def _busy(story: Story) -> None:
     story.advance(seconds=40)
     story.look_all()
     story.advance(seconds=2)
+    story.subscribe()
 
 
 def _failing(story: Story) -> None:
@@ -204,6 +236,7 @@ def _failing(story: Story) -> None:
     story.advance(minutes=8)  # more than half of the notice, so that a VM that has not asked is reported
     story.look_all(but="legacy-crm")
     story.advance(seconds=3)
+    story.subscribe(is_failing=True)
 
 
 STORIES: Mapping[str, Callable[[Story], None]] = {"empty": _empty, "busy": _busy, "failing": _failing}

@@ -6,22 +6,26 @@ import hashlib
 from collections.abc import Mapping
 from datetime import timedelta
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from forewarn.control import commands
 from forewarn.control.access import ROUTES
 from forewarn.control.context import Context
 from forewarn.core.access import Principal, Token
 from forewarn.core.rollout import rollout_commands
+from forewarn.dashboard.forms import describe_invalid_field
 from forewarn.engine.idempotency import IdempotencyKey
 from forewarn.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from forewarn.net.outbound import PostOutcome
 from forewarn.util.duration import parse_duration
 from forewarn.wire.access import AccessTokenIn
 from forewarn.wire.control_request import MaintenanceIn
+from forewarn.wire.subscription import RedeliveryIn
 
 __all__ = [
     "act_on_maintenance",
     "act_on_rollout",
+    "act_on_subscription",
     "approve_event",
     "check_button_allowed",
     "check_maintenance_action",
@@ -30,6 +34,7 @@ __all__ = [
     "recover_host",
     "revoke_token",
     "schedule_maintenance",
+    "test_subscription",
 ]
 
 _REASON_MAX = 1000
@@ -48,6 +53,8 @@ _BUTTONS: Mapping[str, str] = {
     "rollout": "POST /v1/rollouts/{rollout_id}/pause",
     "create-token": "POST /v1/tokens",
     "revoke-token": "DELETE /v1/tokens/{token_id}",
+    # One entry for all buttons of a subscription, which the same roles may call.
+    "subscription": "POST /v1/subscriptions/{name}/pause",
 }
 """API route for each button: the roles that may call the route may press the button."""
 
@@ -197,6 +204,53 @@ async def revoke_token(context: Context, token_id: str, caller: Principal) -> No
     """
     check_button_allowed(caller, "revoke-token")
     await context.engine.tokens.revoke(token_id, actor=caller.actor)
+
+
+async def act_on_subscription(
+    context: Context, verb: str, name: str, form: Mapping[str, str], caller: Principal
+) -> None:
+    """Pause, resume or delete a subscription, or send its dead deliveries again.
+
+    Raises:
+        NotFound: The verb, the subscription or the delivery does not exist.
+        Forbidden: The caller may not press the button.
+        InvalidRequest: The reason is too long, or the id is not that of a delivery.
+        Conflict: The subscription is paused, so that nothing can be sent.
+    """
+    check_button_allowed(caller, "subscription")
+    subscriptions = context.engine.subscriptions
+    match verb:
+        case "pause":
+            await subscriptions.pause(name, actor=caller.actor, reason=_read_reason(form))
+        case "resume":
+            await subscriptions.resume(name, actor=caller.actor, is_skipping="skip" in form)
+        case "delete":
+            await subscriptions.delete(name, actor=caller.actor)
+        case "redeliver":
+            await subscriptions.redeliver(name, _read_delivery_keys(form), actor=caller.actor)
+        case _:
+            raise _unknown_button_error(verb)
+
+
+async def test_subscription(context: Context, name: str, caller: Principal) -> PostOutcome:
+    """Post a ping to the receiver of a subscription; return its answer.
+
+    Raises:
+        NotFound: The subscription does not exist.
+        Forbidden: The caller may not press the button.
+    """
+    check_button_allowed(caller, "subscription")
+    return await context.notifier.send_ping(name)
+
+
+def _read_delivery_keys(form: Mapping[str, str]) -> list[tuple[int, str]] | None:
+    """Return the key of the delivery that a form names; None if it names none, for all."""
+    if "id" not in form:
+        return None
+    try:
+        return RedeliveryIn(ids=[form["id"]]).to_keys()
+    except ValidationError as error:
+        raise InvalidRequest(describe_invalid_field(error)) from error
 
 
 def _make_form_key(actor: str, key: str, wanted: BaseModel) -> IdempotencyKey | None:

@@ -29,11 +29,13 @@ from forewarn.dashboard.pages.rollout import make_rollout_list, make_rollout_pag
 from forewarn.dashboard.pages.schedule import make_schedule_page
 from forewarn.dashboard.pages.scope import make_scope_page
 from forewarn.dashboard.pages.search import make_search_page
+from forewarn.dashboard.pages.subscription import make_subscription_list, make_subscription_page
 from forewarn.dashboard.pages.token import make_token_form_page, make_token_list
 from forewarn.dashboard.pages.vm import make_vm_list, make_vm_page
 from forewarn.dashboard.render import STATIC, render_template, static_path
 from forewarn.dashboard.request_guard import HEADERS, PageAnswer, PageRequest, RequestGuard, format_address
 from forewarn.dashboard.session import Sessions
+from forewarn.dashboard.subscription_routes import SubscriptionRoutes
 from forewarn.dashboard.token_routes import TokenRoutes
 from forewarn.engine.clock_guard import describe_jump
 from forewarn.errors import ForewarnError, InvalidRequest, NotFound
@@ -58,6 +60,8 @@ PAGES: Mapping[str, tuple[Make, str]] = {
     "/administration": (make_administration_page, "GET /v1/tokens"),
     "/administration/tokens": (make_token_list, "GET /v1/tokens"),
     "/administration/tokens/create": (make_token_form_page, "POST /v1/tokens"),
+    "/administration/subscriptions": (make_subscription_list, "GET /v1/subscriptions"),
+    "/administration/subscriptions/{name}": (make_subscription_page, "GET /v1/subscriptions/{name}"),
 }
 """Function and API route for each page's path: the roles that may call the route may see the page."""
 
@@ -95,6 +99,7 @@ class _Dashboard:
         self._guard = RequestGuard(context, self._sessions, self._render_error)
         self._buttons = ButtonRoutes(context, self._make_common_values)
         self._tokens = TokenRoutes(context, self._make_common_values)
+        self._subscriptions = SubscriptionRoutes(context, self._make_common_values)
 
     def make_routes(self) -> list[Route]:
         found = [
@@ -103,6 +108,7 @@ class _Dashboard:
             Route("/static/{mark}/{name}", self._guard.guard(self._serve_static_file), methods=["GET"]),
             *self._buttons.make_routes(self._guard.require_same_origin),
             *self._tokens.make_routes(self._guard.require_same_origin),
+            *self._subscriptions.make_routes(self._guard.require_same_origin),
         ]
         for path, (make, beside) in PAGES.items():
             for at, answer in (

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from forewarn.control.context import Context, find_maintenance
 from forewarn.core.access import Principal
+from forewarn.core.subscription import DeliveryState, Subscription
+from forewarn.engine.subscriptions import find_subscription
 from forewarn.errors import NotFound
+from forewarn.store.contract import Reader
 
 __all__ = [
     "Confirmation",
     "confirm_maintenance_action",
     "confirm_rollout_action",
+    "confirm_subscription_action",
     "confirm_token_revocation",
     "is_confirmed",
 ]
@@ -115,6 +120,40 @@ async def confirm_token_revocation(
     if found.id == caller.token_id:
         text += " You are logged in with this token: you will be logged out."
     return _make_confirmation("Revoke the token?", text, "Revoke", path, form, "/administration/tokens")
+
+
+async def confirm_subscription_action(
+    context: Context, verb: str, name: str, path: str, form: Mapping[str, str]
+) -> Confirmation | None:
+    """Return the question to ask before an action on a subscription; None if none is needed.
+
+    Raises:
+        NotFound: The subscription does not exist.
+    """
+    if is_confirmed(form) or (verb != "delete" and not (verb == "resume" and "skip" in form)):
+        return None
+
+    def read(reader: Reader) -> tuple[Subscription, int]:
+        found, counts = find_subscription(reader, name), reader.count_deliveries()
+        states = (DeliveryState.WAITING, DeliveryState.DEAD) if verb == "delete" else (DeliveryState.WAITING,)
+        return found, sum(counts.get((found.id, state), 0) for state in states)
+
+    found, count = await context.engine.read(read)
+    deliveries = f"{count} stored {'delivery' if count == 1 else 'deliveries'}"
+    if verb == "delete":
+        title, button = "Delete the subscription?", "Delete"
+        text = (
+            f"The subscription {found.name} and its {deliveries} are deleted, and its receiver gets nothing more. Its "
+            "signing secret cannot be restored."
+        )
+    else:
+        title, button = "Skip notifications?", "Skip and resume"
+        text = (
+            f"The subscription {found.name} continues from now on. Its receiver never learns what has happened since "
+            f"the pause, and its {deliveries} to be retried will not be sent."
+        )
+    back = f"/administration/subscriptions/{quote(found.name, safe='')}"
+    return _make_confirmation(title, text, button, path, form, back)
 
 
 def _make_confirmation(  # noqa: PLR0913 - the members of one value

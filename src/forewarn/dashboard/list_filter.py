@@ -1,4 +1,4 @@
-"""Filter of a list of hosts or VMs: the beginning of a name, and labels."""
+"""Which part of a list a page shows: the beginning of a name, labels, and the number of the first row."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from forewarn.core.label import ANY_LABELS, LabelSelector, parse_selector
 from forewarn.errors import InvalidRequest
 
-__all__ = ["ListFilter", "read_list_filter"]
+__all__ = ["ListFilter", "read_list_filter", "read_offset"]
 
 _NAME_LENGTH_MAX = 128
+_NUMBER_LENGTH_MAX = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +46,9 @@ def read_list_filter(query_params: Mapping[str, str]) -> ListFilter:
         return ListFilter(given=given, prefix=prefix, selector=parse_selector(given["selector"]))
     except InvalidRequest as error:
         return ListFilter(given=given, wrong=error.message)
+
+
+def read_offset(query_params: Mapping[str, str]) -> int:
+    """Return the number of rows before a page, from the query; 0 if there is none or it is not a number."""
+    text = query_params.get("from", "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _NUMBER_LENGTH_MAX else 0

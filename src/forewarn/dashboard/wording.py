@@ -11,6 +11,7 @@ from forewarn.control.attention import TROUBLES
 from forewarn.control.board import BoardItem
 from forewarn.core.maintenance.forecast import MaintenanceProblem, MissingVote, NextStep
 from forewarn.core.model import Event, EventStatus, Maintenance, MaintenanceState
+from forewarn.core.subscription import Subscription
 
 __all__ = [
     "STATES",
@@ -20,6 +21,7 @@ __all__ = [
     "describe_next_step",
     "describe_place",
     "describe_problem",
+    "describe_subscription_filter",
     "find_badge",
     "join_names",
     "list_missing_tenants",
@@ -210,3 +212,9 @@ def describe_tenants(item: BoardItem) -> str:
     """Return the scopes and standalone VMs that are affected; empty if `describe_place` says the same."""
     names = join_names(dict.fromkeys(claim.scope or claim.vm for claim in item.maintenance.claims))
     return "" if names == describe_place(item.maintenance) else names
+
+
+def describe_subscription_filter(subscription: Subscription, most: int = _NAMES_MAX) -> str:
+    """Return the kinds of notifications and the tenants that a subscription covers, at most `most` names of each."""
+    kinds = join_names(subscription.kinds, most) or "all kinds"
+    return f"{kinds}; {join_names([*subscription.scopes, *subscription.vms], most) or 'all tenants'}"

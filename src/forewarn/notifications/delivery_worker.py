@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -33,6 +33,7 @@ from forewarn.core.subscription import (
 from forewarn.engine.engine import Engine
 from forewarn.engine.subscriptions import DeliveryResults
 from forewarn.errors import ForewarnError
+from forewarn.notifications.delivery_log import DeliveryAttempt, DeliveryLog
 from forewarn.notifications.message_headers import build_headers
 from forewarn.notifications.outbox import Outbox, find_first_of_each, read_outbox
 from forewarn.util.failpoint import FailPoint, reach_failpoint
@@ -117,8 +118,7 @@ class DeliveryWorker:
         delivery_policy: Policy for deliveries.
         subscription: Subscription to deliver for.
         client: Client for its receiver.
-        count: Called with the subscription's name and each outcome: ``delivered``, ``failed`` or
-            ``dead``.
+        log: Records each attempt and its outcome.
 
     Attributes:
         oldest_at: Time of the oldest occurrence not yet delivered; None if everything was.
@@ -130,13 +130,13 @@ class DeliveryWorker:
         delivery_policy: DeliveryPolicy,
         subscription: Subscription,
         client: ReceiverClient,
-        count: Callable[[str, str], None],
+        log: DeliveryLog,
     ) -> None:
         self.id, self.name = subscription.id, subscription.name
         self.oldest_at: datetime | None = None
         self._engine, self._clock, self._delivery_policy = engine, engine.committer.clock, delivery_policy
         self._client = client
-        self._count = count
+        self._delivery_log = log
         self._woken = asyncio.Event()
         # May run ahead of the stored cursor, which moves only when there is something to record.
         self._position = subscription.cursor
@@ -265,7 +265,6 @@ class DeliveryWorker:
             # Remembered until the cursor has passed it: if the result cannot be stored, it is not sent again.
             self._sent.add(notification.key)
             done.delivered.add(notification.key)
-            self._count(self.name, "delivered")
             return True
         done.failures += 1
         now = self._clock.now()
@@ -276,7 +275,7 @@ class DeliveryWorker:
         )
         done.stored[kept.key] = kept
         if kept.state is DeliveryState.DEAD:
-            self._count(self.name, "dead")
+            self._delivery_log.count_dead(self.name)
             _log.warning("a delivery is dead", subscription=self.name, id=kept.id, error=kept.last_error)
         # Later ones of the subject queue behind a delivery that waits, but not behind one that is given up.
         return kept.state is DeliveryState.DEAD
@@ -295,14 +294,27 @@ class DeliveryWorker:
             # Signed again for each attempt: receivers refuse a signature that is minutes old.
             headers = build_headers(subscription, notification.id, body, now)
             answer = await self._client.post(subscription.url, body, headers, now)
+            # A receiver that is gone refuses all notifications, not this one.
+            if not answer.is_gone:
+                self._record_attempt(notification, answer, now)
             if answer.is_accepted or answer.is_gone:
                 return answer
-            self._count(self.name, "failed")
             # A receiver that has named a pause gets no quick retry.
             if pause_s is None or answer.retry_after is not None:
                 return answer
             await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
         raise AssertionError  # the last try returns
+
+    def _record_attempt(self, notification: Notification, answer: PostOutcome, now: datetime) -> None:
+        attempt = DeliveryAttempt(
+            at=now,
+            id=notification.id,
+            kind=notification.kind,
+            is_accepted=answer.is_accepted,
+            status=answer.status,
+            error=answer.error,
+        )
+        self._delivery_log.record_attempt(self.name, attempt)
 
     # Results
 

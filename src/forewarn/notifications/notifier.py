@@ -16,6 +16,7 @@ from forewarn.core.subscription import Subscription, SubscriptionState
 from forewarn.engine.engine import Engine
 from forewarn.engine.subscriptions import find_subscription
 from forewarn.errors import ForewarnError
+from forewarn.notifications.delivery_log import DeliveryLog
 from forewarn.notifications.delivery_worker import DeliveryPolicy, DeliveryWorker, ReceiverClient
 from forewarn.notifications.message_headers import build_headers
 from forewarn.util.ids import make_random_id
@@ -46,7 +47,7 @@ class Notifier:
         resolve: Resolver of host names; None for the system's.
 
     Attributes:
-        counts: Outcomes so far, by subscription and outcome: ``delivered``, ``failed``, ``dead``.
+        log: Recent attempts and counts of outcomes, since this process started.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Notifier:
         self.engine = engine
         self.clock = clock
         self.delivery_policy = delivery_policy or DeliveryPolicy()
-        self.counts: dict[tuple[str, str], int] = {}
+        self.log = DeliveryLog()
         self._terms = terms
         self._resolve = resolve
         self._workers: dict[str, DeliveryWorker] = {}
@@ -122,9 +123,7 @@ class Notifier:
         if self.engine.leadership.is_held:
             found = await self.engine.read(lambda reader: reader.list_subscriptions())
             wanted = {each.id: each for each in found if each.state is SubscriptionState.ACTIVE}
-            names = {each.name for each in found}
-            # Counts of deleted subscriptions are dropped, or they would be exported for ever.
-            self.counts = {key: count for key, count in self.counts.items() if key[0] in names}
+            self.log.keep_only({each.name for each in found})
         for id in [id for id, task in self._tasks.items() if id not in wanted or task.done()]:
             await cancel_tasks(self._tasks.pop(id))
             del self._workers[id]
@@ -132,7 +131,7 @@ class Notifier:
             # A changed URL or secret needs no new worker: each round reads the subscription again.
             if id not in self._tasks:
                 self._workers[id] = DeliveryWorker(
-                    self.engine, self.delivery_policy, subscription, self.make_client(), self._count_outcome
+                    self.engine, self.delivery_policy, subscription, self.make_client(), self.log
                 )
                 self._tasks[id] = asyncio.create_task(self._workers[id].run())
                 # A worker that has ended may be wanted again by now.
@@ -162,6 +161,3 @@ class Notifier:
             return await poster.post(subscription.url, body, build_headers(subscription, message_id, body, now), now)
         finally:
             await poster.close()
-
-    def _count_outcome(self, name: str, outcome: str) -> None:
-        self.counts[name, outcome] = self.counts.get((name, outcome), 0) + 1

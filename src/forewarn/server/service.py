@@ -187,7 +187,7 @@ class Service:
             watches=hub.__len__,
             clock_jump_s=self._read_clock_jump_s,
             clock_jumps=lambda: self.engine.clock.guard.jumps,
-            deliveries=lambda: self.backend.notifier.counts,
+            deliveries=lambda: self.backend.notifier.log.counts,
             undelivered_s=self.backend.notifier.ages_s,
             limited=self._count_limited,
             control_connections=self._count_control_connections,

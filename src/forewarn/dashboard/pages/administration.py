@@ -25,6 +25,11 @@ SECTIONS = (
         "/administration/tokens",
         "Tokens of people and programs: their roles, and until when they are valid. Create and revoke tokens.",
     ),
+    Section(
+        "Subscriptions",
+        "/administration/subscriptions",
+        "Receivers of notifications, and what could not be delivered to them. Test and pause them, or send again.",
+    ),
 )
 """Pages of the administration, in the order of the index; a caller sees those that its role permits."""
 

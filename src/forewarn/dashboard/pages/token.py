@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from forewarn.core.access import Role, Token
 from forewarn.dashboard.forms import describe_invalid_field, parse_duration_field, split_names
+from forewarn.dashboard.list_filter import read_offset
 from forewarn.dashboard.page import PageModel, PageView
 from forewarn.errors import InvalidRequest
 from forewarn.store.contract import Reader
@@ -18,7 +19,6 @@ from forewarn.wire.access import AccessTokenIn
 __all__ = ["make_new_token_page", "make_token_form", "make_token_form_page", "make_token_list", "read_token_form"]
 
 _ROWS = 100
-_NUMBER_LENGTH_MAX = 9
 _FIELDS = ("name", "role", "scopes", "vms", "lifetime", "key")
 _ROLES = (Role.READ_ONLY, Role.TENANT, Role.OPERATOR)
 """Roles in the form; the first one, which may do the least, is chosen beforehand."""
@@ -29,8 +29,7 @@ def make_token_list(reader: Reader, view: PageView) -> PageModel:
     params, now = view.query_params, view.now
     is_all = params.get("show") == "all"
     found = [token for token in reader.list_tokens() if is_all or token.is_valid(now)][::-1]
-    text = params.get("from", "")
-    begin = int(text) if text.isascii() and text.isdecimal() and len(text) <= _NUMBER_LENGTH_MAX else 0
+    begin = read_offset(params)
     values = {
         "rows": [(token, _describe_state(token, now)) for token in found[begin : begin + _ROWS]],
         "is_all": is_all,
