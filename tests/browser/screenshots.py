@@ -51,6 +51,8 @@ PAGES: Mapping[str, str] = {
     "tokens": "/administration/tokens?show=all",
     "token-form": "/administration/tokens/create",
     "subscriptions": "/administration/subscriptions",
+    "settings": "/administration/settings",
+    "settings-changed": "/administration/settings?show=changed",
     "missing": "/vms/nobody",
     "login": "/login",
 }

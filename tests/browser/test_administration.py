@@ -169,3 +169,18 @@ def test_what_was_given_up_is_shown_with_its_error_and_sent_again(service: Runni
 
         api.delete("/v1/subscriptions/broken")
         expect(page.locator("main")).to_contain_text("does not exist")
+
+
+# Settings
+
+
+def test_settings_say_where_their_values_come_from(page: Page) -> None:
+    open_section(page, "Settings")
+    row = page.locator("#setting-notify_retry")
+    expect(row).to_contain_text("1h default: 5s")
+    expect(row).to_contain_text("command line")
+    expect(row).to_contain_text("Pause after the first failed delivery")
+    expect(page.locator("#setting-notice_max")).to_contain_text("default")
+    page.get_by_role("link", name="not the default").click()
+    expect(row).to_be_visible()
+    expect(page.locator("#setting-notice_max")).to_have_count(0)

@@ -53,6 +53,7 @@ def test_every_page_can_be_read(service: Running, page: Page, estate: Estate) ->
         ("/administration", "Tokens"),
         ("/administration/tokens", "newest first"),
         ("/administration/subscriptions", "subscription create"),
+        ("/administration/settings", "notice_max"),
     ):
         open_until(page, path, text)
         expect(page.get_by_role("button", name="Switch between")).to_be_hidden()

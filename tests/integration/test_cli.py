@@ -552,8 +552,8 @@ def test_a_certificate_makes_the_control_api_https(alone: Cli) -> None:
 def test_settings_come_from_flag_then_variable_then_file(alone: Cli) -> None:
     (alone.folder / "forewarn.toml").write_text('notice_max = "7d"\nstart_delay = "2s"\n')
     settings = alone.run("config", "show", "--config", "forewarn.toml", FOREWARN_NOTICE_MAX="8d").stdout
-    assert "notice_max = 8d  (default: 90d" in settings
-    assert "start_delay = 2s  (default: 0s" in settings
+    assert "notice_max = 8d  (from the environment, default: 90d" in settings
+    assert "start_delay = 2s  (from the file, default: 0s" in settings
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -136,6 +137,31 @@ def test_only_an_operator_acts_on_subscriptions_and_sees_where_they_lead(service
         assert browser.send_form(f"{at}/delete", confirm="yes").status_code == 200
     with service.operator() as api:
         assert api.get(f"/v1/subscriptions/{name}").status_code == 404
+
+
+def test_settings_are_shown_without_secrets_and_to_readers_without_keys(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    settings: dict[str, Any] = {
+        "webhook_url": "http://ann:pass@127.0.0.1:9/secret-path?key=abc",
+        "exec_command": "/bin/act --key=abc",
+    }
+    with running(tmp_path_factory.mktemp("settings"), **settings) as service:
+        for role in PEOPLE:
+            with logged_in(service, token_of(service, role)) as browser:
+                answer = browser.get("/administration/settings")
+            if role is Role.TENANT:
+                assert (answer.status_code, "webhook_url" in answer.text) == (403, False)
+                continue
+            page = text_of(answer)
+            assert "pass@" not in page
+            assert "key=abc&" not in answer.text
+            assert "notice_max" in page
+            is_operator = role is Role.OPERATOR
+            assert ("http://ann:***@127.0.0.1:9/secret-path?key=***" in page) is is_operator
+            assert ("http://127.0.0.1:9/…" in page) is not is_operator
+            assert ("/bin/act --key=abc" in page) is is_operator
+            assert ("/bin/act …" in page) is not is_operator
 
 
 def test_a_form_that_is_sent_twice_creates_one_token(service: Running) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.config.loading import load_settings
-from forewarn.config.settings import Settings
+from forewarn.config.loading import load_settings, make_settings
+from forewarn.config.settings import Settings, SettingSource
+from forewarn.endpoint.descriptors import fit_descriptors
 from forewarn.errors import ConfigError
 
 
@@ -169,3 +170,32 @@ def test_host_names_are_read_in_lower_case_and_may_be_none() -> None:
         "forewarn,metadata.internal"
     )
     assert load_settings().metadata_host_names == ""
+
+
+# Sources
+
+
+def test_each_setting_knows_where_its_value_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREWARN_NOTICE_MAX", "7d")
+    monkeypatch.setenv("FOREWARN_CONTROL_LISTEN", "127.0.0.1:1")
+    text = 'notice_max = "8d"\ncontrol_listen = "127.0.0.1:2"\nworkers = 1\n[budgets.tenant]\nwatches_max = 3\n'
+    settings = load_settings(file(tmp_path, text), control_listen="127.0.0.1:3", state_dir=None)
+    names = ("control_listen", "notice_max", "workers", "budgets", "state_dir", "database_url")
+    assert {name: settings.find_source(name).value for name in names} == {
+        "control_listen": "command line",
+        "notice_max": "environment",
+        "workers": "file",
+        "budgets": "file",
+        "state_dir": "default",
+        "database_url": "default",
+    }
+    lowered = fit_descriptors(settings, 300)
+    assert lowered.find_source("control_connections_max") is SettingSource.OPEN_FILES_LIMIT
+    assert lowered.find_source("notice_max") is SettingSource.ENVIRONMENT
+    assert settings.find_source("control_connections_max") is SettingSource.DEFAULT
+
+
+def test_arguments_of_a_program_count_as_the_command_line() -> None:
+    settings = make_settings(workers=1)
+    assert settings.find_source("workers") is SettingSource.COMMAND_LINE
+    assert settings.find_source("notice_max") is SettingSource.DEFAULT

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from forewarn.config.settings import Settings
+from forewarn.config.settings import Settings, SettingSource
 from forewarn.errors import ConfigError
 
 __all__ = ["load_settings", "make_settings"]
@@ -59,14 +60,36 @@ def load_settings(config: Path | None = None, **flags: object) -> Settings:
     class _WithFile(Settings):
         model_config = SettingsConfigDict(toml_file=config)
 
+        @classmethod
+        def settings_customise_sources(cls, *args: Any, **kwargs: Any) -> tuple[PydanticBaseSettingsSource, ...]:  # noqa: ANN401 - pydantic's
+            """Return the sources of `Settings`, and keep them."""
+            used.extend(super().settings_customise_sources(*args, **kwargs))
+            return tuple(used)
+
+    used: list[PydanticBaseSettingsSource] = []
     try:
         said: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
-        return _WithFile(**said)
+        settings = _WithFile(**said)
+        sources = _find_sources(used)
     except ValidationError as error:
         raise _make_config_error(error) from error
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"cannot read {config}: {words}") from error
+    settings.note_sources(sources)
+    return settings
+
+
+_SOURCES = (SettingSource.COMMAND_LINE, SettingSource.ENVIRONMENT, SettingSource.FILE)
+"""Meaning of the sources of `Settings`, in order of precedence."""
+
+
+def _find_sources(used: Iterable[PydanticBaseSettingsSource]) -> dict[str, SettingSource]:
+    found: dict[str, SettingSource] = {}
+    for source, read in zip(_SOURCES, used, strict=True):
+        for name in read():
+            found.setdefault(name, source)
+    return found
 
 
 def _make_config_error(error: ValidationError) -> ConfigError:

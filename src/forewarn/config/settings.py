@@ -7,13 +7,15 @@ default. Durations are written as ``90s``, ``15m``, ``24h``, ``7d`` or a number 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from forewarn.config.oidc_settings import Oidc
@@ -27,7 +29,18 @@ from forewarn.net.pool import parse_networks
 from forewarn.util.secrets import default_state_dir
 from forewarn.wire.imds import Dialect
 
-__all__ = ["Settings"]
+__all__ = ["SettingSource", "Settings"]
+
+
+class SettingSource(StrEnum):
+    """Where the value of a setting comes from."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    COMMAND_LINE = "command line"
+    OPEN_FILES_LIMIT = "limit of open files"
+    """The service has lowered the value, because it may not open more files."""
 
 
 def _parse_number(value: object) -> object:
@@ -50,6 +63,8 @@ class Settings(BaseSettings):
     """Settings of `forewarn serve`."""
 
     model_config = SettingsConfigDict(env_prefix="FOREWARN_", extra="forbid", frozen=True)
+
+    _sources: Mapping[str, SettingSource] = PrivateAttr(default_factory=dict)
 
     # Locations
     database_url: str = Field("sqlite:///forewarn.db", description="URL of the database, SQLite or PostgreSQL.")
@@ -709,6 +724,20 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources in order of precedence: flags, environment, file."""
         return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))
+
+    def find_source(self, name: str) -> SettingSource:
+        """Return where the value of a setting comes from."""
+        # Arguments of a program that runs the service count as the command line.
+        given = SettingSource.COMMAND_LINE if name in self.model_fields_set else SettingSource.DEFAULT
+        return self._sources.get(name, given)
+
+    def note_sources(self, sources: Mapping[str, SettingSource]) -> None:
+        """Note where the values of these settings come from."""
+        self._sources = {**self._sources, **sources}
+
+    def note_lowered(self, names: Iterable[str]) -> None:
+        """Note that the service has lowered these settings, because it may not open more files."""
+        self.note_sources(dict.fromkeys(names, SettingSource.OPEN_FILES_LIMIT))
 
     @property
     def rules(self) -> DecisionRules:

@@ -29,6 +29,7 @@ from forewarn.dashboard.pages.rollout import make_rollout_list, make_rollout_pag
 from forewarn.dashboard.pages.schedule import make_schedule_page
 from forewarn.dashboard.pages.scope import make_scope_page
 from forewarn.dashboard.pages.search import make_search_page
+from forewarn.dashboard.pages.setting import make_settings_page
 from forewarn.dashboard.pages.subscription import make_subscription_list, make_subscription_page
 from forewarn.dashboard.pages.token import make_token_form_page, make_token_list
 from forewarn.dashboard.pages.vm import make_vm_list, make_vm_page
@@ -62,6 +63,8 @@ PAGES: Mapping[str, tuple[Make, str]] = {
     "/administration/tokens/create": (make_token_form_page, "POST /v1/tokens"),
     "/administration/subscriptions": (make_subscription_list, "GET /v1/subscriptions"),
     "/administration/subscriptions/{name}": (make_subscription_page, "GET /v1/subscriptions/{name}"),
+    # The API has no route for it; as metrics, it is about the process and not about its objects.
+    "/administration/settings": (make_settings_page, "GET /metrics"),
 }
 """Function and API route for each page's path: the roles that may call the route may see the page."""
 

@@ -58,12 +58,9 @@ def fit_descriptors(settings: Settings, descriptors: int) -> Settings:
             connections_max=settings.connections_max,
             control_connections_max=control_max,
         )
-    return settings.model_copy(
-        update={
-            "control_connections_max": control_max,
-            # At least a quarter stays for callers who have presented a token.
-            "control_unknown_connections_max": min(
-                settings.control_unknown_connections_max, max(control_max * 3 // 4, 1)
-            ),
-        }
-    )
+    # At least a quarter stays for callers who have presented a token.
+    unknown_max = min(settings.control_unknown_connections_max, max(control_max * 3 // 4, 1))
+    lowered = {"control_connections_max": control_max, "control_unknown_connections_max": unknown_max}
+    fitted = settings.model_copy(update=lowered)
+    fitted.note_lowered(name for name, value in lowered.items() if value != getattr(settings, name))
+    return fitted

@@ -10,7 +10,7 @@ import typer
 import yaml
 
 from forewarn.cli.audit_log import format_entry
-from forewarn.cli.config import describe_settings, mask_password
+from forewarn.cli.config import describe_settings
 from forewarn.cli.connection import ControlConnection
 from forewarn.cli.inventory_document import drop_defaults, format_yaml
 from forewarn.cli.maintenance import build_schedule_body
@@ -24,6 +24,7 @@ from forewarn.cli.maintenance_text import (
 from forewarn.cli.openapi import openapi_document
 from forewarn.cli.output import as_yaml
 from forewarn.cli.serve import format_ready_line, parse_assignments
+from forewarn.config.description import mask_secrets
 from forewarn.config.loading import load_settings
 from forewarn.config.settings import Settings
 from forewarn.core.model import EventType
@@ -218,7 +219,7 @@ def test_every_setting_is_described_with_value_default_and_variable() -> None:
 def test_what_the_environment_says_differs_from_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOREWARN_NOTICE_MAX", "7d")
     setting = next(setting for setting in describe_settings() if setting["name"] == "notice_max")
-    assert (setting["value"], setting["default"]) == ("7d", "90d")
+    assert (setting["value"], setting["default"], setting["source"]) == ("7d", "90d", "environment")
 
 
 @pytest.mark.parametrize(
@@ -228,11 +229,13 @@ def test_what_the_environment_says_differs_from_the_default(monkeypatch: pytest.
         ("postgresql://ann:p@ss@db/forewarn", "postgresql://ann:***@db/forewarn"),
         ("postgresql://ann@db/forewarn", "postgresql://ann@db/forewarn"),
         ("sqlite:///forewarn.db", "sqlite:///forewarn.db"),
+        ("postgresql:///forewarn?password=abc&host=db", "postgresql:///forewarn?password=***&host=db"),
+        ("https://hooks.example/T1?api_key=abc", "https://hooks.example/T1?api_key=***"),
         (5, 5),
     ],
 )
 def test_a_password_is_not_shown(url: object, shown: object) -> None:
-    assert mask_password(url) == shown
+    assert mask_secrets(url) == shown
 
 
 def test_digits_name_a_status_and_none_unsets_a_setting() -> None:

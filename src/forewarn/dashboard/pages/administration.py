@@ -30,6 +30,11 @@ SECTIONS = (
         "/administration/subscriptions",
         "Receivers of notifications, and what could not be delivered to them. Test and pause them, or send again.",
     ),
+    Section(
+        "Settings",
+        "/administration/settings",
+        "Every setting in force: its value, where the value comes from, and what it means.",
+    ),
 )
 """Pages of the administration, in the order of the index; a caller sees those that its role permits."""
 
