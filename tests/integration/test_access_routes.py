@@ -36,6 +36,7 @@ EXPECTED = {
     "POST /v1/maintenance/{maintenance_id}/complete": "o",
     "POST /v1/maintenance/{maintenance_id}/impact": "o",
     "GET /v1/events": "otr",
+    "GET /v1/ids": "otr",
     "POST /v1/events/approve": "ot",
     "GET /v1/audit-log": "otr",
     "GET /v1/audit-log/head": "or",

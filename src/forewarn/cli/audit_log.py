@@ -15,6 +15,7 @@ from forewarn.cli.list_format import parse_list_format
 from forewarn.cli.list_options import Csv, HistoryFilter
 from forewarn.cli.list_output import print_csv, print_items
 from forewarn.cli.output import Output, format_moment
+from forewarn.cli.short_ids import resolve_id
 from forewarn.cli.times import check_known, split_names
 from forewarn.core.model import EntryKind
 
@@ -72,6 +73,7 @@ def audit_log(
     if as_csv and follow:
         raise typer.BadParameter("cannot be combined with --follow", param_hint="--csv")
     wanted = split_names(kinds)
+    maintenance = None if maintenance is None else resolve_id(connection, "maintenance", maintenance)
     chosen = choice.to_query_params(connection) | {"kind": wanted}
     for kind in wanted:
         check_known(kind, list(EntryKind), "kind of entry", "--kind")

@@ -13,6 +13,7 @@ from forewarn.cli.connection import ControlConnection
 from forewarn.cli.list_options import CsvListOptions, HistoryFilter
 from forewarn.cli.list_output import print_page
 from forewarn.cli.output import Column, Output
+from forewarn.cli.short_ids import resolve_id
 from forewarn.cli.times import split_names
 from forewarn.core.model import EventStatus
 from forewarn.errors import Conflict, NotFound
@@ -69,13 +70,14 @@ def list_events(
 @command(app, "approve", "forewarn event approve 602D9444-D2CD-49C7-8624-8643E7171297")
 def approve(
     event_ids: Annotated[
-        list[str], typer.Argument(metavar="ID...", help="Ids of the events.", autocompletion=event_ids)
+        list[str],
+        typer.Argument(metavar="ID...", help="Ids of the events, or their beginnings.", autocompletion=event_ids),
     ],
     connection: ControlConnection,
     output: Output,
 ) -> None:
     """Approve events on behalf of their VMs; a maintenance starts as soon as all its events are approved."""
-    body = {"event_ids": split_names(event_ids)}
+    body = {"event_ids": [resolve_id(connection, "event", each) for each in split_names(event_ids)]}
     # The answer lists the outcome of each event even if some are refused, so an error status is read like a
     # success.
     items = connection.send_change("POST", "/v1/events/approve", body, accepted_statuses=(_UNKNOWN, _REFUSED))["items"]

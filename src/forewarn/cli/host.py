@@ -15,6 +15,7 @@ from forewarn.cli.list_output import format_labels, print_page, show_labels
 from forewarn.cli.maintenance_options import ForceOption, ReasonOption, build_force_body
 from forewarn.cli.maintenance_text import print_created
 from forewarn.cli.output import Column, Output, format_moment, format_names, show_moment
+from forewarn.cli.short_ids import resolve_id
 from forewarn.cli.times import as_span_s
 from forewarn.core.model import EventType
 
@@ -141,12 +142,13 @@ def tokens(name: _Name, connection: ControlConnection, output: Output, options: 
 @command(app, "revoke-token", "forewarn host revoke-token host-1 k3v9xq2mab --yes")
 def revoke_token(
     name: _Name,
-    token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token.")],
+    token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, or its beginning.")],
     connection: ControlConnection,
     output: Output,
     yes: Yes = False,
 ) -> None:
     """Revoke a token of a host. Without --yes, the command asks for confirmation."""
+    token = resolve_id(connection, "token", token)
     words = f"The endpoint on {name} that uses token {token} gets no more changes until it has a new token."
     confirm(output, lambda: words, yes=yes)
     revoked = connection.send_change("DELETE", f"/v1/hosts/{quote_segment(name)}/tokens/{quote_segment(token)}", None)

@@ -12,9 +12,10 @@ from forewarn.cli import maintenance_changes, maintenance_wait
 from forewarn.cli.clock import get_service_time
 from forewarn.cli.command import command, make_group
 from forewarn.cli.completers import maintenance_ids
-from forewarn.cli.connection import ControlConnection, quote_segment
+from forewarn.cli.connection import ControlConnection
 from forewarn.cli.list_options import CsvListOptions, HistoryFilter
 from forewarn.cli.list_output import print_page
+from forewarn.cli.maintenance_changes import build_maintenance_path
 from forewarn.cli.maintenance_options import ReasonOption, ScheduleOptions, build_force_body
 from forewarn.cli.maintenance_text import (
     describe_planned,
@@ -32,7 +33,9 @@ from forewarn.core.model import ACTIVE_STATES, MaintenanceState
 
 __all__ = ["app", "build_schedule_body"]
 
-_Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the maintenance.", autocompletion=maintenance_ids)]
+_Id = Annotated[
+    str, typer.Argument(metavar="ID", help="Id of the maintenance, or its beginning.", autocompletion=maintenance_ids)
+]
 
 app = make_group("maintenance", "Schedule, show, start, postpone and cancel maintenance.", "Operate")
 
@@ -110,7 +113,7 @@ def list_maintenances(
 @command(app, "show", "forewarn maintenance show k3v9xq2mab")
 def show(maintenance_id: _Id, connection: ControlConnection, output: Output) -> None:
     """Show one maintenance: its events, their approvals, and its history."""
-    m = connection.get(f"/v1/maintenance/{quote_segment(maintenance_id)}")
+    m = connection.get(build_maintenance_path(connection, maintenance_id))
     if output.print_if_json(m):
         return
     now = get_service_time(connection)
@@ -313,7 +316,7 @@ def _send_move(
     connection: ControlConnection, output: Output, maintenance_id: str, verb: str, body: dict[str, Any]
 ) -> None:
     sent = {name: value for name, value in body.items() if value is not None}
-    changed = connection.send_change("POST", f"/v1/maintenance/{quote_segment(maintenance_id)}/{verb}", sent)
+    changed = connection.send_change("POST", build_maintenance_path(connection, maintenance_id, verb), sent)
     if not output.print_if_json(changed):
         when = format_time(changed["not_before"], get_service_time(connection))
         output.print_line(f"maintenance {changed['id']} is {changed['state']}, not before {when}")
@@ -323,5 +326,5 @@ def _send_move(
 
 
 def _send_change(connection: ControlConnection, output: Output, maintenance_id: str, verb: str, body: object) -> None:
-    changed = connection.send_change("POST", f"/v1/maintenance/{quote_segment(maintenance_id)}/{verb}", body)
+    changed = connection.send_change("POST", build_maintenance_path(connection, maintenance_id, verb), body)
     output.print_result(changed, f"maintenance {changed['id']} is {changed['state']}")

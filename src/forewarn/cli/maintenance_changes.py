@@ -15,12 +15,13 @@ from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.list_options import HistoryFilter
 from forewarn.cli.maintenance_options import ReasonOption
 from forewarn.cli.output import Output, format_count, format_moment, format_names
+from forewarn.cli.short_ids import resolve_id
 from forewarn.cli.times import split_names
 from forewarn.core.causes import CAUSES
 from forewarn.core.model import MaintenanceState
 from forewarn.errors import Conflict, ForewarnError, ServerUnreachable
 
-__all__ = ["Change", "app", "build_retry_body"]
+__all__ = ["Change", "app", "build_maintenance_path", "build_retry_body"]
 
 SELECTED_MAX = 1000
 """Maximum number of maintenances that options may select for one command."""
@@ -33,7 +34,7 @@ _Ids = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="ID...",
-        help="Ids of the maintenances. Without ids, the filters select them.",
+        help="Ids of the maintenances, or their beginnings. Without ids, the filters select them.",
         autocompletion=maintenance_ids,
     ),
 ]
@@ -97,7 +98,7 @@ def approve(
     """
 
     def make(maintenance_id: str) -> tuple[Any, str]:
-        m = connection.get(_build_path(maintenance_id))
+        m = connection.get(build_maintenance_path(connection, maintenance_id))
         waiting = [event["id"] for event in m["events"] if event["status"] == "Scheduled" and not event["approved_at"]]
         if waiting:
             # The answer lists the outcome of each event even if some are refused, so it is read like a success.
@@ -107,7 +108,7 @@ def approve(
             refused = [item["event_id"] for item in answer["items"] if item["status"] != 200]  # noqa: PLR2004 - HTTP OK
             if refused:
                 raise Conflict(f"a policy reserves approval for others: {', '.join(refused)}")
-            m = connection.get(_build_path(maintenance_id))
+            m = connection.get(build_maintenance_path(connection, maintenance_id))
         line = f"{format_count(len(waiting), 'event')} approved" if waiting else "no event needs approval"
         return m, f"maintenance {m['id']} is {m['state']}: {line}"
 
@@ -187,7 +188,7 @@ def retry(
     """
 
     def make(maintenance_id: str) -> tuple[Any, str]:
-        m = connection.get(_build_path(maintenance_id))
+        m = connection.get(build_maintenance_path(connection, maintenance_id))
         made = connection.send_change("POST", "/v1/maintenance", build_retry_body(m))["items"]
         new = ", ".join(f"{each['id']} ({each['state']})" for each in made)
         return made, f"maintenance {m['id']} is scheduled again as {new}"
@@ -217,13 +218,19 @@ def build_retry_body(m: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _build_path(maintenance_id: str, *rest: str) -> str:
-    return "/".join(["/v1/maintenance", quote_segment(maintenance_id), *rest])
+def build_maintenance_path(connection: ControlConnection, maintenance_id: str, *rest: str) -> str:
+    """Return the path of a maintenance in the control API; its id may be given by its beginning.
+
+    Raises:
+        Conflict: Several ids begin like that.
+    """
+    whole = resolve_id(connection, "maintenance", maintenance_id)
+    return "/".join(["/v1/maintenance", quote_segment(whole), *rest])
 
 
 def _make_posting(connection: ControlConnection, verb: str, body: dict[str, Any]) -> Callable[[str], tuple[Any, str]]:
     def make(maintenance_id: str) -> tuple[Any, str]:
-        changed = connection.send_change("POST", _build_path(maintenance_id, verb), body)
+        changed = connection.send_change("POST", build_maintenance_path(connection, maintenance_id, verb), body)
         return changed, f"maintenance {changed['id']} is {changed['state']}"
 
     return make
@@ -253,7 +260,10 @@ def _change_several(
     if named and options.yes and not options.dry_run:
         _make_each(output, change, named)
         return
-    found = [connection.get(_build_path(each)) for each in named] or _select(connection, change, choice)
+    if named:
+        found = [connection.get(build_maintenance_path(connection, each)) for each in named]
+    else:
+        found = _select(connection, change, choice)
     if options.dry_run:
         dry = f"dry run: {format_count(len(found), 'maintenance')} would be {change.done}; nothing was changed"
         output.print_result(found, *_preview(found), dry)

@@ -9,7 +9,8 @@ import typer
 
 from forewarn.cli.command import command
 from forewarn.cli.completers import maintenance_ids
-from forewarn.cli.connection import ControlConnection, quote_segment
+from forewarn.cli.connection import ControlConnection
+from forewarn.cli.maintenance_changes import build_maintenance_path
 from forewarn.cli.output import Output, format_count, format_moment, format_seconds
 from forewarn.cli.times import as_span_s
 from forewarn.core.model import MaintenanceState
@@ -74,7 +75,8 @@ app = typer.Typer()
 )
 def wait(
     maintenance_id: Annotated[
-        str, typer.Argument(metavar="ID", help="Id of the maintenance.", autocompletion=maintenance_ids)
+        str,
+        typer.Argument(metavar="ID", help="Id of the maintenance, or its beginning.", autocompletion=maintenance_ids),
     ],
     connection: ControlConnection,
     output: Output,
@@ -99,7 +101,7 @@ def wait(
     from forewarn.cli.change_hints import ChangeHints, Deadline
 
     deadline = Deadline(as_span_s(timeout, "--timeout"))
-    path = f"/v1/maintenance/{quote_segment(maintenance_id)}"
+    path = build_maintenance_path(connection, maintenance_id)
     state = None
     with ChangeHints(connection, output) as hints:
         while True:

@@ -26,11 +26,14 @@ from forewarn.cli.output import (
     parse_moment,
     show_moment,
 )
+from forewarn.cli.short_ids import resolve_id
 from forewarn.errors import ConfigError, ForewarnError
 
 __all__ = ["app"]
 
-_Which = Annotated[str, typer.Argument(metavar="ID", help="Id of the rollout.", autocompletion=rollout_ids)]
+_Which = Annotated[
+    str, typer.Argument(metavar="ID", help="Id of the rollout, or its beginning.", autocompletion=rollout_ids)
+]
 _Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the rollout until it ends or waits for you.")]
 _LOOK_S = 1.0
 _ENDED = frozenset({"aborted", "completed", "failed"})
@@ -145,7 +148,7 @@ def abort(
     """
 
     def describe() -> str:
-        shown = connection.get(f"/v1/rollouts/{quote_segment(which)}")
+        shown = connection.get(_build_path(connection, which))
         return (
             f"Rollout {shown['name']} ends after {_format_progress(shown)} hosts: "
             f"{shown['counts']['pending']} hosts are left out, and what has not started is canceled. "
@@ -154,6 +157,10 @@ def abort(
 
     confirm(output, describe, yes=yes)
     _send_change(connection, output, which, "abort", {"reason": reason})
+
+
+def _build_path(connection: ControlConnection, rollout_id: str, *rest: str) -> str:
+    return "/".join(["/v1/rollouts", quote_segment(resolve_id(connection, "rollout", rollout_id)), *rest])
 
 
 def _read_spec(file: Path) -> bytes:
@@ -220,8 +227,8 @@ def _format_batch(rollout: dict[str, Any]) -> str | None:
 
 
 def _print_rollout(connection: ControlConnection, output: Output, rollout_id: str) -> None:
-    shown = connection.get(f"/v1/rollouts/{quote_segment(rollout_id)}")
-    hosts = list(connection.iterate_items(f"/v1/rollouts/{quote_segment(rollout_id)}/hosts"))
+    shown = connection.get(_build_path(connection, rollout_id))
+    hosts = list(connection.iterate_items(_build_path(connection, rollout_id, "hosts")))
     if output.print_if_json({**shown, "hosts": hosts}):
         return
     output.print_fields(
@@ -256,8 +263,9 @@ def _follow_rollout(connection: ControlConnection, output: Output, rollout_id: s
         RolloutFailed: It did not complete.
     """
     last = ""
+    rollout_id = resolve_id(connection, "rollout", rollout_id)
     while True:
-        shown = connection.get(f"/v1/rollouts/{quote_segment(rollout_id)}")
+        shown = connection.get(_build_path(connection, rollout_id))
         flight = f", in flight: {', '.join(shown['in_flight'][:5])}" if shown["in_flight"] else ""
         line = f"{shown['state']}: {_format_progress(shown)} hosts{flight}"
         if line != last:
@@ -282,5 +290,5 @@ def _send_change(
     connection: ControlConnection, output: Output, rollout_id: str, verb: str, body: dict[str, object]
 ) -> None:
     sent = {name: value for name, value in body.items() if value is not None}
-    shown = connection.send_change("POST", f"/v1/rollouts/{quote_segment(rollout_id)}/{verb}", sent)
+    shown = connection.send_change("POST", _build_path(connection, rollout_id, verb), sent)
     output.print_result(shown, f"rollout {shown['id']} is {shown['state']}: {_format_progress(shown)} hosts")

@@ -12,6 +12,7 @@ from forewarn.cli.connection import ControlConnection, quote_segment
 from forewarn.cli.list_options import WatchListOptions
 from forewarn.cli.list_output import print_page
 from forewarn.cli.output import Column, Output, format_moment, show_moment
+from forewarn.cli.short_ids import resolve_id
 from forewarn.cli.times import as_span_s
 from forewarn.core.access import Role
 
@@ -98,7 +99,7 @@ def list_tokens(
 
 @command(app, "revoke", "forewarn token revoke k3v9xq2mab", "forewarn token revoke k3v9xq2mab --yes")
 def revoke(
-    token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token.")],
+    token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, or its beginning.")],
     connection: ControlConnection,
     output: Output,
     yes: Yes = False,
@@ -107,6 +108,7 @@ def revoke(
 
     Without --yes, the command asks for confirmation.
     """
+    token = resolve_id(connection, "token", token)
 
     def describe() -> str:
         found = next((each for each in connection.iterate_items("/v1/tokens") if each["id"] == token), None)

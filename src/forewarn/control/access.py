@@ -49,6 +49,7 @@ ROUTES: Mapping[str, frozenset[Role]] = {
     "POST /v1/maintenance/{maintenance_id}/complete": _OPERATOR,
     "POST /v1/maintenance/{maintenance_id}/impact": _OPERATOR,
     "GET /v1/events": _TENANT_READS,
+    "GET /v1/ids": _TENANT_READS,
     "POST /v1/events/approve": _TENANT,
     "GET /v1/audit-log": _TENANT_READS,
     "GET /v1/audit-log/head": _READS,

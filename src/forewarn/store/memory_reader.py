@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from heapq import merge, nlargest
+from heapq import merge, nlargest, nsmallest
 from itertools import islice, takewhile
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
@@ -65,6 +65,9 @@ class MemoryReader(Reader):
 
     def _find_rows(self, kind: type[T], keys: Iterable[str]) -> dict[str, T]:
         return find_by_key(self._tables.by_kind[kind], keys)
+
+    def find_ids(self, kind: type[Any], prefix: str, limit: int) -> list[str]:
+        return nsmallest(limit, (key for key in self._tables.by_kind[kind].rows if key.startswith(prefix)))
 
     def _list_rows(self, kind: type[T]) -> list[T]:
         return list(self._tables.by_kind[kind].rows.values())

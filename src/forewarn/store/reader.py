@@ -335,6 +335,16 @@ class Reader(ABC):
     def get_maintenance(self, maintenance_id: str, owned: Ownership | None = None) -> Maintenance | None:
         """Return one maintenance; None if there is none."""
 
+    @abstractmethod
+    def find_ids(self, kind: type[Any], prefix: str, limit: int) -> list[str]:
+        """Return the first ids of a kind that begin with a prefix, in order.
+
+        Args:
+            kind: One of the kinds in `KEY_FIELDS` with the field ``id``.
+            prefix: Beginning of the ids, of letters in the case of the ids, digits and ``-``.
+            limit: Maximum number of ids.
+        """
+
     def find_maintenances(self, ids: Iterable[str]) -> dict[str, Maintenance]:
         """Return those of the maintenances that exist, by id."""
         return self._find_rows(Maintenance, ids)

@@ -68,6 +68,10 @@ _NEAR = 5000
 """Maximum number of following entries for which examining each is quicker than finding all that belong to a tenant."""
 
 
+_LAST_LETTERS = "z" * 40
+"""What follows a prefix in the last possible id."""
+
+
 class SqlReader(Reader):
     """Reads on one connection."""
 
@@ -92,6 +96,19 @@ class SqlReader(Reader):
     def _find_rows(self, kind: type[T], keys: Iterable[str]) -> dict[str, T]:
         column = TABLES[kind].c[KEY_FIELDS[kind]]
         return {getattr(one, column.name): one for one in self._fetch_by_key(kind, select_by_key(column), keys)}
+
+    def find_ids(self, kind: type[Any], prefix: str, limit: int) -> list[str]:
+        column = TABLES[kind].c[KEY_FIELDS[kind]]
+        # In every locale, ids of letters of one case and digits lie in this range, so PostgreSQL can use the index,
+        # which is in the order of its locale. The other condition is exact.
+        query = (
+            sa.select(column)
+            .where(column >= prefix, column <= prefix + _LAST_LETTERS)
+            .where(sa.func.substr(column, 1, len(prefix)) == prefix)
+            .order_by(column)
+            .limit(limit)
+        )
+        return sorted(self._connection.execute(query).scalars())
 
     def _list_rows(self, kind: type[T]) -> list[T]:
         return self._fetch_all(kind, sa.select(TABLES[kind]))

@@ -42,6 +42,7 @@ __all__ = [
     "ExchangeOut",
     "FaultOut",
     "HostOut",
+    "IdsOut",
     "InventoryChangeOut",
     "MaintenanceOut",
     "PageOut",
@@ -202,6 +203,12 @@ class PageOut(ResponseModel, Generic[T]):
 
     items: list[T]
     next: str | None = None
+
+
+class IdsOut(ResponseModel):
+    """Ids that begin with a prefix."""
+
+    ids: list[str]
 
 
 class ApprovalResultOut(ResponseModel):
