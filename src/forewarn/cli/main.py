@@ -34,6 +34,7 @@ NOUNS = {
     "inventory": "inventory",
     "vm": "vm",
     "status": "status",
+    "doctor": "doctor",
     "scope": "scope",
     "policy": "policy",
     "host": "host",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -93,12 +94,18 @@ async def show(context: ContextOf) -> StatusOut:
             scopes=context.engine.identity.scope_count,
             vms=context.engine.identity.vm_count,
         ),
+        open_files_max=_get_open_files_max(),
         maintenances=None if work is None else work.maintenances,
         rollouts=None if work is None else work.rollouts,
         problems=distinct,
         attention_count=0 if work is None else work.attention.count,
         attention=attention[:_SHOWN_MAX],
     )
+
+
+def _get_open_files_max() -> int | None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if most == resource.RLIM_INFINITY else most
 
 
 async def _find_problems(context: Context) -> AsyncIterator[ServiceProblemOut]:

@@ -90,6 +90,7 @@ class StatusOut(ResponseModel):
     database: DatabaseStatusOut
     endpoints: EndpointStatusOut
     inventory: InventoryStatusOut
+    open_files_max: int | None = Field(description="Maximum number of open files of the process. Null: no limit.")
     maintenances: dict[str, int] | None = Field(
         description="Number of active maintenances by state. Null: the database cannot be read."
     )

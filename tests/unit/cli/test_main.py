@@ -24,6 +24,7 @@ VERBS = {
     "inventory": "apply diff from-libvirt follow-libvirt show",
     "vm": "list show history restart redeploy reimage evict delete update-model",
     "status": "",
+    "doctor": "",
     "scope": "list show",
     "policy": "show",
     "host": "list show fail recover create-token tokens revoke-token predict-failure",

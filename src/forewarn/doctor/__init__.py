@@ -1,0 +1,1 @@
+"""Checks of a set-up: each finds one thing that may be wrong, and says what to do."""
