@@ -51,6 +51,7 @@ PAGES: Mapping[str, str] = {
     "tokens": "/administration/tokens?show=all",
     "token-form": "/administration/tokens/create",
     "subscriptions": "/administration/subscriptions",
+    "replicas": "/administration/replicas",
     "settings": "/administration/settings",
     "settings-changed": "/administration/settings?show=changed",
     "missing": "/vms/nobody",

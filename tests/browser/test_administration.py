@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from playwright.sync_api import Browser, Page, expect
 
+from forewarn import __version__
 from forewarn.core.access import Role
 from forewarn.core.subscription import DeliveryState
 from forewarn.engine.subscriptions import find_subscription
 from forewarn.store.contract import Transaction
-from tests.support.access import token_of
+from tests.support.access import client_of, token_of
 from tests.support.browsing import Witness, logged_in, visit
 from tests.support.estate import Estate, announce
 from tests.support.receiver import receiver
@@ -161,7 +162,7 @@ def test_what_was_given_up_is_shown_with_its_error_and_sent_again(service: Runni
         expect(dead.get_by_role("row").filter(has_text="scheduled")).to_contain_text("500")
         expect(page.locator("main")).to_contain_text("Its receiver has failed since")
         hook.script = lambda _got: 204
-        dead.get_by_role("button", name=re.compile("^Send [0-9]+-.* again$")).click()
+        dead.get_by_role("button", name=re.compile("^Send again [0-9]+-")).click()
         expect(dead).to_contain_text("None.")
         recent = page.get_by_role("region", name="Recent attempts")
         expect(recent.get_by_role("row").filter(has_text="delivered")).to_have_count(1)
@@ -184,3 +185,26 @@ def test_settings_say_where_their_values_come_from(page: Page) -> None:
     page.get_by_role("link", name="not the default").click()
     expect(row).to_be_visible()
     expect(page.locator("#setting-notice_max")).to_have_count(0)
+
+
+# Replicas and hosts
+
+
+def test_an_endpoint_is_listed_while_it_is_connected(service: Running, page: Page, estate: Estate) -> None:
+    open_section(page, "Replicas and hosts")
+    main = page.locator("main")
+    expect(main).to_contain_text("the only replica on its database")
+    expect(main).to_contain_text(__version__)
+    row = page.get_by_role("row").filter(has_text=estate.host)
+    expect(row).to_have_count(0)
+    headers = {"user-agent": "forewarn/9.8.7"}
+    with (
+        client_of(service, token_of(service, Role.HOST, host=estate.host)) as host,
+        host.stream("GET", f"/v1/hosts/{estate.host}/watch", headers=headers) as stream,
+    ):
+        lines = stream.iter_lines()
+        assert '"kind":"state"' in next(lines)
+        expect(row).to_contain_text("9.8.7 differs")
+        expect(row).to_contain_text("nothing waits to be sent")
+        expect(row.get_by_role("time")).to_contain_text("UTC")
+    expect(row).to_have_count(0)

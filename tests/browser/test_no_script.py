@@ -54,6 +54,7 @@ def test_every_page_can_be_read(service: Running, page: Page, estate: Estate) ->
         ("/administration/tokens", "newest first"),
         ("/administration/subscriptions", "subscription create"),
         ("/administration/settings", "notice_max"),
+        ("/administration/replicas", "Host endpoints"),
     ):
         open_until(page, path, text)
         expect(page.get_by_role("button", name="Switch between")).to_be_hidden()

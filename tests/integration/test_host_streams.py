@@ -12,9 +12,11 @@ import httpx
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from forewarn import __version__
 from forewarn.control.stream_connection import StreamConnection
 from forewarn.core.access import Role
 from forewarn.core.usage_limits import UseKind
+from forewarn.host.control_plane_client import ControlPlaneClient
 from tests.support.access import client_of, token_of
 from tests.support.control import error
 from tests.support.service import Running, eventually, running
@@ -159,3 +161,25 @@ def test_a_tenant_watches_no_host_and_an_operator_no_unknown_one(service: Runnin
     with api.stream("GET", f"/v1/hosts/{HOST}/watch") as response:
         assert response.status_code == 200
         assert next(response.iter_lines()).startswith('{"kind":"state"')
+
+
+def test_the_endpoint_of_forewarn_says_its_version_and_other_programs_need_not(service: Running) -> None:
+    token, streams = token_of(service, Role.HOST, host=HOST), service.service.context.host_streams
+
+    async def watch() -> list[str]:
+        client = ControlPlaneClient(HOST, [service.service.control_url], token)
+        try:
+            async with client.open_watch() as lines:
+                await anext(lines)
+                return [stream.version for stream in streams.list_streams()]
+        finally:
+            await client.close()
+
+    assert asyncio.run(watch()) == [__version__]
+    assert eventually(lambda: not len(streams))
+    for agent in ("User-Agent: curl/8.5.0", "User-Agent: forewarn/" + "9" * 40, "X-Other: forewarn/1"):
+        with open_wire(service) as wire:
+            wire.send(asked(token, agent))
+            receive_until(wire, b"}\n\r\n")
+            assert [(stream.host, stream.version) for stream in streams.list_streams()] == [(HOST, "")]
+        assert eventually(lambda: not len(streams))

@@ -89,6 +89,8 @@ async def test_one_holds_it_as_long_as_it_renews_it(store: SqlStore) -> None:
                 await asyncio.sleep(3 * SPAN.total_seconds())
                 if not changes:
                     assert (one.is_held, two.is_held) == (True, False)
+                    # Both know who leads.
+                    assert [each.lease.holder for each in (one, two) if each.lease is not None] == ["one", "one"]
                     return
         await two.release()
     pytest.fail("it was never held for three spans")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import datetime
 from typing import Annotated
 
@@ -99,6 +100,7 @@ _LINES = describe_text(
 
 
 _WATCH = "GET /v1/hosts/{name}/watch"
+_USER_AGENT = re.compile(r"forewarn/([0-9A-Za-z.+-]{1,32})(?:\s|$)")
 _WATCH_PATH = re.compile(r"/v1/hosts/([^/]+)/watch")
 
 
@@ -109,7 +111,16 @@ async def watch(context: ContextOf, caller: HostCaller, request: Request, name: 
     A line is sent at least every 5 seconds.
     """
     charge: WatchCharge | None = getattr(request.state, "watch_charge", None)
-    return _StreamResponse(HostStream(context.host_streams, name, caller, charge))
+    version = _read_version(request.headers.get("user-agent", ""))
+    now = context.clock.now()
+    return _StreamResponse(HostStream(context.host_streams, name, caller, charge, version=version, began_at=now))
+
+
+def _read_version(user_agent: str) -> str:
+    """Return the version of the endpoint that calls; empty if it is another program, or does not say."""
+    found = _USER_AGENT.match(user_agent)
+    # One string for all hosts of a version: there may be thousands of streams.
+    return "" if found is None else sys.intern(found[1])
 
 
 async def answer_directly(context: Context, request: Request, caller: Principal) -> Response | None:

@@ -10,12 +10,12 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextvars import copy_context
-from itertools import chain
+from datetime import datetime
+from operator import attrgetter
 from typing import Protocol
 
 import structlog
 
-from forewarn.clock import uptime_s
 from forewarn.control.admission import WatchCharge
 from forewarn.control.stream_connection import StreamConnection, StreamSource
 from forewarn.core.access import Principal
@@ -54,32 +54,55 @@ class HostStream:
         host: Name of the host.
         caller: Caller whose token the stream began with.
         charge: Charge to the caller's account; None if there is none.
+        version: Version of the endpoint; empty if it does not say.
+        began_at: Time at which the stream began; None if unknown.
 
     Attributes:
         caller: As above.
+        version: As above.
+        began_at: As above.
         group: Group of the stream, from 0.
-        began_s: Uptime at which the stream began.
 
     Raises:
         NotFound: There is no such host.
         LimitExceeded: There are too many watches already.
     """
 
-    __slots__ = ("_charge", "_connection", "_streams", "_watch", "began_s", "caller", "group")
+    __slots__ = ("_charge", "_connection", "_streams", "_watch", "began_at", "caller", "group", "version")
 
-    def __init__(self, streams: HostStreams, host: str, caller: Principal, charge: WatchCharge | None) -> None:
+    def __init__(  # noqa: PLR0913 - the facts of one stream
+        self,
+        streams: HostStreams,
+        host: str,
+        caller: Principal,
+        charge: WatchCharge | None,
+        *,
+        version: str = "",
+        began_at: datetime | None = None,
+    ) -> None:
         self._streams = streams
         self._charge = charge
         self._connection: StreamConnection | None = None
         self._watch: HostWatch = streams.hub.begin_watch(host, self)
         self.caller = caller
+        self.version = version
+        self.began_at = began_at
         self.group = 0
-        self.began_s = uptime_s()
 
     @property
     def host(self) -> str:
         """Name of the host."""
         return self._watch.host
+
+    @property
+    def waiting_count(self) -> int | None:
+        """Number of changed documents that were not written yet; None if the full state has to be written."""
+        return self._watch.waiting_count
+
+    @property
+    def is_writable(self) -> bool:
+        """True if the client takes what is written."""
+        return self._connection is not None and self._connection.is_writable
 
     def begin(self, connection: StreamableConnection) -> None:
         """Begin to write lines; the head of the response is written. Ends the stream if the client is gone."""
@@ -160,9 +183,9 @@ class HostStreams:
         """Return the number of streams."""
         return sum(len(group) for group in self._groups)
 
-    def __iter__(self) -> Iterator[HostStream]:
-        """Yield the streams, in no order."""
-        return chain.from_iterable(self._groups)
+    def list_streams(self) -> list[HostStream]:
+        """Return the streams by the name of the host."""
+        return sorted((stream for group in self._groups for stream in group), key=attrgetter("host"))
 
     def add_stream(self, stream: HostStream) -> None:
         """Add a stream that has begun."""

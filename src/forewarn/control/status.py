@@ -160,10 +160,10 @@ def _make_replicas_out(context: Context, count: int | None) -> ReplicaStatusOut:
 
 
 def _make_endpoints_out(context: Context) -> EndpointStatusOut:
-    now_s = uptime_s()
-    ages_s = [now_s - stream.began_s for stream in context.host_streams]
+    now, streams = context.clock.now(), context.host_streams.list_streams()
+    ages_s = [(now - stream.began_at).total_seconds() for stream in streams if stream.began_at is not None]
     return EndpointStatusOut(
-        connected=len(ages_s), oldest_s=max(ages_s, default=None), newest_s=min(ages_s, default=None)
+        connected=len(streams), oldest_s=max(ages_s, default=None), newest_s=min(ages_s, default=None)
     )
 
 

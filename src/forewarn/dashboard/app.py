@@ -19,12 +19,13 @@ from forewarn.dashboard.button_routes import ButtonRoutes
 from forewarn.dashboard.live import LivePages
 from forewarn.dashboard.login import LoginRoutes
 from forewarn.dashboard.name_index import InventoryNameIndex
-from forewarn.dashboard.page import Make, PageModel, PageView
+from forewarn.dashboard.page import Collect, Make, PageModel, PageView
 from forewarn.dashboard.pages.administration import SECTIONS, make_administration_page
 from forewarn.dashboard.pages.audit_log import make_audit_log_page
 from forewarn.dashboard.pages.host import make_host_list, make_host_page
 from forewarn.dashboard.pages.maintenance import make_maintenance_page
 from forewarn.dashboard.pages.overview import make_overview_page
+from forewarn.dashboard.pages.replica import collect_replica_state, make_replica_page
 from forewarn.dashboard.pages.rollout import make_rollout_list, make_rollout_page
 from forewarn.dashboard.pages.schedule import make_schedule_page
 from forewarn.dashboard.pages.scope import make_scope_page
@@ -63,10 +64,14 @@ PAGES: Mapping[str, tuple[Make, str]] = {
     "/administration/tokens/create": (make_token_form_page, "POST /v1/tokens"),
     "/administration/subscriptions": (make_subscription_list, "GET /v1/subscriptions"),
     "/administration/subscriptions/{name}": (make_subscription_page, "GET /v1/subscriptions/{name}"),
-    # The API has no route for it; as metrics, it is about the process and not about its objects.
+    # The API has no routes for these; as metrics, they are about the process and not about its objects.
     "/administration/settings": (make_settings_page, "GET /metrics"),
+    "/administration/replicas": (make_replica_page, "GET /metrics"),
 }
 """Function and API route for each page's path: the roles that may call the route may see the page."""
+
+_COLLECTORS: Mapping[Make, Collect] = {make_replica_page: collect_replica_state}
+"""What a page needs from the event loop, by its function."""
 
 _NAVIGATION = (
     ("Overview", "/"),
@@ -162,6 +167,8 @@ class _Dashboard:
             await self._context.refresh_endpoint_state()
         request = visit.request
         address = format_address(request).removeprefix("/live")
+        collect = _COLLECTORS.get(make)
+        collected = None if collect is None else collect(self._context, request.query_params)
 
         def work(reader: Reader) -> bytes:
             look = PageView(
@@ -173,6 +180,7 @@ class _Dashboard:
                 path_params=request.path_params,
                 query_params=request.query_params,
                 address=address,
+                collected=collected,
             )
             try:
                 page = make(reader, look)

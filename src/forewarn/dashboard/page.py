@@ -13,7 +13,7 @@ from forewarn.core.access import Principal
 from forewarn.dashboard.name_index import InventoryNameIndex
 from forewarn.store.contract import Reader
 
-__all__ = ["Make", "PageModel", "PageView"]
+__all__ = ["Collect", "Make", "PageModel", "PageView"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,7 @@ class PageView:
         name_index: Names of all declared VMs, hosts and scopes.
         path_params: Path parameters, by their names in the route.
         address: Path and query, as the browser has them.
+        collected: Values from the event loop, for pages that show more than the store has; else None.
     """
 
     context: Context
@@ -35,6 +36,7 @@ class PageView:
     path_params: Mapping[str, str]
     query_params: Mapping[str, str]
     address: str
+    collected: Any = None
 
     @property
     def has_hosts(self) -> bool:
@@ -63,3 +65,6 @@ class PageModel:
 
 Make = Callable[[Reader, PageView], PageModel]
 """Function that makes a page on the reader's thread, from one view of the store."""
+
+Collect = Callable[[Context, Mapping[str, str]], Any]
+"""Function that collects values on the event loop, which alone may look at what changes there; by the page's query."""

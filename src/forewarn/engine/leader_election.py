@@ -45,11 +45,13 @@ class Leadership:
         has_replicas: True if other replicas may share the database.
         until_s: Uptime at which the lease ends unless it is renewed.
         skew: Lead of this process's clock over the database's.
-        leader: Name of the leader, as of the last renewal; None without replicas, or if none is known.
+        holder: Unique name of this replica; empty without a lease.
+        lease: Lease of the leader, as this process last read it; None if it has not read one.
     """
 
     has_replicas = False
-    leader: str | None = None
+    holder = ""
+    lease: Lease | None = None
     until_s = math.inf
     skew = timedelta(0)
 
@@ -57,6 +59,11 @@ class Leadership:
     def is_held(self) -> bool:
         """True if this process is the leader, by its own clock."""
         return True
+
+    @property
+    def leader(self) -> str | None:
+        """Unique name of the leader, as this process last read it; None if none is known."""
+        return None if self.lease is None or self.lease.is_over else self.lease.holder
 
     def ensure_leader(self) -> None:
         """Check by its own clock that this process is still the leader.
@@ -172,6 +179,7 @@ class LeasedLeadership(Leadership):
             # A renewal does not queue behind writers, so a long transaction cannot cost the leader its lease.
             renewed = await self._renew(lambda: self._store.renew_lease(_NAME, self.holder, term, self._span))
             if renewed is not None:
+                self.lease = renewed
                 self._note_reading(renewed.now, began_s)
                 if abs(self.skew) <= _SKEW_MAX:
                     self._note_lease(term, began_s)
@@ -191,7 +199,8 @@ class LeasedLeadership(Leadership):
         lease = await self._write(take)
         # The time that the database took is no skew; it lies between the two readings of our clock.
         self._note_reading(lease.now, began_s)
-        self.leader = lease.holder or None
+        if lease.holder:
+            self.lease = lease
         if lease.holder == self.holder and abs(self.skew) <= _SKEW_MAX:
             self._note_lease(lease.term, began_s)
             reach_failpoint(FailPoint.LEASE_TAKEN)
@@ -237,7 +246,7 @@ class LeasedLeadership(Leadership):
         if self._term is None:
             return
         # First stop acting as the leader: the write below may fail, or succeed without an answer.
-        self._term = self.leader = None
+        self._term = self.lease = None
 
         def give() -> None:
             with self._store.write() as tx:

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from forewarn import __version__
 from forewarn.core.maintenance.approval import ApprovalResult, Approver
 from forewarn.errors import ConfigError, ControlRefused, ControlUnreachable, LimitExceeded
 from forewarn.net.httpx_errors import UNANSWERED, describe_error
@@ -50,7 +51,8 @@ class ControlPlaneClient:
         # Hosts that are configured alike must not all use the same replica.
         self._rng.shuffle(self._urls)
         self._client = httpx.AsyncClient(
-            headers={"authorization": f"Bearer {token}"},
+            # The version is shown to operators, who update hosts one after another.
+            headers={"authorization": f"Bearer {token}", "user-agent": f"forewarn/{__version__}"},
             verify=tls or True,
             trust_env=False,  # a proxy of the environment would see the token
             timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),

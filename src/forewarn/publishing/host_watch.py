@@ -71,6 +71,14 @@ class HostWatch:
         # The watcher begins by taking changes, without being woken.
         self._is_woken = True
 
+    @property
+    def waiting_count(self) -> int | None:
+        """Number of changed documents that the watcher has not taken; None if it has to take the full state."""
+        if self._must_restart:
+            return None
+        waiting = self._waiting
+        return 0 if waiting is None else len(waiting)
+
     def queue_change(self, change: DocumentChange) -> None:
         """Queue a changed document, in the place of an older one of its audience."""
         if self._waiting is None:

@@ -212,3 +212,18 @@ def test_a_watch_of_standalone_vms_is_listed_under_its_host_alone() -> None:
     assert heard(one) == {"vm:vm-7": 1}
     place.hub.end_watch(one)
     assert place.hub._by_host == {}
+
+
+def test_a_watch_knows_how_much_waits() -> None:
+    place = Place()
+    watch = place.hub.begin_watch("one", place.sleeper)
+    counts = [watch.waiting_count]
+    watch.take_changes()
+    counts.append(watch.waiting_count)
+    place.publish("scope:web", 1)
+    place.publish("scope:web", 2)
+    place.publish("vm:db", 5)
+    counts.append(watch.waiting_count)
+    watch.restart()
+    counts.append(watch.waiting_count)
+    assert counts == [None, 0, 2, None], "None: everything is to be sent"

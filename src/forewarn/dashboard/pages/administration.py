@@ -35,6 +35,11 @@ SECTIONS = (
         "/administration/settings",
         "Every setting in force: its value, where the value comes from, and what it means.",
     ),
+    Section(
+        "Replicas and hosts",
+        "/administration/replicas",
+        "This replica, the leader, and the endpoints on hosts that are connected here, with their versions.",
+    ),
 )
 """Pages of the administration, in the order of the index; a caller sees those that its role permits."""
 
