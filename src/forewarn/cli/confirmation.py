@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -21,12 +21,12 @@ class NotConfirmed(typer.TyperException):
     exit_code = 2
 
 
-def confirm(output: Output, describe: Callable[[], str], *, yes: bool) -> None:
+def confirm(output: Output, describe: Callable[[], str | Sequence[str]], *, yes: bool) -> None:
     """Return only if the user confirms.
 
     Args:
         output: Output for the question.
-        describe: Callback that describes the effect; called only if the user is asked.
+        describe: Callback that describes the effect, in one line or several; called only if the user is asked.
         yes: True if confirmed on the command line.
 
     Raises:
@@ -38,7 +38,9 @@ def confirm(output: Output, describe: Callable[[], str], *, yes: bool) -> None:
     # The question goes to stderr, so stdout may be redirected.
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise NotConfirmed("this cannot be undone, and there is no terminal to ask on: pass --yes to confirm")
-    output.print_notice(describe())
+    described = describe()
+    for line in [described] if isinstance(described, str) else described:
+        output.print_notice(line)
     if not typer.confirm("Continue?", err=True):
         output.print_notice("nothing was changed")
         raise typer.Exit(1)

@@ -273,7 +273,7 @@ def _change_several(
         output.print_if_json([])
         return
     question = f"{format_count(len(found), 'maintenance')} will be {change.done}:"
-    confirm(output, lambda: "\n".join([question, *_preview(found)]), yes=options.yes)
+    confirm(output, lambda: [question, *_preview(found)], yes=options.yes)
     _make_each(output, change, [m["id"] for m in found])
 
 

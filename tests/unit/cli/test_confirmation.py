@@ -88,3 +88,9 @@ def test_nothing_is_looked_up_where_it_was_confirmed_or_cannot_be_asked(monkeypa
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     with pytest.raises(NotConfirmed):
         confirm(Output(), fails, yes=False)
+
+
+def test_each_line_is_shown_on_a_line_and_none_can_hide_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = typing(monkeypatch, "y\n")
+    confirm(Output(), lambda: ["2 VMs:", "  a", "  b\nc"], yes=False)
+    assert shown.getvalue().splitlines()[:3] == ["2 VMs:", "  a", r"  b\nc"]
