@@ -52,6 +52,7 @@ PAGES: Mapping[str, str] = {
     "token-form": "/administration/tokens/create",
     "subscriptions": "/administration/subscriptions",
     "replicas": "/administration/replicas",
+    "access": "/administration/access",
     "settings": "/administration/settings",
     "settings-changed": "/administration/settings?show=changed",
     "missing": "/vms/nobody",

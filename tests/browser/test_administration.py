@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from forewarn import __version__
 from forewarn.core.access import Role
+from forewarn.core.limit_log import CallerKind
 from forewarn.core.subscription import DeliveryState
 from forewarn.engine.subscriptions import find_subscription
 from forewarn.store.contract import Transaction
@@ -17,6 +18,7 @@ from tests.support.browsing import Witness, logged_in, visit
 from tests.support.estate import Estate, announce
 from tests.support.receiver import receiver
 from tests.support.service import Running
+from tests.support.world import NOW
 
 SETTINGS = {"notify_retry": "1h"}
 
@@ -208,3 +210,24 @@ def test_an_endpoint_is_listed_while_it_is_connected(service: Running, page: Pag
         expect(row).to_contain_text("nothing waits to be sent")
         expect(row.get_by_role("time")).to_contain_text("UTC")
     expect(row).to_have_count(0)
+
+
+# Access
+
+
+def test_refused_calls_and_callers_are_shown(service: Running, page: Page) -> None:
+    open_section(page, "Access")
+    callers = page.get_by_role("region", name="Callers")
+    mine = callers.get_by_role("row").filter(has_text="operator:local")
+    expect(mine).to_contain_text("live-pages 1 of")
+    with client_of(service, token_of(service, Role.READ_ONLY, name="curious")) as api:
+        assert api.post("/v1/clock/confirm").status_code == 403
+    refusal = page.get_by_role("region", name="Refused calls").get_by_role("row").filter(has_text="read-only:curious")
+    expect(refusal).to_contain_text("POST /v1/clock/confirm")
+    expect(callers.get_by_role("row").filter(has_text="read-only:curious")).to_contain_text("none")
+    service.do(lambda: service.service.context.limits_met.count_refusal(CallerKind.VM, "web-7", "rate_limit", NOW))
+    limited = callers.get_by_role("row").filter(has_text="web-7")
+    expect(limited).to_contain_text("rate_limit 1 time")
+    page.get_by_role("link", name="All refused calls").click()
+    expect(page.locator("h1")).to_have_text("Audit log")
+    expect(page.get_by_role("row").filter(has_text="read-only:curious")).to_contain_text("refused")

@@ -42,6 +42,7 @@ def paths(service: Running, estate: Estate) -> list[str]:
         "/administration",
         "/administration/tokens",
         "/administration/tokens/create",
+        "/administration/access",
     ]
 
 

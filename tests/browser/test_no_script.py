@@ -55,6 +55,7 @@ def test_every_page_can_be_read(service: Running, page: Page, estate: Estate) ->
         ("/administration/subscriptions", "subscription create"),
         ("/administration/settings", "notice_max"),
         ("/administration/replicas", "Host endpoints"),
+        ("/administration/access", "operator:local"),
     ):
         open_until(page, path, text)
         expect(page.get_by_role("button", name="Switch between")).to_be_hidden()

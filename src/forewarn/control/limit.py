@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 from fastapi import APIRouter
 
 from forewarn.clock import uptime_s
-from forewarn.control.context import AfterNumber, ContextOf, PageLimit, cut_page
+from forewarn.control.context import AfterNumber, Context, ContextOf, PageLimit, cut_page
 from forewarn.core.limit_log import CallerLimitHits
 from forewarn.core.usage_limits import UsageAccount, UseKind
 from forewarn.wire.access import AccountOut
 from forewarn.wire.control_response import PageOut
 
-__all__ = ["router"]
+__all__ = ["list_account_use", "router"]
 
 router = APIRouter(prefix="/v1/limits", tags=["limit"])
 
@@ -26,6 +26,12 @@ async def list_accounts(context: ContextOf, after: AfterNumber = None, limit: Pa
     limit. Each replica counts separately. Limits exceeded at host endpoints are not included.
     """
     await context.refresh_endpoint_state()
+    page, following = cut_page(list_account_use(context), after, min(limit, context.settings.page_size_max))
+    return PageOut(items=list(page), next=following)
+
+
+def list_account_use(context: Context) -> list[AccountOut]:
+    """Return all callers, their use and the limits they exceeded; most recently limited callers first."""
     now_s, now = uptime_s(), context.clock.now()
 
     def limited_at(found: UsageAccount | CallerLimitHits) -> datetime | None:
@@ -48,6 +54,4 @@ async def list_accounts(context: ContextOf, after: AfterNumber = None, limit: Pa
             limited_at=limited_at(found),
         )
 
-    everyone = sorted([*context.admission.accounts, *context.limits_met], key=order)
-    page, following = cut_page(everyone, after, min(limit, context.settings.page_size_max))
-    return PageOut(items=[shown(found) for found in page], next=following)
+    return [shown(found) for found in sorted([*context.admission.accounts, *context.limits_met], key=order)]

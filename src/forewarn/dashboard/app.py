@@ -20,6 +20,7 @@ from forewarn.dashboard.live import LivePages
 from forewarn.dashboard.login import LoginRoutes
 from forewarn.dashboard.name_index import InventoryNameIndex
 from forewarn.dashboard.page import Collect, Make, PageModel, PageView
+from forewarn.dashboard.pages.access import collect_use, make_access_page
 from forewarn.dashboard.pages.administration import SECTIONS, make_administration_page
 from forewarn.dashboard.pages.audit_log import make_audit_log_page
 from forewarn.dashboard.pages.host import make_host_list, make_host_page
@@ -67,10 +68,11 @@ PAGES: Mapping[str, tuple[Make, str]] = {
     # The API has no routes for these; as metrics, they are about the process and not about its objects.
     "/administration/settings": (make_settings_page, "GET /metrics"),
     "/administration/replicas": (make_replica_page, "GET /metrics"),
+    "/administration/access": (make_access_page, "GET /v1/limits"),
 }
 """Function and API route for each page's path: the roles that may call the route may see the page."""
 
-_COLLECTORS: Mapping[Make, Collect] = {make_replica_page: collect_replica_state}
+_COLLECTORS: Mapping[Make, Collect] = {make_replica_page: collect_replica_state, make_access_page: collect_use}
 """What a page needs from the event loop, by its function."""
 
 _NAVIGATION = (
@@ -162,8 +164,8 @@ class _Dashboard:
 
     async def _render_page(self, visit: PageRequest, make: Make, *, is_whole: bool = True) -> bytes:
         board = await self._boards.get_current()
-        # Only this page shows requests, which may have to be fetched from another process.
-        if make is make_vm_page:
+        # Only these pages show requests and refusals that may have to be fetched from another process.
+        if make in (make_vm_page, make_access_page):
             await self._context.refresh_endpoint_state()
         request = visit.request
         address = format_address(request).removeprefix("/live")

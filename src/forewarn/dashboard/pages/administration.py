@@ -40,6 +40,11 @@ SECTIONS = (
         "/administration/replicas",
         "This replica, the leader, and the endpoints on hosts that are connected here, with their versions.",
     ),
+    Section(
+        "Access",
+        "/administration/access",
+        "Calls that were refused lately, and the callers with their use of the control API and the limits they met.",
+    ),
 )
 """Pages of the administration, in the order of the index; a caller sees those that its role permits."""
 
