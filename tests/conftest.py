@@ -25,6 +25,9 @@ settings.load_profile(os.environ.get("FOREWARN_HYPOTHESIS_PROFILE", "dev"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Workers have the width of a terminal, to which the commands under test would wrap their lines.
+os.environ.pop("COLUMNS", None)
+
 # At the level at which tests log, each loop would say which selector it uses, and each client what it sends.
 for _name in ("asyncio", "httpcore", "httpx"):
     logging.getLogger(_name).setLevel(logging.INFO)

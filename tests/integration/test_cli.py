@@ -127,7 +127,9 @@ def test_vms_hosts_and_the_inventory_are_listed(cli: Cli) -> None:
     assert cli.run("vm", "list", "--prefix", "nothing").stderr == "no such VMs\n"
     assert cli.run("vm", "list", "--csv").stdout.splitlines()[3].startswith("db,host-2,,standalone,0,0,127.0.0.13,")
     assert [host["name"] for host in cli.json("host", "list", "--prefix", "host-2")] == ["host-2"]
-    assert cli.run("host", "list", "--csv", "--limit", "1").stdout.splitlines()[1:] == ['host-1,"WestNO_0, WestNO_1",,,']
+    assert cli.run("host", "list", "--csv", "--limit", "1").stdout.splitlines()[1:] == [
+        'host-1,"WestNO_0, WestNO_1",,,'
+    ]
 
 
 @pytest.mark.slow

@@ -81,8 +81,6 @@ def served(
     if not (folder / "forewarn.db").exists():
         SqlStore(f"sqlite:///{folder}/forewarn.db").close()  # its schema is copied, which takes no time
     environment = os.environ | {"FOREWARN_STATE_DIR": str(folder), "NO_COLOR": "1"} | dict(settings or {})
-    # Workers of tests have the width of a terminal, to which commands would wrap their lines.
-    environment.pop("COLUMNS", None)
     urls = ("--metadata-listen", metadata_listen, "--control-listen", "127.0.0.1:0")
     words = ["serve", "--database-url", f"sqlite:///{folder}/forewarn.db", *urls, *arguments]
     process: subprocess.Popen[str] | PreloadedProcess

@@ -25,7 +25,7 @@ from forewarn.control.inventory_parser import InventoryParser
 from forewarn.control.inventory_snapshot import InventorySnapshots
 from forewarn.control.refusal_log import RefusalLog
 from forewarn.core.access import FILE_OPERATOR, Ownership, Principal, Role
-from forewarn.core.hints import SEE_HOSTS, SEE_MAINTENANCES, SEE_VMS
+from forewarn.core.hints import SEE_HOSTS, SEE_MAINTENANCES, SEE_SCOPES, SEE_VMS
 from forewarn.core.label import SELECTOR_LENGTH_MAX
 from forewarn.core.limit_log import LimitLog
 from forewarn.core.maintenance.decision import ChangeSet
@@ -352,7 +352,7 @@ async def is_still_valid(context: Context, caller: Principal) -> bool:
 
 def not_found_error(name: str, kind: str) -> NotFound:
     """Return the NotFound error for a name; the same message if the object exists but belongs to others."""
-    hint = {"host": SEE_HOSTS, "vm": SEE_VMS, "maintenance": SEE_MAINTENANCES}[kind]
+    hint = {"host": SEE_HOSTS, "maintenance": SEE_MAINTENANCES, "scope": SEE_SCOPES, "vm": SEE_VMS}[kind]
     return NotFound(f"{kind} {name!r} does not exist", hint=hint, **{"id" if kind == "maintenance" else kind: name})
 
 

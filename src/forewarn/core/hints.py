@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 from forewarn.errors import Hint
 
-__all__ = ["SEE_HOSTS", "SEE_MAINTENANCES", "SEE_ROLLOUTS", "SEE_VMS", "suggest_recovery"]
+__all__ = ["SEE_HOSTS", "SEE_MAINTENANCES", "SEE_ROLLOUTS", "SEE_SCOPES", "SEE_VMS", "suggest_recovery"]
 
 SEE_HOSTS = Hint("see 'forewarn host list'", "See all hosts", "/hosts")
+SEE_SCOPES = Hint("see 'forewarn scope list'")
 SEE_VMS = Hint("see 'forewarn vm list'", "See all VMs", "/vms")
 SEE_MAINTENANCES = Hint("see 'forewarn maintenance list'", "See active maintenances", "/")
 SEE_ROLLOUTS = Hint("see 'forewarn rollout list'", "See all rollouts", "/rollouts")

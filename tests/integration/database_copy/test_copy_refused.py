@@ -104,7 +104,7 @@ def test_an_older_source_is_upgraded_when_its_owner_says_so(older: Database, tar
     assert copied.schema == NEXT
     assert is_upgraded(older)
     assert contents(target) == contents(older)
-    assert contents(target)["host"] == [("größe", None, None)]
+    assert contents(target)["host"] == [("größe", None, None, ())]
     older.open().close()
 
 
