@@ -1,4 +1,4 @@
-"""What needs attention: maintenances with a problem, and hosts that have failed.
+"""List of what needs attention: maintenances with a problem, and hosts that have failed.
 
 The overview of the dashboard and the status of the service show the same list.
 """
