@@ -60,7 +60,7 @@ def test_a_service_without_troubles_is_well(
     assert found["endpoints"] == {"connected": 0, "oldest_s": None, "newest_s": None}
     assert run(service, monkeypatch) == 0
     shown = capsys.readouterr().out
-    for text in ("version", "single", "433 hosts, 2 scopes, 433 VMs", "takes changes", "all is well"):
+    for text in ("version", "single", "433 hosts, 2 scopes, 433 VMs", "takes changes", "\n\nall is well"):
         assert text in shown, shown
 
 

@@ -63,7 +63,8 @@ def _print_status(output: Output, connection: ControlConnection, found: dict[str
         output.print_fields([(problem["name"], problem["text"]) for problem in found["problems"]])
     if not found["attention"]:
         if found["is_well"]:
-            output.print_line("\nall is well: nothing needs attention")
+            output.print_line()
+            output.print_line("all is well: nothing needs attention")
         return
     count = found["attention_count"]
     output.print_heading(f"Needs attention: {count}")
